@@ -18,8 +18,9 @@ where a process may have set them before that, and has died, the reset ends: wha
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -53,7 +54,7 @@ class Finding:
     """The outcome of the last step: for which reset and phase it was taken, and what came of it.
 
     - `digest`: that of the reset's record.
-    - `read`: of a read; `problem`: the error that ended the step.
+    - `read`: of a read, `waited_s` seconds after the first one in this phase; `problem`: the error that ended the step.
     - `committed`: all offsets were found committed afterwards. Else `refusals` are the brokers' reasons by partition,
       and `untouched` tells that all offsets were found as before.
     - `outdated`: nothing was tried, for another program has committed since the offsets of before were read.
@@ -64,6 +65,7 @@ class Finding:
     phase: ResetPhase
     digest: str = ""
     read: GroupOffsets | None = None
+    waited_s: float = 0.0
     committed: bool = False
     untouched: bool = False
     outdated: bool = False
@@ -82,6 +84,7 @@ class ResetFacts:
     - `down`: the main StatefulSet wants no worker, or there is none.
     - `begun`: there are main workers, or there were once.
     - `own_prefix`: beginning of the instance ids of our workers; `own_name`: of their client ids, before the ordinal.
+    - `patience_s`: seconds in which workers that were stopped have left the Kafka group, or were removed from it.
     """
 
     wanted: OffsetReset | None
@@ -95,6 +98,7 @@ class ResetFacts:
     begun: bool = True
     own_prefix: str = ""
     own_name: str = ""
+    patience_s: float = math.inf
     finding: Finding | None = None
 
 
@@ -201,8 +205,7 @@ def _standing_down(
         return _waiting(record, read[0]) if read[0] is not None else record, read[1]
     assert facts.sources is not None, "nothing is read before the sources are known"
     if read.members or read.state not in EMPTY_STATES:
-        leaving = Problem(conditions.STOPPING_WORKERS, f"the Kafka group is {read.state}: workers are leaving it")
-        return _waiting(record, _foreign(facts, read) or leaving), ResetStep.READ
+        return _waiting(record, _foreign(facts, read) or _leaving(facts, read, record)), ResetStep.READ
     targets = find_targets(wanted, facts.sources, read, facts.pattern)
     if isinstance(targets, Refused):
         return _ended(record, ResetPhase.FAILED, targets.problem, now), None
@@ -298,10 +301,28 @@ def _foreign(facts: ResetFacts, read: GroupOffsets) -> Problem | None:
     ]
     if not foreign:
         return None
-    named = ", ".join(sorted(foreign)[:NAMED_MEMBERS])
-    more = f" and {len(foreign) - NAMED_MEMBERS} more" if len(foreign) > NAMED_MEMBERS else ""
-    message = f"members of other programs are in the Kafka group: {named}{more}; stop them, they are never removed"
+    message = f"members of other programs are in the Kafka group: {_named(foreign)}; stop them, they are never removed"
     return Problem(conditions.FOREIGN_MEMBERS, message)
+
+
+def _leaving(facts: ResetFacts, read: GroupOffsets, record: ResetRecord) -> Problem:
+    """Our own workers are in the group still. One that does so for long does not end, or is none of this fleet's."""
+    members = [member.instance_id or member.client_id for member in read.members]
+    state = f"the Kafka group is {read.state}" + (f" with the members {_named(members)}" if members else "")
+    finding = _finding(facts, record)
+    if finding is None or finding.waited_s <= facts.patience_s:
+        return Problem(conditions.STOPPING_WORKERS, f"{state}: workers are leaving it")
+    message = (
+        f"{state} more than {facts.patience_s:.0f} s after the main workers were stopped: look for pods that do not "
+        "end, and for programs that run with these client ids"
+    )
+    return Problem(conditions.WORKERS_REMAIN, message)
+
+
+def _named(members: Iterable[str]) -> str:
+    names = sorted(members)
+    more = f" and {len(names) - NAMED_MEMBERS} more" if len(names) > NAMED_MEMBERS else ""
+    return ", ".join(names[:NAMED_MEMBERS]) + more
 
 
 def _refusal(finding: Finding) -> Problem:

@@ -13,12 +13,13 @@ from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract import naming
-from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.api.v1alpha1 import ConsumerGroup, conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.blocking import changed_id_message
 from fleet_operator.planning.fleet.parts import MAIN
+from fleet_operator.planning.fleet.pod_template import CLOSING_S
 from fleet_operator.planning.fleet.readings import read_revision
 from fleet_operator.planning.fleet.rollout_facts import RevisionState
 from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, mark_of, read_record
@@ -54,8 +55,14 @@ def reset_facts(gathered: Gathered, sources: tuple[str, ...] | None, finding: Fi
         begun=_has_run(gathered),
         own_prefix=naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid),
         own_name=metadata.name,
+        patience_s=_patience_s(gathered.group),
         finding=finding,
     )
+
+
+def _patience_s(group: ConsumerGroup) -> float:
+    """Seconds after which workers that were stopped have left: those that were killed are members for a session."""
+    return float(group.spec.drain_seconds + CLOSING_S + group.spec.consumer.classic.session_timeout_seconds)
 
 
 def _has_run(gathered: Gathered) -> bool:
@@ -104,6 +111,8 @@ class OffsetResets:
     findings: dict[Key, Finding] = field(default_factory=dict)
     taken_at: dict[Key, float] = field(default_factory=dict)
     """When the steps of the findings began, monotonic."""
+    since: dict[Key, tuple[Finding, float]] = field(default_factory=dict)
+    """When offsets were first read in a phase, monotonic; a process that begins counts anew."""
     unsent: dict[Key, Finding] = field(default_factory=dict)
     """Resets that this process has brought to `Committing`, and of which no commit can have been made yet."""
 
@@ -119,6 +128,7 @@ class OffsetResets:
     def forget(self, group: Key) -> None:
         self.findings.pop(group, None)
         self.taken_at.pop(group, None)
+        self.since.pop(group, None)
         self.unsent.pop(group, None)
 
     def advanced(self, group: Key, last: ResetRecord | None) -> None:
@@ -141,13 +151,22 @@ class OffsetResets:
             group, at = gathered.group, time_ms(wanted)
             committed_only = group.spec.consumer.isolation_level == "ReadCommitted"
 
+            waited_s = self._waited_s(gathered.key, record)
+
             def ask(admin: KafkaAdmin) -> Finding:
                 read = admin.read_offsets(group.group_id, topics, at, read_committed=committed_only)
-                return replace(_none_of(record), read=read)
+                return replace(_none_of(record), read=read, waited_s=waited_s)
 
             self.kafka.reset(gathered.key, record.phase, lambda: self._take(gathered, record, ask), again)
         else:
             self.kafka.reset(gathered.key, record.phase, lambda: self._commit(gathered, record), again)
+
+    def _waited_s(self, group: Key, record: ResetRecord) -> float:
+        """Seconds since offsets were first read for this reset in this phase."""
+        now, step = self.clock.monotonic(), _none_of(record)
+        if self.since.get(group, (None, now))[0] != step:
+            self.since[group] = (step, now)
+        return now - self.since[group][1]
 
     async def _commit(self, gathered: Gathered, record: ResetRecord) -> None:
         group_id, mark = gathered.group.group_id, mark_of(record, gathered.group.metadata.uid)

@@ -37,6 +37,7 @@ class World:
     finding: Finding | None = None
     unsent: bool = False
     group_type: str = ""
+    waited_s: float = 0.0
     commits: int = 0
     counts: dict[str, int] = field(default_factory=lambda: {"orders": 2})
 
@@ -52,6 +53,7 @@ class World:
             begun=self.replicas is not None,
             own_prefix="shop.orders.0a1b2c3d-",
             own_name="orders",
+            patience_s=85.0,
             finding=self.finding,
         )
 
@@ -95,7 +97,7 @@ class World:
                 starts=dict.fromkeys(KEYS, 10),
                 ends=dict.fromkeys(KEYS, 90),
             )
-            self.finding = replace(found, read=read)
+            self.finding = replace(found, read=read, waited_s=self.waited_s)
             return
         assert self.status["lastReset"]["phase"] == "Committing", "what was before stands in the status first"
         commits = {key: Committed(at, self.marks.get(key, "")) for key, at in self.committed.items()}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fleet_operator.planning.offsets.records import Committed, is_outdated, mark_of, new_record
 from fleet_operator.planning.offsets.targets import Member
-from tests.unit.planning.offsets.reset_world import JAVA, KEYS, NOW, OURS, World, wanted
+from tests.unit.planning.offsets.reset_world import DYNAMIC, JAVA, KEYS, NOW, OURS, World, wanted
 
 
 def test_same_id_never_acts_twice_whatever_came_between() -> None:
@@ -51,6 +53,23 @@ def test_member_that_joins_after_the_stop_is_waited_for() -> None:
     assert world.run(4).phase == "StandingDown"
     assert world.last["reason"] == "ForeignMembers"
     assert world.commits == 0
+    world.members = ()
+    assert world.run().phase == "Succeeded"
+
+
+def test_workers_that_do_not_leave_are_named_and_shown_after_a_while() -> None:
+    world = World().run_to("StandingDown")
+    world.visit()
+    world.members = (DYNAMIC, OURS, replace(DYNAMIC, client_id="orders-2"), replace(DYNAMIC, client_id="orders-3"))
+    stuck = {"replicas": 0, "members": world.members}
+    for waited_s, reason in ((80.0, "StoppingWorkers"), (90.0, "WorkersRemain")):
+        world.waited_s = waited_s
+        world.finding = None
+        world.act(world.decide())
+        world.store(world.decide())
+        assert (world.phase, world.last["reason"]) == ("StandingDown", reason)
+        assert "orders-1, orders-2, orders-3 and 1 more" in world.last["message"]
+    assert stuck == {"replicas": world.replicas, "members": world.members}
     world.members = ()
     assert world.run().phase == "Succeeded"
 

@@ -39,6 +39,7 @@ def test_fleet_that_is_down_for_a_reset_is_neither_ready_nor_complete() -> None:
     ("phase", "reason", "words"),
     [
         (ResetPhase.PENDING, "ForeignMembers", "OffsetResetWaits"),
+        (ResetPhase.STANDING_DOWN, "WorkersRemain", "OffsetResetWaits"),
         (ResetPhase.COMMITTING, "AuthorizationFailed", "OffsetResetWaits"),
         (ResetPhase.FAILED, "OffsetsRefused", "OffsetResetFailed"),
     ],

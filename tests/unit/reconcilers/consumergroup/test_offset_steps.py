@@ -167,7 +167,7 @@ DOWN = replace(RECORD, phase=ResetPhase.STANDING_DOWN, offsets={})
 def test_offsets_that_were_read_before_a_hindrance_are_not_decided_upon_after_it() -> None:
     """`paused` may come right behind a read, and be removed hours later."""
 
-    async def main() -> tuple[Finding | None, Finding | None]:
+    async def main() -> tuple[Finding | None, Finding | None, Finding | None]:
         nobody, clock = cast("Any", None), VirtualClock(asyncio.get_running_loop())
         kafka = KafkaSide(nobody, clock, nobody, nobody)
         resets = OffsetResets(kafka, nobody, cast("Any", Doing()), Metrics(), clock)
@@ -178,12 +178,17 @@ def test_offsets_that_were_read_before_a_hindrance_are_not_decided_upon_after_it
         await asyncio.sleep(READ_SECONDS - 1.0)
         early = resets.finding(GROUP)
         await asyncio.sleep(2.0)
-        return early, resets.finding(GROUP)
+        late = resets.finding(GROUP)
+        resets.take_step(cast("Any", here), ("orders",), decision, lambda: None)
+        await asyncio.sleep(1.0)
+        return early, late, resets.finding(GROUP)
 
-    early, late = run_virtual(main())
+    early, late, again = run_virtual(main())
     assert early is not None
     assert early.read is not None
     assert late is None
+    assert again is not None
+    assert (early.waited_s, again.waited_s) == (0.0, READ_SECONDS + 1.0), "the group is waited for since the first read"
 
 
 REVISION = plan_revision(consumer_group(), kafka_cluster(), handler_files=None, image=IMAGE)
