@@ -106,8 +106,9 @@ class ResetFacts:
 class ResetDecision:
     """The records for the status, and the next step.
 
-    `stop`: no main worker may run. `step` is to be taken for `step_for`, the record that stands in the status or, for a
-    dry run, will never do more than be shown. `advanced`: a phase changed, so another visit follows the write.
+    `stop`: no main worker may run. `step` is to be taken for `step_for`. That record stands in the status before
+    anything is changed for it; what a dry run or a new reset reads while it is `Pending` may come before its record is
+    written. `advanced`: a phase changed, so another visit follows the write.
     """
 
     last: ResetRecord | None = None
@@ -238,11 +239,22 @@ def _commit(facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: fl
         failed = _ended(record, ResetPhase.FAILED, Problem(problem.reason, message), now)
         return replace(keep, last=failed)
     abandoned = facts.wanted is None or not is_of(record, facts.wanted)
-    if abandoned and finding.refusals and (finding.untouched or LASTING.issuperset(finding.refusals.values())):
-        others = "nothing was changed" if finding.untouched else "the other partitions are set"
+    others = _given_up(finding) if abandoned else None
+    if others is not None:
         message = f"{problem.message}; the reset was removed from the spec, and {others}"
         return replace(keep, last=_ended(record, ResetPhase.FAILED, Problem(problem.reason, message), now))
     return replace(again, last=_waiting(record, problem))
+
+
+def _given_up(finding: Finding) -> str | None:
+    """Words for what a commit that is given up has changed; None for one that has to be finished."""
+    if finding.refusals and finding.untouched:
+        return "nothing was changed"
+    if finding.refusals:
+        return "the other partitions are set" if LASTING.issuperset(finding.refusals.values()) else None
+    if finding.problem is not None and finding.problem.reason in LASTING:
+        return "it could not be read whether anything was changed"
+    return None
 
 
 def _overtaken(
@@ -326,7 +338,10 @@ def _named(members: Iterable[str]) -> str:
 
 
 def _refusal(finding: Finding) -> Problem:
-    (topic, number), reason = min(finding.refusals.items(), default=(("", 0), conditions.BROKER_UNREACHABLE))
+    if not finding.refusals:
+        message = "the brokers took the offsets, and had others afterwards: they are set again"
+        return Problem(conditions.OFFSETS_OVERTAKEN, message)
+    (topic, number), reason = min(finding.refusals.items())
     message = (
         f"the brokers refuse the offsets of {len(finding.refusals)} partitions, such as {topic}-{number}: {reason}"
     )

@@ -13,8 +13,10 @@ from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract import naming
+from fleet_consumer.net import KafkaError
 from fleet_operator.api.v1alpha1 import ConsumerGroup, conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP
+from fleet_operator.observe.folding import reason_of
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.blocking import changed_id_message
@@ -232,7 +234,8 @@ class OffsetResets:
                 return
             found = await self.observers.change(gathered.cluster_key, gathered.cluster_id, run)
         except FAILURES as error:
-            reason = str(getattr(error, "reason", conditions.BROKER_UNREACHABLE))
+            found_reason = getattr(error, "reason", conditions.BROKER_UNREACHABLE)
+            reason = reason_of(error.code) if isinstance(error, KafkaError) else str(found_reason)
             problem = Problem(reason, str(error) or "the brokers did not answer in time")
             self.findings[gathered.key] = replace(_none_of(record), problem=problem)
             raise

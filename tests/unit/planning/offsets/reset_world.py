@@ -33,6 +33,8 @@ class World:
     committed: dict[tuple[str, int], int] = field(default_factory=lambda: {("orders", 0): 50, ("orders", 1): 60})
     marks: dict[tuple[str, int], str] = field(default_factory=dict)
     obstacle: Problem | None = None
+    broken: Problem | None = None
+    """The error that ends every commit."""
     refusals: dict[tuple[str, int], str] = field(default_factory=dict)
     finding: Finding | None = None
     unsent: bool = False
@@ -98,6 +100,9 @@ class World:
                 ends=dict.fromkeys(KEYS, 90),
             )
             self.finding = replace(found, read=read, waited_s=self.waited_s)
+            return
+        if self.broken is not None:
+            self.finding = replace(found, problem=self.broken)
             return
         assert self.status["lastReset"]["phase"] == "Committing", "what was before stands in the status first"
         commits = {key: Committed(at, self.marks.get(key, "")) for key, at in self.committed.items()}

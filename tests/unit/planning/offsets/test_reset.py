@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, read_record
+from fleet_operator.planning.offsets.reset import Finding
 from fleet_operator.planning.problem import Problem
 from tests.unit.planning.offsets.reset_world import JAVA, KEYS, World, wanted
 
@@ -156,6 +157,33 @@ def test_commit_that_was_given_up_says_truly_whether_anything_was_changed() -> N
     partly = World(refusals={("orders", 1): "TopicNotFound"}).run()
     partly.wanted = None
     assert partly.run(4).last["message"].endswith("and the other partitions are set")
+
+
+@pytest.mark.parametrize(
+    ("reason", "phase"), [("AuthorizationFailed", "Failed"), ("CoordinatorNotAvailable", "Committing")]
+)
+def test_commit_that_the_brokers_let_nobody_read_again_can_be_given_up(reason: str, phase: str) -> None:
+    """An operator died behind its commit, and the right to read was taken away: nobody learns what is set."""
+    world = World().run_to("Committing")
+    world.kill()
+    world.broken = Problem(reason, "group 'orders': refused")
+    world.run(3)
+    assert (world.phase, world.last["reason"]) == ("Committing", reason)
+    world.wanted = None
+    world.run(4)
+    assert world.phase == phase
+    assert ("could not be read" in world.last["message"]) is (phase == "Failed")
+
+
+def test_offsets_that_were_taken_and_are_not_there_afterwards_are_set_again() -> None:
+    world = World().run_to("Committing")
+    record = read_record(world.last)
+    assert record is not None
+    world.finding = Finding(id="a", digest=record.digest, phase=ResetPhase.COMMITTING)
+    decision = world.decide()
+    assert decision.step is not None
+    assert decision.last is not None
+    assert "had others afterwards" in decision.last.message
 
 
 @pytest.mark.parametrize("phase", list(ResetPhase))

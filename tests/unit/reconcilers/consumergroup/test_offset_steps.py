@@ -10,6 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from fleet_consumer.net import KafkaError
+from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.observe.kafka_admin import OffsetsSet
 from fleet_operator.planning.fleet import manifests
@@ -97,6 +99,13 @@ def test_step_that_runs_out_of_time_leaves_its_reason() -> None:
     assert finding.problem.message == "the brokers did not answer in time"
     assert (finding.id, finding.phase) == ("a", ResetPhase.COMMITTING)
     assert returned == [1]
+
+
+def test_refusal_of_a_whole_request_has_the_word_of_our_conditions() -> None:
+    finding, _ = run_virtual(take(Doing(KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "group 'g'")), body()))
+    assert finding is not None
+    assert finding.problem is not None
+    assert finding.problem.reason == "AuthorizationFailed"
 
 
 def test_commit_is_made_with_the_mark_of_the_reset_and_the_group() -> None:
