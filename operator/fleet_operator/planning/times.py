@@ -24,7 +24,7 @@ def from_text(text: str | None) -> float | None:
     if not text:
         return None
     try:
-        parsed = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text.upper())  # RFC 3339 allows a small t and z
         return parsed.timestamp() if parsed.tzinfo else parsed.replace(tzinfo=UTC).timestamp()
     except (ValueError, OverflowError):
         return None

@@ -109,6 +109,7 @@ def test_unknown_is_never_taken_for_an_offset() -> None:
 
 def test_times_are_read_with_their_zone_and_fraction() -> None:
     assert time_ms(wanted("Time", time="1970-01-01T01:00:00.250+01:00")) == 250
+    assert time_ms(wanted("Time", time="1970-01-01t00:00:01z")) == 1000, "RFC 3339 allows small letters"
     assert time_ms(wanted("Earliest")) is None
 
 
