@@ -28,7 +28,7 @@ class SkipState(StrEnum):
     """State of a record that is to be passed by."""
 
     WAITING = "Waiting"  # not reached yet, or unknown
-    SKIPPED = "Skipped"  # a worker wrote it to the failed topic, and that is committed
+    SKIPPED = "Skipped"  # a worker wrote it to the failed topic; from a source topic, that is committed
     PASSED = "Passed"  # committed past it, and no worker reported a skip
     NOT_READ = "NotRead"  # no topic or partition that the group reads
 
@@ -107,7 +107,11 @@ def flow_topics(
 
 
 def _flow_state(place: Place, flow: Mapping[str, int | None] | None, *, skipped: bool) -> SkipState | None:
-    """State of a record of the retry flow, by reports only: the retry group is not observed by partition."""
+    """State of a record of the retry flow, by reports only: the retry group is not observed by partition.
+
+    A worker reports a record when its write to the failed topic begins. Should the worker die before that is
+    acknowledged, the next one comes to the record again, and does the same.
+    """
     if skipped:
         return SkipState.SKIPPED
     if flow is None:
