@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+import fleet_consumer
 from fleet_consumer.contract import naming
 from fleet_operator.planning import times
 from tests.apiserver import killed_operator, objects
@@ -22,6 +23,8 @@ from tests.apiserver.conftest import PARTITIONS, Operator, make_topic
 from tests.apiserver.killed_operator import Moment
 from tests.apiserver.nodes import Nodes
 from tests.apiserver.test_operator_killed import Mortal, apply
+from tests.broker.members import settings
+from tests.broker.operator_looks import PATIENCE_S
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
@@ -55,11 +58,11 @@ def topic(broker: KafkaBroker) -> str:
 
 
 def committed(broker: KafkaBroker, group: str) -> dict[int, tuple[int, str | None]]:
-    """The committed offset of each partition, with its metadata."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    parts = answer.result().topic_partitions or []
-    return {part.partition: (part.offset, part.metadata) for part in parts if part.topic == TOPIC}
+    """The committed offset of each partition, with its metadata, which confluent-kafka reads beyond its end."""
+    with fleet_consumer.Consumer(settings(broker.bootstrap, group)) as reader:
+        parts = [fleet_consumer.TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        found = reader.committed(parts, PATIENCE_S)
+    return {part.partition: (entry.offset, entry.metadata) for part, entry in found.items() if entry is not None}
 
 
 def commit(broker: KafkaBroker, group: str, offset: int) -> None:

@@ -110,9 +110,8 @@ class OffsetResets:
     observers: ObserverPool
     metrics: Metrics
     clock: Clock
-    findings: dict[Key, Finding] = field(default_factory=dict)
-    taken_at: dict[Key, float] = field(default_factory=dict)
-    """When the steps of the findings began, monotonic."""
+    findings: dict[Key, tuple[Finding, float]] = field(default_factory=dict)
+    """With the time at which the step began, monotonic."""
     since: dict[Key, tuple[Finding, float]] = field(default_factory=dict)
     """When offsets were first read in a phase, monotonic; a process that begins counts anew."""
     unsent: dict[Key, Finding] = field(default_factory=dict)
@@ -121,15 +120,14 @@ class OffsetResets:
     def finding(self, group: Key) -> Finding | None:
         """The outcome of the group's last step. What was read is forgotten after a while: Kafka goes on when something
         keeps the reset from going on."""
-        found = self.findings.get(group)
-        if found is None or found.read is None or self.clock.monotonic() - self.taken_at[group] <= READ_SECONDS:
+        found, began = self.findings.get(group, (None, 0.0))
+        if found is None or found.read is None or self.clock.monotonic() - began <= READ_SECONDS:
             return found
         del self.findings[group]
         return None
 
     def forget(self, group: Key) -> None:
         self.findings.pop(group, None)
-        self.taken_at.pop(group, None)
         self.since.pop(group, None)
         self.unsent.pop(group, None)
 
@@ -227,7 +225,7 @@ class OffsetResets:
         allowed: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         """Take a step and keep its finding; with `allowed`, only if that answers yes."""
-        self.taken_at[gathered.key] = self.clock.monotonic()
+        began = self.clock.monotonic()
         try:
             if allowed is not None and not await allowed():
                 self.forget(gathered.key)
@@ -237,10 +235,10 @@ class OffsetResets:
             found_reason = getattr(error, "reason", conditions.BROKER_UNREACHABLE)
             reason = reason_of(error.code) if isinstance(error, KafkaError) else str(found_reason)
             problem = Problem(reason, str(error) or "the brokers did not answer in time")
-            self.findings[gathered.key] = replace(_none_of(record), problem=problem)
+            self.findings[gathered.key] = replace(_none_of(record), problem=problem), began
             raise
         except asyncio.CancelledError:  # the attempt's time is over
             problem = Problem(conditions.BROKER_UNREACHABLE, "the brokers did not answer in time")
-            self.findings[gathered.key] = replace(_none_of(record), problem=problem)
+            self.findings[gathered.key] = replace(_none_of(record), problem=problem), began
             raise
-        self.findings[gathered.key] = found
+        self.findings[gathered.key] = found, began

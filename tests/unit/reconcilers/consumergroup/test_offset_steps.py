@@ -170,6 +170,33 @@ def test_it_is_known_whether_a_commit_can_have_been_made(
     assert (finding.outdated, finding.unsent) == (True, unsent)
 
 
+def test_step_that_ends_after_its_reset_has_gone_on_leaves_a_finding_that_can_be_read() -> None:
+    """A dry run ends while a read of it runs: what comes back then is of no use, and stops nothing."""
+
+    async def main() -> Finding | None:
+        nobody, clock = cast("Any", None), VirtualClock(asyncio.get_running_loop())
+        kafka = KafkaSide(nobody, clock, nobody, nobody)
+
+        class Slow(Doing):
+            async def change(self, cluster: object, cluster_id: object, run: Callable[[Any], Any]) -> Any:
+                await asyncio.sleep(5.0)
+                return run(self)
+
+        resets = OffsetResets(kafka, nobody, cast("Any", Slow()), Metrics(), clock)
+        wanted = consumer_group(offsets={"reset": {"id": "a", "to": "Latest"}})
+        here = SimpleNamespace(**{**vars(HERE), "group": wanted})
+        decision = ResetDecision(last=DOWN, step=ResetStep.READ, step_for=DOWN)
+        resets.take_step(cast("Any", here), ("orders",), decision, lambda: None)
+        await asyncio.sleep(1.0)
+        resets.forget(GROUP)
+        await asyncio.sleep(5.0)
+        return resets.finding(GROUP)
+
+    finding = run_virtual(main())
+    assert finding is not None
+    assert finding.read is not None
+
+
 DOWN = replace(RECORD, phase=ResetPhase.STANDING_DOWN, offsets={})
 
 
