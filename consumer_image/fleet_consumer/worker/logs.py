@@ -30,6 +30,7 @@ PARTS_BUDGET_LINES: Final = 10
 PARTS_BUDGET_WINDOW_S: Final = 60.0
 """At most so many lines from one of our libraries: librdkafka reports an absent broker several times a second."""
 
+OUR_LOGGERS: Final = "fleet_consumer"
 OWN_LOGGER: Final = "fleet_consumer.worker"
 
 
@@ -98,12 +99,16 @@ class LineFormatter(logging.Formatter):
     def values(self, record: logging.LogRecord) -> dict[str, object]:
         """The coordinates of the record in hand, `extra` of the application, and our own fields."""
         held = self._record_in_hand(record)
-        extra = {name: value for name, value in record.__dict__.items() if name not in ATTRIBUTES}
+        extra = {name: _bounded(value) for name, value in record.__dict__.items() if name not in ATTRIBUTES}
         return {**extra, **(about(held) if held is not None else {}), **getattr(record, "fields", {})}
 
     def exception(self, record: logging.LogRecord) -> str:
         """The traceback, its end if it is long; empty without one."""
         return self.formatException(record.exc_info)[-MESSAGE_CHARACTERS_MAX:] if record.exc_info else ""
+
+    def stack(self, record: logging.LogRecord) -> str:
+        """The stack that a logger's `stack_info` asks for, its end if it is long; empty without one."""
+        return self.formatStack(record.stack_info)[-MESSAGE_CHARACTERS_MAX:] if record.stack_info else ""
 
 
 class JsonFormatter(LineFormatter):
@@ -119,10 +124,25 @@ class JsonFormatter(LineFormatter):
         line = {**head, **self.values(record), **head}
         if text := self.exception(record):
             line["exception"] = text
+        if text := self.stack(record):
+            line["stackInfo"] = text
         try:
             return json.dumps(line, default=repr, ensure_ascii=False, allow_nan=False)
         except Exception:  # a number that JSON does not have, a key that is no text, an object without a `repr`
             return json.dumps({str(name): _plain(value) for name, value in line.items()}, ensure_ascii=False)
+
+
+def _bounded(value: object) -> object:
+    """The value, or the beginning of its JSON where that is too long."""
+    if value is None or isinstance(value, int | float):
+        return value
+    if isinstance(value, str):
+        return value[:MESSAGE_CHARACTERS_MAX]
+    try:
+        text = json.dumps(value, default=repr, ensure_ascii=False)
+    except Exception:  # it has no JSON; `_plain` finds something to say
+        return value
+    return value if len(text) <= MESSAGE_CHARACTERS_MAX else text[:MESSAGE_CHARACTERS_MAX]
 
 
 def _plain(value: object) -> str | int | bool | None:
@@ -130,7 +150,7 @@ def _plain(value: object) -> str | int | bool | None:
     if value is None or isinstance(value, str | int):
         return value
     try:
-        return repr(value)
+        return repr(value)[:MESSAGE_CHARACTERS_MAX]
     except Exception:
         return f"<{type(value).__name__}>"
 
@@ -185,22 +205,66 @@ class TextFormatter(LineFormatter):
     def format(self, record: logging.LogRecord) -> str:
         pairs = "".join(f" {name}={value}" for name, value in self.values(record).items())
         head = f"{now_text(record.created)} {record.levelname.lower()} {record.name}"
-        text = f"{head}: {self.message(record)}{pairs}"
-        return f"{text}\n{found}" if (found := self.exception(record)) else text
+        parts = (f"{head}: {self.message(record)}{pairs}", self.exception(record), self.stack(record))
+        return "\n".join(part for part in parts if part)
+
+
+class OwnLog:
+    """The place of this process's own lines, which an application that configures logging must not lose.
+
+    `logging.config` disables all loggers that exist and takes the handlers of the root logger away, by default.
+    """
+
+    def __init__(self) -> None:
+        self._handler: logging.Handler | None = None
+        self._level = logging.NOTSET
+
+    def begin(self, handler: logging.Handler, level: int) -> None:
+        """Remember the handler of the log, and its level."""
+        self._handler, self._level = handler, level
+
+    def keep(self) -> None:
+        """Have the lines of our own loggers logged as before; called after the application's code had its chance."""
+        if self._handler is None:
+            return
+        for name in [each for each in logging.root.manager.loggerDict if _is_ours(each)]:
+            logging.getLogger(name).disabled = False
+        ours = logging.getLogger(OUR_LOGGERS)
+        if self._handler not in logging.getLogger().handlers and self._handler not in ours.handlers:
+            ours.addHandler(self._handler)
+            ours.setLevel(self._level)
+            ours.propagate = False  # a handler of the application would print them, and what is printed is logged
+
+    def end(self) -> None:
+        """Leave our loggers as they were."""
+        ours = logging.getLogger(OUR_LOGGERS)
+        if self._handler is not None and self._handler in ours.handlers:
+            ours.removeHandler(self._handler)
+            ours.setLevel(logging.NOTSET)
+            ours.propagate = True
+        self._handler = None
+
+
+OWN_LOG: Final = OwnLog()
+"""One for the process, as logging is."""
+
+
+def _is_ours(name: str) -> bool:
+    return name in (OUR_LOGGERS, "py.warnings") or name.startswith(f"{OUR_LOGGERS}.")
 
 
 @contextmanager
 def logging_as(config: LogConfig, record_in_hand: RecordInHand = nothing_in_hand) -> Iterator[None]:
     """Send all logging of this process to standard error, and until the end of the context all that is printed, too,
     where each line must be JSON."""
-    configure(config, record_in_hand)
-    with printed_as_lines() if config.format == "Json" else nullcontext():
-        yield
-
-
-def configure(config: LogConfig, record_in_hand: RecordInHand = nothing_in_hand) -> None:
-    """Send all logging of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(PartsBudget())
     handler.setFormatter((JsonFormatter if config.format == "Json" else TextFormatter)(record_in_hand))
     logging.basicConfig(level=config.level.upper(), handlers=[handler], force=True)
+    level = logging.getLogger().level
+    OWN_LOG.begin(handler, level)
+    try:
+        with printed_as_lines(handler, level) if config.format == "Json" else nullcontext():
+            yield
+    finally:
+        OWN_LOG.end()

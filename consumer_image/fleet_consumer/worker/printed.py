@@ -6,41 +6,82 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, TextIO, cast
 
-LINE_CHARACTERS_MAX: Final = 8192
-"""A line without an end is logged in pieces of this length."""
+ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
-UNCAUGHT: Final = logging.getLogger("uncaught")
+LINE_CHARACTERS_MAX: Final = 8192
+"""A longer line is logged in pieces of this length."""
+
+OBJECT_CHARACTERS_MAX: Final = 256 * 1024
+"""What begins like an object waits so long for its end before it is logged in pieces, too."""
+
+UNCAUGHT: Final = "uncaught"
+
+
+@dataclass(slots=True)
+class _Rest:
+    """The beginning of a thread's line, in parts: joining them at each write would be quadratic."""
+
+    parts: list[str] = field(default_factory=list)
+    length: int = 0
+
+    def take(self) -> str:
+        text = "".join(self.parts)
+        self.parts.clear()
+        self.length = 0
+        return text
+
+    def keep(self, text: str) -> None:
+        if text:
+            self.parts.append(text)
+            self.length += len(text)
+
+    @property
+    def is_full(self) -> bool:
+        looks_like_object = bool(self.parts) and self.parts[0].startswith("{")
+        return self.length > (OBJECT_CHARACTERS_MAX if looks_like_object else LINE_CHARACTERS_MAX)
 
 
 class PrintedLines:
     """Stands for a text stream; each line that is written becomes a line of the log, by the thread that wrote it.
 
     A line that is a JSON object already passes as it is: the application has a log format of its own. What the log's
-    own output writes to its stream while it reports an error goes to the stream itself.
+    own output writes to its stream while it reports an error goes to the stream itself. Lines go to `log` itself and
+    not to a logger: `logging.config` of an application disables loggers, and a handler that it gives to the root
+    logger may write to this stream.
     """
 
-    def __init__(self, stream: TextIO, name: str, level: int) -> None:
+    def __init__(self, stream: TextIO, name: str, level: int, log: logging.Handler | None) -> None:
         self._stream = stream
-        self._log = logging.getLogger(name)
+        self._name = name
         self._level = level
+        self._log = log  # None where the level of the log leaves these lines out
         self._own = threading.local()
+        self._waiting: dict[threading.Thread, _Rest] = {}
 
     def write(self, text: str) -> int:
         """Log the lines that end in `text`; the rest waits for its end."""
         if getattr(self._own, "logging", False):
             return self._stream.write(text)
-        *lines, rest = (getattr(self._own, "rest", "") + text).split("\n")
-        while len(rest) > LINE_CHARACTERS_MAX:
-            lines.append(rest[:LINE_CHARACTERS_MAX])
-            rest = rest[LINE_CHARACTERS_MAX:]
-        self._own.rest = rest
+        rest = self._rest()
+        first, *lines = text.split("\n")
+        rest.keep(first)
         for line in lines:
-            self._emit(line.rstrip("\r"))
+            self._emit(rest.take())
+            rest.keep(line)
+        if rest.is_full:
+            waiting = rest.take()
+            whole = len(waiting) // LINE_CHARACTERS_MAX * LINE_CHARACTERS_MAX
+            self._emit_pieces(waiting[:whole])
+            rest.keep(waiting[whole:])
+        self._note(rest)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -50,8 +91,16 @@ class PrintedLines:
 
     def flush(self) -> None:
         """Log what waits for the end of its line."""
-        rest, self._own.rest = getattr(self._own, "rest", ""), ""
-        self._emit(rest)
+        rest = self._rest()
+        self._emit(rest.take())
+        self._note(rest)
+        self._stream.flush()
+
+    def finish(self) -> None:
+        """Log what waits in any thread, at the end."""
+        while self._waiting:
+            _, rest = self._waiting.popitem()
+            self._emit(rest.take())
         self._stream.flush()
 
     def isatty(self) -> bool:
@@ -61,17 +110,47 @@ class PrintedLines:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
+    def _rest(self) -> _Rest:
+        rest: _Rest | None = getattr(self._own, "rest", None)
+        if rest is None:
+            rest = self._own.rest = _Rest()
+        return rest
+
+    def _note(self, rest: _Rest) -> None:
+        """Remember who waits for the end of a line; the lines of threads that have ended have no other end."""
+        thread = threading.current_thread()
+        if not rest.length:
+            self._waiting.pop(thread, None)
+        elif thread not in self._waiting:
+            for ended in [each for each in list(self._waiting) if not each.is_alive()]:
+                left = self._waiting.pop(ended, None)
+                if left is not None:
+                    self._emit(left.take())
+            self._waiting[thread] = rest
+
     def _emit(self, line: str) -> None:
+        line = line.rstrip("\r")
         if not line.strip():
             return
         if _is_object(line):
             self._stream.write(f"{line}\n")
+        else:
+            self._emit_pieces(line)
+
+    def _emit_pieces(self, line: str) -> None:
+        if self._log is None:
             return
         self._own.logging = True
         try:
-            self._log.log(self._level, "%s", line)
+            for begin in range(0, len(line), LINE_CHARACTERS_MAX):
+                put(self._log, self._name, self._level, line[begin : begin + LINE_CHARACTERS_MAX])
         finally:
             self._own.logging = False
+
+
+def put(log: logging.Handler, name: str, level: int, message: str, error: ExceptionInfo | None = None) -> None:
+    """Give a line to a handler, past all loggers."""
+    log.handle(logging.LogRecord(name, level, "", 0, message, None, error))
 
 
 def _is_object(line: str) -> bool:
@@ -84,32 +163,50 @@ def _is_object(line: str) -> bool:
 
 
 @contextmanager
-def printed_as_lines() -> Iterator[None]:
-    """Have all that is printed logged until the end of the context, and uncaught exceptions as one line each.
+def printed_as_lines(log: logging.Handler, bound: int) -> Iterator[None]:
+    """Have `log` write what is printed until the end of the context, and uncaught exceptions as one line each.
 
-    The log itself must write to a stream that it was given before.
+    Printed lines below the level `bound` are left out. An exception that leaves the context is written by the
+    interpreter's hook, if nobody catches it. The handler must write to a stream that it was given before.
     """
     streams, hooks = (sys.stdout, sys.stderr), (sys.excepthook, threading.excepthook)
-    sys.stdout = cast("TextIO", PrintedLines(sys.stdout, "stdout", logging.INFO))
-    sys.stderr = cast("TextIO", PrintedLines(sys.stderr, "stderr", logging.WARNING))
-    sys.excepthook, threading.excepthook = _uncaught, _uncaught_in_thread
+    out, err = (
+        PrintedLines(stream, name, level, log if level >= bound else None)
+        for stream, name, level in ((sys.stdout, "stdout", logging.INFO), (sys.stderr, "stderr", logging.WARNING))
+    )
+    sys.stdout, sys.stderr = cast("TextIO", out), cast("TextIO", err)
+    sys.excepthook, threading.excepthook = partial(_uncaught, log), partial(_uncaught_in_thread, log)
     logging.captureWarnings(True)
     try:
         yield
+    except BaseException as error:
+        hooks = partial(_left, log, error, hooks[0]), hooks[1]
+        raise
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        out.finish()
+        err.finish()
         logging.captureWarnings(False)
         sys.stdout, sys.stderr = streams
         sys.excepthook, threading.excepthook = hooks
 
 
-def _uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    UNCAUGHT.error("an exception was not caught", exc_info=(kind, error, traceback))
+def _uncaught(
+    log: logging.Handler, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    put(log, UNCAUGHT, logging.ERROR, "an exception was not caught", (kind, error, traceback))
 
 
-def _uncaught_in_thread(found: threading.ExceptHookArgs) -> None:
+def _left(log: logging.Handler, left: BaseException, otherwise: ExceptHook, *found: Any) -> None:
+    """The hook after an exception has left the context: that one is still a line of the log."""
+    if found[1] is left and isinstance(left, Exception):
+        _uncaught(log, *found)
+    else:
+        otherwise(*found)
+
+
+def _uncaught_in_thread(log: logging.Handler, found: threading.ExceptHookArgs) -> None:
     if found.exc_type is SystemExit or found.exc_value is None:
         return
     name = found.thread.name if found.thread is not None else "a thread"
-    UNCAUGHT.error("an exception ended %s", name, exc_info=(found.exc_type, found.exc_value, found.exc_traceback))
+    error = (found.exc_type, found.exc_value, found.exc_traceback)
+    put(log, UNCAUGHT, logging.ERROR, f"an exception ended {name}", error)

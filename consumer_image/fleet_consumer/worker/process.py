@@ -124,7 +124,10 @@ def handler_of(config: WorkerConfig, clock: Clock) -> Handler:
     """
     python, http = config.handler.python, config.handler.http
     if python is not None:
-        return load_handler(python.callable, python.path)
+        try:
+            return load_handler(python.callable, python.path)
+        finally:
+            logs.OWN_LOG.keep()
     assert http is not None
     # aiohttp takes a while to import, and workers with Python handlers do without.
     from fleet_consumer.handlers.http import HttpHandler
@@ -260,8 +263,11 @@ class WorkerProcess:
         backoff = Backoff(SETUP_BACKOFF_FIRST_S, SETUP_BACKOFF_MAX_S, lambda: 1.0)
         while not self._stop.is_set():
             try:
-                with self._setup.running():
-                    self._call(self._handler.setup, context)
+                try:
+                    with self._setup.running():
+                        self._call(self._handler.setup, context)
+                finally:
+                    logs.OWN_LOG.keep()
                 end_forked_child(self._pid)
             except (Exception, SystemExit) as error:
                 end_forked_child(self._pid, error)

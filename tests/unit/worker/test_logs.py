@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import logging.config
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +18,7 @@ from fleet_consumer.contract.log import LEVELS, LogConfig
 from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall
 from fleet_consumer.record import Record
 from fleet_consumer.worker.logs import (
+    OWN_LOG,
     JsonFormatter,
     LineBudget,
     PartsBudget,
@@ -101,10 +104,12 @@ def test_odd_values_still_make_one_json_object(attributes: dict[str, Any]) -> No
 
 @pytest.fixture
 def root() -> Iterator[None]:
-    """The root logger as it was."""
+    """The root logger as it was, and all others enabled."""
     logger = logging.getLogger()
     handlers, level = list(logger.handlers), logger.level
     yield
+    for name in list(logger.manager.loggerDict):
+        logging.getLogger(name).disabled = False
     logger.handlers[:], logger.level = handlers, level
 
 
@@ -160,6 +165,126 @@ def test_object_that_an_application_prints_passes_as_it_is(capsys: pytest.Captur
     out, err = capsys.readouterr()
     assert out == '{"event": "paid"}\n'
     assert [json.loads(line)["message"] for line in err.splitlines()] == ["{not json}"]
+
+
+DICT_CONFIG = {
+    "version": 1,
+    "formatters": {"plain": {"format": "%(levelname)s %(name)s %(message)s"}},
+    "handlers": {"out": {"class": "logging.StreamHandler", "formatter": "plain", "stream": "ext://sys.stdout"}},
+    "root": {"level": "INFO", "handlers": ["out"]},
+}
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("how", ["dictConfig", "basicConfig"])
+def test_application_that_configures_logging_loses_no_line_and_repeats_none(
+    how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`dictConfig` disables the loggers that exist by default; it silenced the whole worker."""
+    worker = logging.getLogger("fleet_consumer.worker")
+
+    def run() -> None:
+        if how == "dictConfig":
+            logging.config.dictConfig(DICT_CONFIG)
+        else:
+            logging.basicConfig(
+                force=True, level="INFO", stream=sys.stdout, format="%(levelname)s %(name)s %(message)s"
+            )
+        OWN_LOG.keep()
+        logging.getLogger("app").info("paid")
+        print("printed")
+        print("complaint", file=sys.stderr)
+        worker.info("committed")
+        thread = threading.Thread(target=lambda: 1 / 0, name="background")
+        thread.start()
+        thread.join()
+
+    lines = [json.loads(line) for line in printed(LogConfig("Info", "Json"), capsys, run)]
+    assert [(line["logger"], line["message"]) for line in lines] == [
+        ("stdout", "INFO app paid"),
+        ("stdout", "printed"),
+        ("stderr", "complaint"),
+        ("fleet_consumer.worker", "committed"),
+        ("uncaught", "an exception ended background"),
+    ]
+    ours = logging.getLogger("fleet_consumer")
+    assert (ours.handlers, ours.propagate) == ([], True)
+
+
+@pytest.mark.usefixtures("root")
+def test_second_handler_of_an_application_doubles_its_lines_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+    def run() -> None:
+        logging.getLogger().addHandler(logging.StreamHandler())
+        logging.getLogger("app").warning("paid")
+        print("printed")
+
+    lines = [json.loads(line) for line in printed(LogConfig("Info", "Json"), capsys, run)]
+    assert [(line["logger"], line["message"]) for line in lines] == [
+        ("app", "paid"),
+        ("stderr", "paid"),
+        ("stdout", "printed"),
+    ]
+
+
+@pytest.mark.usefixtures("root")
+def test_exception_that_ends_the_main_thread_is_one_object(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(RuntimeError) as caught, logging_as(LogConfig("Info", "Json")):
+        raise RuntimeError("bug in\nmain")
+    assert capsys.readouterr().err == ""  # whoever catches it reports it
+    sys.excepthook(RuntimeError, caught.value, caught.value.__traceback__)
+    told = json.loads(capsys.readouterr().err)
+    assert (told["logger"], told["level"]) == ("uncaught", "error")
+    assert "bug in\nmain" in told["exception"]
+
+
+@pytest.mark.usefixtures("root")
+def test_printed_lines_are_cut_into_pieces_and_nothing_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "".join(chr(ord("a") + each % 26) for each in range(20_001))
+
+    def run() -> None:
+        sys.stdout.write(f"{long}\n")  # the line and its end at once
+        print(long)  # the line, then its end
+        for character in long:
+            print(character, end="")
+        print()
+        thread = threading.Thread(target=lambda: print("half of a thread", end=""))
+        thread.start()
+        thread.join()
+
+    messages = [json.loads(line)["message"] for line in printed(LogConfig("Info", "Json"), capsys, run)]
+    assert max(map(len, messages)) == 8192
+    assert "".join(messages) == 3 * long + "half of a thread"
+
+
+@pytest.mark.usefixtures("root")
+def test_long_object_that_an_application_prints_passes_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    text = json.dumps({"event": "paid", "body": "x" * 20_000})
+    with logging_as(LogConfig("Info", "Json")):
+        print(text)
+    assert capsys.readouterr() == (f"{text}\n", "")
+
+
+@pytest.mark.usefixtures("root")
+def test_cutting_takes_time_in_proportion_to_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """16 MiB took minutes: each piece copied all the rest."""
+    text = "x" * (16 << 20)
+    began = time.process_time()
+    with logging_as(LogConfig("Error", "Json")):
+        sys.stdout.write(text)
+    assert time.process_time() - began < 2.0
+    assert capsys.readouterr().err == ""
+
+
+def test_extra_values_are_bounded_and_the_stack_is_kept() -> None:
+    values = {"body": "y" * 100_000, "tree": {"leaves": ["z" * 100] * 1000}, "count": 7, "order": {"id": 7}}
+    record = logging.makeLogRecord({"name": "shop", "msg": "paid", "stack_info": "Stack:\n  here", **values})
+    parsed = json.loads(JsonFormatter().format(record))
+    assert (len(parsed["body"]), len(parsed["tree"]), parsed["count"], parsed["order"]) == (8192, 8192, 7, {"id": 7})
+    assert parsed["stackInfo"] == "Stack:\n  here"
+    assert TextFormatter().format(record).endswith("\nStack:\n  here")
 
 
 @pytest.mark.usefixtures("root")

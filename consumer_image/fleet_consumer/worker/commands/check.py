@@ -76,10 +76,10 @@ def check(path: str, clock: Clock | None = None) -> CheckResult:
     """Try everything that can be tried without joining the group; at most about 30 s, 60 s more for an HTTP handler."""
     try:
         config = load_config(path)
-        logs.configure(config.log)
     except SettingsInvalid as error:
         return CheckResult.refused(error)
-    return examine(config, clock or SystemClock())
+    with logs.logging_as(config.log):
+        return examine(config, clock or SystemClock())
 
 
 def examine(config: WorkerConfig, clock: Clock) -> CheckResult:

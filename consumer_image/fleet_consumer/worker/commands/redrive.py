@@ -52,12 +52,12 @@ def run_file(path: str, stop: threading.Event) -> dict[str, object]:
     from fleet_consumer.worker.config.settings import connection_settings
 
     config = load_config(path)
-    logs.configure(config.log)
-    connection = connection_settings(config.brokers, f"fleet-redrive-{config.name}")
-    group = redrive_group(config.group_id, config.id)
-    producer = RecordProducer(connection_config(connection), message_max_bytes=config.max_message_bytes)
-    with BoundedReader(consumer_config(connection, group, "read_uncommitted", {})) as reader:
-        return dict(Run(config, reader, producer, stop, SystemClock()).run().counts)
+    with logs.logging_as(config.log):
+        connection = connection_settings(config.brokers, f"fleet-redrive-{config.name}")
+        group = redrive_group(config.group_id, config.id)
+        producer = RecordProducer(connection_config(connection), message_max_bytes=config.max_message_bytes)
+        with BoundedReader(consumer_config(connection, group, "read_uncommitted", {})) as reader:
+            return dict(Run(config, reader, producer, stop, SystemClock()).run().counts)
 
 
 def _problem(error: Exception) -> dict[str, object]:
