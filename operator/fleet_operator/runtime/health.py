@@ -91,6 +91,7 @@ class HealthServer:
         self._watchdog = watchdog
         self._ready = ready
         self._wanted = (health_port, metrics_port)
+        self._rendering = asyncio.Lock()
         self._runners: list[web.AppRunner] = []
         self.ports: tuple[int, ...] = ()
 
@@ -126,7 +127,10 @@ class HealthServer:
         return _answer(self._ready())
 
     async def _scrape(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        # Thousands of groups take a second of CPU, in which the Lease must be renewed: a thread, one at a time.
+        async with self._rendering:
+            body = await asyncio.to_thread(self._metrics.text)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 
 def _answer(complaint: str | None) -> web.Response:
