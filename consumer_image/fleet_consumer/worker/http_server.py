@@ -6,8 +6,10 @@ ending. Only GET, no bodies, nothing that changes anything.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,11 +46,12 @@ def json_page(document: object) -> Page:
 class HttpServer:
     """Serves `pages` (path to a function that makes the page). Making one binds the port and starts no thread.
 
-    Port 0 takes any free one, and `port` is its number. Raises OSError when the port is taken.
+    Without a `host` all addresses of the machine answer, IPv6 and IPv4 alike: kubelets of a dual-stack or IPv6 cluster
+    probe by IPv6. Port 0 takes any free one, and `port` is its number. Raises OSError when the port is taken.
     """
 
     def __init__(self, port: int, pages: Mapping[str, Callable[[], Page]], host: str = "") -> None:
-        self._server = ThreadingHTTPServer((host, port), _request_handler(pages))
+        self._server = _bind(host, port, _request_handler(pages))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
 
@@ -65,6 +68,24 @@ class HttpServer:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
+
+
+class _DualStack(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+    def server_bind(self) -> None:
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
+def _bind(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    if not host and socket.has_dualstack_ipv6():
+        try:
+            return _DualStack((host, port), handler)
+        except OSError as error:  # a kernel that knows IPv6 may have no address of it
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise
+    return ThreadingHTTPServer((host, port), handler)
 
 
 def _request_handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:
