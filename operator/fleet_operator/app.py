@@ -120,8 +120,9 @@ class App:
         if not self.settings.leader_elect:
             await self._work(stopping, asyncio.get_running_loop().create_future())
         else:
-            namespace = self.settings.lease_namespace
-            elector = Elector(self._lease_kube, self._clock, identity=self.settings.identity, namespace=namespace)
+            settings = self.settings
+            lease = {"namespace": settings.lease_namespace, "name": settings.lease_name}
+            elector = Elector(self._lease_kube, self._clock, identity=settings.identity, **lease)
             self._not_ready = None
             acquiring = asyncio.create_task(elector.acquire(), name="lease")
             await first_of(stopping, acquiring)

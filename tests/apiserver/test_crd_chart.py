@@ -191,6 +191,7 @@ def expect_pods(api: ApiServer) -> None:
     assert deployment["spec"]["replicas"] == 2
     settings = parse(deployment["spec"]["template"]["spec"]["containers"][0]["args"], {})
     assert (settings.leader_elect, settings.lease_namespace, settings.namespaces) == (True, NAMESPACE, ())
+    assert settings.lease_name == "consumer-fleet-operator"
     assert (settings.metrics_port, settings.health_port) == (8080, 8081)
     api.kubectl("create", "namespace", "strict")
     api.kubectl("label", "namespace", "strict", "pod-security.kubernetes.io/enforce=restricted")

@@ -24,6 +24,7 @@ from fleet_operator.planning.times import to_micro_text
 log = logging.getLogger(__name__)
 
 LEASE_NAME: Final = "consumer-fleet-operator"
+"""The default; each of several releases in one namespace has a Lease of its own."""
 
 
 class LeaseLostError(Exception):
@@ -46,6 +47,7 @@ class Election:
     identity: str
     namespace: str
     timing: LeaseTiming
+    name: str = LEASE_NAME
     _seen: JsonObject | None = None
     _seen_at: float = 0.0
 
@@ -65,7 +67,7 @@ class Election:
         """The Lease to create (when none was seen) or to replace with; None while somebody else holds a live one."""
         seen = self._seen
         if seen is None:
-            metadata: JsonObject = {"name": LEASE_NAME, "namespace": self.namespace}
+            metadata: JsonObject = {"name": self.name, "namespace": self.namespace}
             return self._record(metadata, wall, acquired=to_micro_text(wall), transitions=0)
         spec = seen["spec"]
         transitions = int(spec.get("leaseTransitions") or 0)
@@ -103,12 +105,12 @@ class Elector:
     """Runs one process's part of the election. `acquire`, then `hold` as a task of its own, then `release`."""
 
     def __init__(
-        self, kube: KubeClient, clock: Clock, *, identity: str, namespace: str, timing: LeaseTiming | None = None
+        self, kube: KubeClient, clock: Clock, *, identity: str, namespace: str, name: str = LEASE_NAME
     ) -> None:
         self._kube = kube
         self._clock = clock
-        self._timing = timing or LeaseTiming()
-        self._election = Election(identity, namespace, self._timing)
+        self._timing = LeaseTiming()
+        self._election = Election(identity, namespace, self._timing, name)
 
     async def acquire(self) -> None:
         """Return once this process holds the Lease; waits as long as that takes, through errors too."""
@@ -150,7 +152,7 @@ class Elector:
         election = self._election
         try:
             if not election.holds:  # a holder knows the record; a replace fails if that was wrong
-                found = await self._kube.get(LEASE, election.namespace, LEASE_NAME)
+                found = await self._kube.get(LEASE, election.namespace, election.name)
                 election.observe(found, self._clock.monotonic())
             intent = election.intent(self._clock.monotonic(), self._clock.wall())
             if intent is None:
@@ -161,7 +163,7 @@ class Elector:
         except KubeConflictError:
             # A lost race, or a lost reply: learn who holds the Lease now.
             try:
-                found = await self._kube.get(LEASE, election.namespace, LEASE_NAME)
+                found = await self._kube.get(LEASE, election.namespace, election.name)
             except KubeError as error:
                 log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
             else:

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, cast
 
+from fleet_operator.runtime.lease import LEASE_NAME
 from fleet_operator.runtime.logs import LogFormat
 
 VERSION: Final = version("consumer-fleet")
@@ -27,6 +28,7 @@ class Settings:
     namespaces: tuple[str, ...] = ()
     leader_elect: bool = False
     lease_namespace: str = "default"
+    lease_name: str = LEASE_NAME
     identity: str = "operator"
     consumer_image: str = f"consumer-fleet-consumer:{VERSION}"
     workers: int = 8
@@ -97,6 +99,7 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         help="work only while holding the Lease",
     )
     add("--lease-namespace", default=environ.get("FLEET_LEASE_NAMESPACE"), help="default: the pod's own")
+    add("--lease-name", default=env("LEASE_NAME", base.lease_name), help="default: %(default)s")
     add("--consumer-image", default=env("CONSUMER_IMAGE", base.consumer_image), help="default image of workers")
     add("--workers", type=_count, default=env("WORKERS", base.workers), help="reconciles at once for each kind")
     add(
@@ -132,6 +135,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         namespaces=tuple(found.namespace or [name.strip() for name in listed.split(",") if name.strip()]),
         leader_elect=found.leader_elect,
         lease_namespace=found.lease_namespace or _default_namespace(),
+        lease_name=found.lease_name,
         identity=f"{environ.get('POD_NAME') or socket.gethostname()}_{os.urandom(4).hex()}",
         consumer_image=found.consumer_image,
         workers=found.workers,

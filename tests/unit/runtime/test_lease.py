@@ -20,6 +20,20 @@ def elector(kube: MemoryKube, identity: str) -> Elector:
     return Elector(kube, clock, identity=identity, namespace=NAMESPACE)
 
 
+def test_releases_in_one_namespace_have_a_lease_each() -> None:
+    """They shared one, and the second release's operators all stood by."""
+
+    async def scene() -> None:
+        kube = MemoryKube()
+        clock = VirtualClock(asyncio.get_running_loop())
+        for name in ("east-operator", "west-operator"):
+            await Elector(kube, clock, identity=f"{name}-0", namespace=NAMESPACE, name=name).acquire()
+            assert kube.objects[LEASE.kind, NAMESPACE, name]["spec"]["holderIdentity"] == f"{name}-0"
+        assert (LEASE.kind, NAMESPACE, LEASE_NAME) not in kube.objects
+
+    run_virtual(scene())
+
+
 def holder(kube: MemoryKube) -> str:
     return str(kube.objects[LEASE.kind, NAMESPACE, LEASE_NAME]["spec"]["holderIdentity"])
 
