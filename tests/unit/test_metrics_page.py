@@ -113,6 +113,10 @@ def test_alerts_on_what_may_be_absent_have_a_companion() -> None:
     assert "unless" in found["GroupLagIsUnknown"]
     assert "unless" in found["WorkersAreNotScraped"]
     assert found["OperatorIsAway"].startswith("absent(")
+    for expression in (found["KafkaClusterWasNeverSeen"], rules(RETRIES)["NobodyLooks"]):
+        # The time of the last look begins anew with the operator, and an outage may outlast it.
+        assert "observation_failures_total" in expression
+        assert re.search(r"unless on \(cluster_namespace, cluster_name\) \w+last_observation_timestamp", expression)
 
 
 def test_documented_pod_monitor_selects_workers_as_they_are_labelled() -> None:

@@ -29,7 +29,8 @@ GROUP_GAUGES: Final = {
     "retry_oldest_due_timestamp_seconds": "When the oldest due record became due (Unix time); absent without one, and "
     "while unknown.",
     "failed_records": "Records in the failed topic that are not known to be put back; absent while unknown.",
-    "breakers_open": "Workers that hold their records back because too many fail; of those that could be asked.",
+    "breakers_open": "Workers that hold their records back because too many fail, of those that answered; absent while "
+    "none does.",
 }
 """Gauges of a group by their names after the prefix, with their help texts."""
 Gauges = Mapping[str, Gauge]

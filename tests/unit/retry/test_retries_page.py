@@ -156,7 +156,7 @@ def test_alert_on_given_up_records_sees_the_first_failure_of_a_worker() -> None:
 
 def test_observer_alert_also_fires_when_its_metric_is_absent() -> None:
     metric = "consumer_fleet_operator_last_observation_timestamp_seconds"
-    old, absent = rules()["NobodyLooks"].split(" or ")
+    old, absent, _ = rules()["NobodyLooks"].split(" or ")
     assert (old, absent) == (f"time() - {metric} > 120", f"absent({metric})")
 
 

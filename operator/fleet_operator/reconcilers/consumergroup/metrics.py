@@ -69,7 +69,8 @@ def group_values(facts: ConsumerGroupFacts, status: JsonObject) -> Values:
         "retry_due_lag_records": None if retry is None else retry.due_lag,
         "retry_oldest_due_timestamp_seconds": None if retry is None else retry.oldest_due_at,
         "failed_records": None if observed is None else count_failures(observed, redriven),
-        "breakers_open": len(facts.open_breakers),
+        # Pods of which none answers may all have an open breaker; a group without pods has none.
+        "breakers_open": len(facts.open_breakers) if facts.workers or not facts.all_pods else None,
     }
 
 

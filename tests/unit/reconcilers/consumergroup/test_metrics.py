@@ -49,6 +49,15 @@ def test_unknown_metrics_are_absent_not_zero() -> None:
     assert "failed_records" not in gauges(metrics)
 
 
+def test_open_breakers_are_unknown_while_no_worker_answers() -> None:
+    metrics = Metrics()
+    shown = GroupMetrics(metrics)
+    shown.set(KEY, facts(pods=()), {})
+    assert gauges(metrics)["breakers_open"] == 0, "no pod, no breaker"
+    shown.set(KEY, facts(), {})
+    assert "breakers_open" not in gauges(metrics)
+
+
 def test_gauges_go_with_their_group() -> None:
     metrics = Metrics()
     shown = GroupMetrics(metrics)
