@@ -8,6 +8,7 @@ stands still for a partition that is held or waits behind an open breaker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer.clock import Clock
@@ -26,41 +27,59 @@ OLD_S: Final = 60.0
 NO_ENDS: Final[Mapping[TopicPartition, int]] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """A question to the brokers and when it was asked, monotonic seconds."""
+
+    ticket: Ticket[dict[TopicPartition, int]]
+    asked_at: float
+
+
 class Ends:
     """The last known ends of partitions. Any thread; two at once may look up twice, and each sees a whole answer."""
 
     def __init__(self, consumer: Consumer, clock: Clock) -> None:
         self._consumer = consumer
         self._clock = clock
-        self._lookup: Ticket[dict[TopicPartition, int]] | None = None
-        self._asked_at = self._known_at = float("-inf")
-        self._known = NO_ENDS
+        self._lookup: _Lookup | None = None
+        self._asked_at = float("-inf")
+        self._known: Mapping[TopicPartition, tuple[int, float]] = {}
 
     def look(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Ends of these partitions, without those that are not known."""
-        self._take()
+        lookup = self._lookup
+        self._take(lookup)
         now = self._clock.monotonic()
         if now >= self._asked_at + EVERY_S:
-            if self._lookup is not None:
-                self._lookup.cancel()
-            self._asked_at, self._lookup = now, self._consumer.look_up_ends(partitions)
-        if self._lookup is not None:
-            self._lookup.wait(WAIT_S)
-        self._take()
-        return self._known if self._clock.monotonic() < self._known_at + OLD_S else NO_ENDS
+            if lookup is not None:
+                lookup.ticket.cancel()
+            self._asked_at = now
+            self._lookup = lookup = _Lookup(self._consumer.look_up_ends(partitions), now)
+        if lookup is not None:
+            lookup.ticket.wait(WAIT_S)
+            self._take(lookup)
+        oldest = self._clock.monotonic() - OLD_S
+        return {each: end for each, (end, at) in self._known.items() if at > oldest}
 
-    def _take(self) -> None:
-        lookup = self._lookup
-        if lookup is not None and lookup.done:
+    def _take(self, lookup: _Lookup | None) -> None:
+        """Take an answer that has come. It has no end of a partition whose broker did not answer: that one stays."""
+        if lookup is None or not lookup.ticket.done:
+            return
+        if self._lookup is lookup:
             self._lookup = None
-            if lookup.result is not None:
-                self._known, self._known_at = lookup.result, self._asked_at
+        if lookup.ticket.result is not None:
+            oldest = self._clock.monotonic() - OLD_S
+            kept = {each: known for each, known in self._known.items() if known[1] > oldest}
+            self._known = kept | {each: (end, lookup.asked_at) for each, end in lookup.ticket.result.items()}
 
 
 def lag_of(partition: PartitionProgress, end: int | None) -> int | None:
-    """Records from the committed offset, or from where reading began before there was a commit, to the end."""
+    """Records from the committed offset, or from where reading began before there was a commit, to the end.
+
+    None also where the end is below: it was looked up before that commit.
+    """
     first = partition.start if partition.committed is None else partition.committed
-    return None if first is None or end is None else max(0, end - first)
+    return None if first is None or end is None or end < first else end - first
 
 
 def seconds_behind(
@@ -69,15 +88,24 @@ def seconds_behind(
     """Age of the oldest record in hand, or else of the one handled last; 0 when none is left to handle.
 
     By the records' own timestamps (`now` is wall clock), None without one, or while it is not known whether any is
-    left. `in_hand` gives this partition's record on the loop's own thread.
+    left. A record that came after this function has last found none left is no older than that. `in_hand` gives this
+    partition's record on the loop's own thread.
     """
     try:
         record: Record | None = partition.unfinished[0].record
     except IndexError:
         record = in_hand()
-    if record is None and (end is None or partition.next_offset is None):
+    if record is not None:
+        return _age(record.timestamp, now)
+    committed, position = partition.committed or 0, partition.next_offset
+    if end is None or position is None or end < committed:
         return None
-    if record is None and end is not None and max(partition.next_offset or 0, partition.committed or 0) >= end:
+    if max(position, committed) >= end:
+        partition.caught_up_at = now
         return 0.0
-    timestamp = partition.timestamp if record is None else record.timestamp
+    age = _age(partition.timestamp, now)
+    return None if age is None else max(0.0, min(age, now - partition.caught_up_at))
+
+
+def _age(timestamp: int | None, now: float) -> float | None:
     return None if timestamp is None or timestamp <= 0 else max(0.0, now - timestamp / 1000)

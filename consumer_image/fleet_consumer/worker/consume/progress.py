@@ -66,11 +66,11 @@ class PartitionProgress:
     known: a commit without it would say that the offset was reset. `note` is what commits say about hands (`caution`):
     None while it is not known what the last one said, and `in_hand` while it says what must hold until those records
     are done; nothing is committed in either case. `timestamp` is that of the record handled
-    last."""
+    last. `caught_up_at` (wall clock) is when a scrape last found nothing left; only scrapes use it, and write it."""
 
     __slots__ = (
-        "_epoch", "_gap", "caution", "committed", "hold", "in_hand", "mark", "note", "position", "reading",
-        "size", "start", "timestamp", "unfinished",
+        "_epoch", "_gap", "caught_up_at", "caution", "committed", "hold", "in_hand", "mark", "note", "position",
+        "reading", "size", "start", "timestamp", "unfinished",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -78,6 +78,7 @@ class PartitionProgress:
         self.position: int | None = None
         self.committed: int | None = None
         self.timestamp: int | None = None
+        self.caught_up_at = float("-inf")
         self.mark = ""
         self.reading: Reading | None = None
         self.note: str | None = ""

@@ -38,7 +38,9 @@ def test_lag_counts_from_the_commit_and_before_it_from_the_start() -> None:
     assert lag_of(found, 10) == 7
     found.committed = 8
     assert lag_of(found, 10) == 2
-    assert lag_of(found, 7) == 0, "the end is older than the commit"
+    assert lag_of(found, 8) == 0
+    assert lag_of(found, 7) is None, "the end is older than the commit"
+    assert behind(found, 7) is None
 
 
 def test_unknown_end_is_no_lag_and_no_time_behind() -> None:
@@ -61,6 +63,15 @@ def test_idle_partition_is_not_behind() -> None:
     assert behind(found, 8) == 0
     found.committed = 9  # a marker of a transaction is all that follows
     assert behind(found, 9) == 0
+
+
+def test_record_after_a_quiet_time_is_no_older_than_that_time() -> None:
+    """It was behind by the hours since the last record, until it was taken up."""
+    found = partition(position=8, ago=7200)
+    assert behind(found, 8) == 0
+    assert seconds_behind(found, 9, lambda: None, NOW + 1) == 1
+    assert seconds_behind(found, 9, lambda: None, NOW + 3600) == 3600
+    assert behind(partition(position=8, ago=7200), 9) == 7200, "nobody has looked before"
 
 
 def test_record_without_a_timestamp_or_from_the_future_is_not_behind() -> None:
@@ -109,6 +120,20 @@ def test_late_answer_is_for_the_next_scrape_and_old_ends_are_unknown() -> None:
     clock.now += EVERY_S
     ends.look([P0])
     assert brokers.lookups[-2].cancelled
+
+
+def test_broker_that_does_not_answer_leaves_what_was_known_of_its_partitions() -> None:
+    """An answer without them replaced all that was known."""
+    brokers, clock = Brokers(), StillClock()
+    ends = Ends(cast("Consumer", brokers), clock)
+    other = TopicPartition("t", 1)
+    brokers.answer = {P0: 2, other: 7}
+    assert ends.look([P0, other]) == {P0: 2, other: 7}
+    brokers.answer = {P0: 3}
+    clock.now += EVERY_S
+    assert ends.look([P0, other]) == {P0: 3, other: 7}
+    clock.now += OLD_S - EVERY_S
+    assert ends.look([P0, other]) == {P0: 3}, "it is too old"
 
 
 def test_lookup_that_failed_leaves_what_was_known() -> None:
