@@ -138,6 +138,28 @@ def test_monitors_are_selected_by_labels_and_select_workers(helm: Helm) -> None:
     assert named["PodMonitor"]["spec"]["namespaceSelector"] == {"matchNames": ["bank"]}
 
 
+class OnceOnly(yaml.SafeLoader):
+    """Refuses a mapping that has a key twice, as some tools do."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len(set(keys)), keys
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+def test_no_key_stands_twice_where_labels_repeat_the_chart_s_own(helm: Helm) -> None:
+    own = "app\\.kubernetes\\.io/component=mine"
+    monitors = [
+        f"{each}.labels.{own},{each}.enabled=true,{each}.interval=1m30s" for each in ("podMonitor", "serviceMonitor")
+    ]
+    text = helm("template", "x", str(CHART), "--set", ",".join([f"podLabels.{own}", "enabled=true", *monitors]))
+    found = {each["kind"]: each for each in yaml.load_all(text, OnceOnly) if each}
+    assert found["PodMonitor"]["metadata"]["labels"]["app.kubernetes.io/component"] == "mine"
+    deployment = found["Deployment"]["spec"]
+    assert deployment["selector"]["matchLabels"].items() <= deployment["template"]["metadata"]["labels"].items()
+
+
 def readable(api: ApiServer, crd: str) -> bool:
     """True if the API server lists the objects of a kind."""
     try:

@@ -81,7 +81,15 @@ def test_every_value_is_used_and_declared() -> None:
     used = set(re.findall(r"\.Values\.([A-Za-z.]+)", templates()))
     assert {name for name in known if name not in used} == set()
     assert {name for name in used if name not in known} == set()
-    assert known == set(declared(schema())) - {"global"}
+    assert known == set(declared(schema())) - {"global", "enabled"}
+
+
+@pytest.mark.parametrize("interval", ["30s", "1m", "1h", "1m30s", "500ms", "1d12h"])
+def test_interval_is_any_duration_of_prometheus(interval: str) -> None:
+    for monitor in ("serviceMonitor", "podMonitor"):
+        pattern = schema()["properties"][monitor]["properties"]["interval"]["pattern"]
+        assert re.search(pattern, interval)
+        assert not any(re.search(pattern, wrong) for wrong in ("30", "s", "1s1m", "1.5h", "30 s"))
 
 
 def test_every_value_is_explained() -> None:
