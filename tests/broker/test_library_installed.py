@@ -109,4 +109,4 @@ def test_command_without_its_extra_names_the_extra(installed: Path, tmp_path: Pa
     assert run(command, "--version").stdout.startswith("fleet-consumer 0.")
     run(command, "offsets", "--help")
     local = ("run", "--local", "handler.py", "--topic", "orders", "--bootstrap", "127.0.0.1:9")
-    assert "pip install 'consumer-fleet[consumer]'" in run(command, *local, folder=tmp_path, code=20).stderr
+    assert "pip install '.[consumer]'" in run(command, *local, folder=tmp_path, code=20).stderr

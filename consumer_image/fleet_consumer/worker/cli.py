@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if missing.name not in PACKAGES_OF_THE_EXTRA:
             raise
         needs = f"fleet-consumer {options.command} needs the package {missing.name}, which the library alone does not"
-        print(f"PackageMissing: {needs}: pip install 'consumer-fleet[consumer]'", file=sys.stderr)
+        print(f"PackageMissing: {needs}: run pip install '.[consumer]' in a clone of the project", file=sys.stderr)
         return EXIT_SETTINGS
 
 
