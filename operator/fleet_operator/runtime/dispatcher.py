@@ -67,6 +67,9 @@ class Dispatcher:
     def start(self) -> None:
         """Start the workers; keys added before this are taken first."""
         assert not self._tasks, "workers are started once"
+        now = asyncio.get_running_loop().time
+        # Counted by whoever scrapes: it grows most while no worker takes a key.
+        self._metrics.queue_depth.labels(self._kind).set_function(lambda: self._queue.depth(now()))
         for number in range(self._count):
             self._tasks.append(asyncio.create_task(self._work(), name=f"{self._kind}-worker-{number}"))
 
@@ -103,7 +106,6 @@ class Dispatcher:
                 continue
             key, overdue = taken
             self._metrics.queue_wait.labels(self._kind).observe(overdue)
-            self._metrics.queue_depth.labels(self._kind).set(self._queue.depth(self._now()))
             await self._attempt(key)
             self._queue.finish(key, self._now())
             self._wake.set()  # the key itself may be due again, and another worker may be waiting

@@ -105,8 +105,8 @@ class KeyedQueue:
         return self._failures.get(key, 0)
 
     def depth(self, now: float) -> int:
-        """The number of keys that are due and not being worked on."""
-        return sum(1 for key, due in self._due.items() if due <= now and key not in self._working)
+        """The number of keys that are due and not being worked on. Any thread."""
+        return sum(1 for key, due in list(self._due.items()) if due <= now and key not in self._working)
 
     @property
     def working(self) -> frozenset[Key]:

@@ -103,7 +103,7 @@ class Sweeper:
         for namespace in self._namespaces:
             listing = await self._store.list(kind, namespace, watched.selector)
             corrected += cache.sweep(listing.items, int(listing.resource_version), namespace=namespace)
-        self._metrics.cached_objects.labels(kind.kind).set(len(cache))
+        self._metrics.cached_objects.labels(kind.kind).set_function(cache.__len__)
         return corrected
 
 

@@ -34,6 +34,28 @@ def test_requeue_after_brings_the_key_back_on_time() -> None:
     assert [round(at - seen[0]) for at in seen] == [0, 30, 60]
 
 
+def test_depth_of_the_queue_is_counted_when_somebody_scrapes() -> None:
+    """It was written when a key was taken, and stood still while all reconciles hung."""
+
+    async def main() -> float | None:
+        metrics = Metrics()
+
+        async def reconcile(_: tuple[str, str]) -> Result:
+            await asyncio.sleep(600.0)
+            return Result()
+
+        workers = Dispatcher("Thing", reconcile, count=1, metrics=metrics)
+        workers.start()
+        for number in range(4):
+            workers.add(("ns", str(number)))
+            await asyncio.sleep(1.0)
+        depth = metrics.registry.get_sample_value("consumer_fleet_operator_queue_depth", {"kind": "Thing"})
+        await workers.stop()
+        return depth
+
+    assert run_virtual(main()) == 3
+
+
 def test_failing_key_backs_off_and_does_not_hold_up_others(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> tuple[int, int]:
         calls = {"bad": 0, "good": 0}
