@@ -20,7 +20,7 @@ LINE_CHARACTERS_MAX: Final = 8192
 """A longer line is logged in pieces of this length."""
 
 OBJECT_CHARACTERS_MAX: Final = 256 * 1024
-"""What begins like an object waits so long for its end before it is logged in pieces, too."""
+"""Length up to which a line that begins like an object waits for its end; then it is logged in pieces, too."""
 
 UNCAUGHT: Final = "uncaught"
 

@@ -113,7 +113,7 @@ class OffsetResets:
     findings: dict[Key, tuple[Finding, float]] = field(default_factory=dict)
     """With the time at which the step began, monotonic."""
     since: dict[Key, tuple[Finding, float]] = field(default_factory=dict)
-    """When offsets were first read in a phase, monotonic; a process that begins counts anew."""
+    """Times of the first read in a phase, monotonic; a process that begins counts anew."""
     unsent: dict[Key, Finding] = field(default_factory=dict)
     """Resets that this process has brought to `Committing`, and of which no commit can have been made yet."""
 
