@@ -57,12 +57,14 @@ def topic(broker: KafkaBroker) -> str:
     return TOPIC
 
 
-def committed(broker: KafkaBroker, group: str) -> dict[int, tuple[int, str | None]]:
-    """The committed offset of each partition, with its metadata, which confluent-kafka reads beyond its end."""
+def committed(broker: KafkaBroker, group: str) -> dict[int, tuple[int, str]]:
+    """The committed offset of each partition, with its metadata: confluent-kafka would read beyond its end, and writes
+    a NUL behind it."""
     with fleet_consumer.Consumer(settings(broker.bootstrap, group)) as reader:
         parts = [fleet_consumer.TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
         found = reader.committed(parts, PATIENCE_S)
-    return {part.partition: (entry.offset, entry.metadata) for part, entry in found.items() if entry is not None}
+    there = {part.partition: entry for part, entry in found.items() if entry is not None}
+    return {number: (entry.offset, entry.metadata.rstrip("\0")) for number, entry in there.items()}
 
 
 def commit(broker: KafkaBroker, group: str, offset: int) -> None:
@@ -121,7 +123,7 @@ def is_done(client: Client, broker: KafkaBroker, namespace: str) -> bool:
     assert last["offsets"] == {TOPIC: dict.fromkeys(everywhere, 30)}, last
     found = committed(broker, f"{namespace}.flights")
     assert {offset for offset, _ in found.values()} == {30}, found
-    (metadata,) = {metadata or "" for _, metadata in found.values()}
+    (metadata,) = {metadata for _, metadata in found.values()}
     assert metadata.startswith("fleet-reset="), "no mark of a worker: a new reading begins"
     assert replicas(client, namespace) == 1
     return True
