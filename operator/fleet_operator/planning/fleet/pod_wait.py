@@ -79,10 +79,15 @@ def _removed(name: str, status: Mapping[str, Any]) -> Problem | None:
     return None
 
 
+def native_sidecars(pod: Mapping[str, Any]) -> set[str]:
+    """Names of the init containers that restart: they run beside the worker."""
+    specs = (pod.get("spec") or {}).get("initContainers") or ()
+    return {str(container.get("name")) for container in specs if container.get("restartPolicy") == "Always"}
+
+
 def _running_init(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str | None:
     """The container that runs before the worker may start: an init container, or a sidecar that is not up yet."""
-    specs = (pod.get("spec") or {}).get("initContainers") or ()
-    sidecars = {container.get("name") for container in specs if container.get("restartPolicy") == "Always"}
+    sidecars = native_sidecars(pod)
     for container in status.get("initContainerStatuses") or ():
         name = container.get("name")
         if "running" not in (container.get("state") or {}):

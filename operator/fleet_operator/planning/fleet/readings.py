@@ -13,7 +13,7 @@ from typing import Any, Final
 from fleet_consumer.contract.pod import EXIT_SETTINGS
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet.pod_end import ContainerEnd, last_end
-from fleet_operator.planning.fleet.pod_wait import find_wait
+from fleet_operator.planning.fleet.pod_wait import find_wait, native_sidecars
 from fleet_operator.planning.fleet.rollout_facts import (
     CheckFacts,
     FleetFacts,
@@ -165,8 +165,7 @@ def _failed_init(pod: Mapping[str, Any], status: Mapping[str, Any]) -> Container
     """The end of the init container because of which the worker never started; None where the pod was removed."""
     if status.get("reason"):
         return None
-    specs = (pod.get("spec") or {}).get("initContainers") or ()
-    sidecars = {container.get("name") for container in specs if container.get("restartPolicy") == "Always"}
+    sidecars = native_sidecars(pod)
     first = [each for each in status.get("initContainerStatuses") or () if each.get("name") not in sidecars]
     return last_end({"initContainerStatuses": first})
 

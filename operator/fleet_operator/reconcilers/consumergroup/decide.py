@@ -108,7 +108,7 @@ class Plan:
         wishes = (self.decision.requeue_after, retries, self.reset.requeue_after)
         return min((wish for wish in wishes if wish is not None), default=None)
 
-    def facts(self, gathered: Gathered, *, refusal: Problem | None = None) -> ConsumerGroupFacts:
+    def facts(self, gathered: Gathered) -> ConsumerGroupFacts:
         """Input of the status, with the view that actions rest on."""
         no_retries = {RETRY: FleetPart(part=RETRY)} if self.retry is None else {}
         return ConsumerGroupFacts(
@@ -122,7 +122,6 @@ class Plan:
             parts={**gathered.parts, **no_retries},
             workers=gathered.worker_reports,
             revision=self.revision.hash if self.revision is not None else None,
-            refusal=refusal,
             retry=self.intent,
             reset=self.reset,
             redrives=gathered.redrive_statuses,
