@@ -182,3 +182,38 @@ def skip_config(name: str) -> str:
 def redrive_job(name: str) -> str:
     """Job of a Redrive."""
     return f"{name}-redrive"
+
+
+def backfill_application(name: str, attempt: int) -> str:
+    """SparkApplication of one attempt of a Backfill."""
+    return f"{name}-{attempt}"
+
+
+def backfill_settings(name: str) -> str:
+    """ConfigMap of a Backfill's settings."""
+    return f"{name}-backfill"
+
+
+def backfill_handler(name: str) -> str:
+    """ConfigMap of the handler's source as it was when the Backfill began."""
+    return f"{name}-backfill-handler"
+
+
+def backfill_candidate(name: str) -> str:
+    """ConfigMap of the second handler's source of a comparison, as it was when the Backfill began."""
+    return f"{name}-backfill-candidate"
+
+
+def backfill_ledger(name: str) -> str:
+    """ConfigMap in which the driver notes how far it is."""
+    return f"{name}-ledger"
+
+
+def backfill_control(name: str) -> str:
+    """ConfigMap by which the operator tells a running driver what has changed."""
+    return f"{name}-control"
+
+
+def backfill_driver(name: str) -> str:
+    """ServiceAccount of a Backfill's driver, its Role and its RoleBindings."""
+    return f"{name}-driver"

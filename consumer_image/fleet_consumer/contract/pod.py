@@ -6,12 +6,18 @@ from typing import Final
 
 WORKER_FILE: Final = "worker.json"
 REDRIVE_FILE: Final = "redrive.json"
+BACKFILL_FILE: Final = "backfill.json"
 POLICIES_FILE: Final = "policies.json"
 SKIP_FILE: Final = "skip.json"
 
 CONFIG_DIRECTORY: Final = "/etc/consumer-fleet"
 WORKER_CONFIG: Final = f"{CONFIG_DIRECTORY}/{WORKER_FILE}"
 REDRIVE_CONFIG: Final = f"{CONFIG_DIRECTORY}/{REDRIVE_FILE}"
+BACKFILL_CONFIG: Final = f"{CONFIG_DIRECTORY}/{BACKFILL_FILE}"
+CANDIDATE_DIRECTORY: Final = f"{CONFIG_DIRECTORY}/candidate"
+"""Source of the second handler of a comparison."""
+SINK_DIRECTORY: Final = "/var/lib/consumer-fleet/sink"
+"""Mount of the volume that a Backfill writes Parquet to."""
 
 EXIT_OK: Final = 0
 EXIT_SETTINGS: Final = 20
