@@ -43,6 +43,7 @@ STAGES: tuple[Stage, ...] = (
             Suite("interop", ("tests/interop",), 240),
             Suite("faults", ("tests/faults",), 480),
             Suite("retries", ("tests/retries",), 540),
+            Suite("spark", ("tests/spark",), 420),
         ),
     ),
     ((Suite("apiserver", ("tests/apiserver",), 480, kubernetes=True),),),

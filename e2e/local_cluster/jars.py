@@ -1,8 +1,9 @@
-"""Kafka's jars, collected by Maven from a committed POM and kept in the cache by version."""
+"""Jars collected by Maven from committed POMs, and kept in the cache by their POM's content."""
 
 import hashlib
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.local_cluster import versions
@@ -10,11 +11,23 @@ from e2e.local_cluster.cache import cache_entry, fleet_home
 from e2e.local_cluster.commands import stream
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.gomodules import MODULES
+from e2e.local_cluster.instance import CHECKOUT
 from e2e.local_cluster.steps import step
 
-__all__ = ["ensure_kafka_jars"]
+__all__ = ["ensure_kafka_jars", "ensure_spark_jars"]
 
-POM = MODULES / "kafka" / "pom.xml"
+
+@dataclass(frozen=True, slots=True)
+class _Jars:
+    name: str
+    version: str
+    pom: Path
+    property: str
+    """The POM's property that holds the version."""
+
+
+KAFKA = _Jars("kafka", versions.KAFKA, MODULES / "kafka" / "pom.xml", "kafka.version")
+SPARK = _Jars("spark-kafka", versions.SPARK, CHECKOUT / "consumer_image" / "spark" / "pom.xml", "spark.version")
 
 
 def ensure_kafka_jars() -> Path:
@@ -22,33 +35,45 @@ def ensure_kafka_jars() -> Path:
 
     Raises ClusterError (``MissingPrograms`` without Maven, ``DownloadFailed``).
     """
-    digest = hashlib.sha256(POM.read_bytes()).hexdigest()[:8]
-    folder = fleet_home() / "jars" / f"kafka-{versions.KAFKA}-{digest}"
-    return cache_entry(folder, _collect, purpose="collecting Kafka's jars")
+    return _ensure(KAFKA)
 
 
-def _collect(into: Path) -> None:
+def ensure_spark_jars() -> Path:
+    """Return the folder that holds the jars of Spark's Kafka source, those that Spark itself lacks.
+
+    Raises ClusterError (``MissingPrograms`` without Maven, ``DownloadFailed``).
+    """
+    return _ensure(SPARK)
+
+
+def _ensure(jars: _Jars) -> Path:
+    digest = hashlib.sha256(jars.pom.read_bytes()).hexdigest()[:8]
+    folder = fleet_home() / "jars" / f"{jars.name}-{jars.version}-{digest}"
+    return cache_entry(folder, lambda into: _collect(jars, into), purpose=f"collecting jars of {jars.name}")
+
+
+def _collect(jars: _Jars, into: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise ClusterError(
             "MissingPrograms",
-            "collecting Kafka's jars needs `mvn` on the PATH and it is not there; install Maven and a JDK 17 "
+            f"collecting jars of {jars.name} needs `mvn` on the PATH and it is not there; install Maven and a JDK 17 "
             "(Debian: apt-get install maven openjdk-17-jdk-headless) and run the command again",
         )
-    with step(f"kafka {versions.KAFKA}: download jars") as current:
+    with step(f"{jars.name} {jars.version}: download jars") as current:
         stream(
             # The POM is copied: Maven wants to write a `target` folder beside it.
             [
                 maven,
                 "--batch-mode",
                 "--file",
-                shutil.copy(POM, into / "pom.xml"),
-                f"-Dkafka.version={versions.KAFKA}",
+                shutil.copy(jars.pom, into / "pom.xml"),
+                f"-D{jars.property}={jars.version}",
                 f"-DoutputDirectory={into}",
                 "-DincludeScope=runtime",
                 "dependency:copy-dependencies",
             ],
-            log=fleet_home() / "logs" / "kafka-jars.log",
+            log=fleet_home() / "logs" / f"{jars.name}-jars.log",
             on_line=lambda line: setattr(current, "note", line[-100:].strip()),
             reason="DownloadFailed",
             env={"MAVEN_OPTS": f"{os.environ.get('MAVEN_OPTS', '')} -XX:TieredStopAtLevel=1".strip()},

@@ -24,6 +24,8 @@ EXIT_SETTINGS: Final = 20
 """Settings or handler must be changed: the same revision or run fails every time."""
 EXIT_SURROUNDINGS: Final = 21
 """Brokers, credentials, topics or rights, or a stop: the same revision or run may succeed later."""
+EXIT_SUPERSEDED: Final = 22
+"""A newer attempt of the same Backfill owns its ledger; this one has written nothing more."""
 EXIT_INTERRUPTED: Final = 130
 """Ctrl-C, in a shell's convention for SIGINT."""
 

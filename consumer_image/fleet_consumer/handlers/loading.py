@@ -36,13 +36,18 @@ class HandlerNotCallable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HandlerContext:
-    """The fleet and worker, for `setup` and `teardown`."""
+    """The fleet and worker, for `setup` and `teardown`.
+
+    `purpose` is `live` in workers, `backfill` in a Backfill, and `compare` where two handlers are compared, so that a
+    handler with effects of its own can leave them out.
+    """
 
     namespace: str
     name: str
     group_id: str
     revision: str
     worker: str
+    purpose: str = "live"
 
 
 def _nothing(context: HandlerContext) -> None:

@@ -43,6 +43,9 @@ REDRIVE_ID: Final = "kr-redrive-id"
 REDRIVE_COUNT: Final = "kr-redrive-count"
 REDRIVEN_AT: Final = "kr-redriven-at"
 REDRIVE_SOURCE: Final = "kr-redrive-source"
+BACKFILL_ID: Final = "kr-backfill-id"
+OUTPUT_INDEX: Final = "kr-output-index"
+OUTPUT_TOPIC: Final = "kr-output-topic"
 
 SPRING_PREFIX: Final = "kafka_dlt-"
 SPRING_CLASS: Final = f"{SPRING_PREFIX}exception-fqcn"
@@ -222,6 +225,11 @@ def redriven_headers(headers: Headers, story: Story, *, redrive_id: str, source:
     aliases = spring_aliases(story.origin, *(ours.get(name) or b"" for name in (ERROR_CLASS, ERROR_MESSAGE, GROUP)))
     kept = [header for header in foreign_headers(headers) if header not in aliases]
     return kept + ([(GROUP, group)] if group is not None else []) + _encoded(values)
+
+
+def origin_headers(story: Story, values: Values) -> HeaderList:
+    """The headers of a record's origin and these further values of ours, as a Backfill's outputs carry them."""
+    return _encoded({**_origin(story), **values})
 
 
 def without_details(headers: Headers) -> HeaderList:

@@ -31,7 +31,7 @@ PARTS_BUDGET_WINDOW_S: Final = 60.0
 """At most so many lines from one of our libraries: librdkafka reports an absent broker several times a second."""
 
 OUR_LOGGERS: Final = "fleet_consumer"
-OWN_LOGGER: Final = "fleet_consumer.worker"
+OWN_LOGGERS: Final = frozenset({"fleet_consumer.worker", "fleet_consumer.backfill"})
 
 
 def fields(**values: object) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class PartsBudget(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """True if the line may pass; the first one after some that were left out names how many there were."""
-        if not record.name.startswith("fleet_consumer.") or record.name == OWN_LOGGER:
+        if not record.name.startswith("fleet_consumer.") or record.name in OWN_LOGGERS:
             return True
         key = (record.name, record.levelno)
         budget = self._budgets.setdefault(key, LineBudget(PARTS_BUDGET_LINES, PARTS_BUDGET_WINDOW_S))

@@ -1,0 +1,149 @@
+"""ConfigMaps of the Kubernetes API, read and replaced with the pod's own service account.
+
+A restart of the API server must not end a backfill: requests are repeated for minutes. The token is read from its file
+for every request, because the kubelet renews it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import quote, urlsplit
+
+from fleet_consumer.clock import Clock
+
+LOG = logging.getLogger("fleet_consumer.backfill")
+
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+API_URL: Final = "FLEET_API_SERVER"
+"""Environment variable that replaces the pod's own API server, such as http://127.0.0.1:8001 behind a proxy."""
+PATIENCE_S: Final = 600.0
+"""Requests that find no API server are repeated for so long."""
+REFUSED_PATIENCE_S: Final = 30.0
+"""The same for 401, 403 and 404: a token or a RoleBinding may be new."""
+PAUSE_S: Final = 0.5
+PAUSE_MAX_S: Final = 15.0
+TIMEOUT_S: Final = 30.0
+REFUSALS: Final = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound"}
+
+Document = dict[str, Any]
+
+
+class ApiConflict(Exception):
+    """The object was changed since it was read."""
+
+
+class ApiFailed(Exception):
+    """The API server is away for too long, or refuses the request."""
+
+    reason = "ApiServerFailed"
+
+
+class ConfigMaps(Protocol):
+    """Access to the ConfigMaps of one namespace."""
+
+    def read(self, name: str) -> Document:
+        """The object. Raises ApiFailed."""
+        ...
+
+    def replace(self, document: Document) -> Document:
+        """Replace the object if it is still the one that was read. Raises ApiConflict and ApiFailed."""
+        ...
+
+
+class ApiServer:
+    """ConfigMaps by HTTP. One thread uses it; `wait` passes the time between two tries."""
+
+    def __init__(
+        self,
+        namespace: str,
+        environment: Mapping[str, str],
+        clock: Clock,
+        *,
+        account: Path = ACCOUNT,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        url = environment.get(API_URL)
+        if url is None:
+            host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "")
+            url = f"https://{f'[{host}]' if ':' in host else host}:{port or 443}" if host else ""
+        self._url = urlsplit(url)
+        self._base = f"/api/v1/namespaces/{quote(namespace)}/configmaps/"
+        self._account = account
+        self._clock = clock
+        self._wait = wait or threading.Event().wait
+
+    def read(self, name: str) -> Document:
+        return self._ask("GET", name, None)
+
+    def replace(self, document: Document) -> Document:
+        return self._ask("PUT", document["metadata"]["name"], document)
+
+    def _ask(self, method: str, name: str, document: Document | None) -> Document:
+        began, pause = self._clock.monotonic(), PAUSE_S
+        while True:
+            status, answer = self._once(method, name, document)
+            if status == 200:
+                try:
+                    found = json.loads(answer)
+                except ValueError:
+                    found = None
+                if isinstance(found, dict):
+                    return found
+                answer = "an answer that is no JSON object"
+            if status == 409:
+                raise ApiConflict(f"ConfigMap {name} was changed meanwhile")
+            patience = REFUSED_PATIENCE_S if status in REFUSALS else PATIENCE_S
+            if self._clock.monotonic() - began + pause > patience or (
+                400 <= status < 500 and status not in (*REFUSALS, 429)
+            ):
+                raise ApiFailed(f"{method} of ConfigMap {name}: {_seen(status, answer)}")
+            LOG.warning("the API server is asked again", extra={"fields": {"error": _seen(status, answer)}})
+            self._wait(pause)
+            pause = min(2 * pause, PAUSE_MAX_S)
+
+    def _once(self, method: str, name: str, document: Document | None) -> tuple[int, str]:
+        """Status and body; status 0 and the error's text if there was no answer."""
+        if not self._url.hostname:
+            return 400, f"no API server is known: neither {API_URL} nor KUBERNETES_SERVICE_HOST is set"
+        connection: http.client.HTTPConnection | None = None
+        try:
+            connection = self._connection()
+            headers = {"Accept": "application/json", "Content-Type": "application/json"}
+            token = self._account / "token"
+            if token.exists():
+                headers["Authorization"] = f"Bearer {token.read_text().strip()}"
+            body = None if document is None else json.dumps(document)
+            connection.request(method, self._base + quote(name), body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode("utf-8", "replace")
+        except (OSError, http.client.HTTPException) as error:
+            return 0, f"{type(error).__name__}: {error}"
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        host, port = self._url.hostname or "", self._url.port
+        if self._url.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+        authority = self._account / "ca.crt"
+        context = ssl.create_default_context(cafile=str(authority) if authority.exists() else None)
+        return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
+
+
+def _seen(status: int, answer: str) -> str:
+    if status == 0:
+        return f"no answer: {answer}"
+    try:
+        message = str(json.loads(answer)["message"])
+    except (ValueError, KeyError, TypeError):
+        message = answer[:200]
+    advice = "; allow the driver's service account to get and update it" if status in (401, 403) else ""
+    return f"{status} {REFUSALS.get(status, '')}: {message}{advice}"

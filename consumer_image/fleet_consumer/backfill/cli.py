@@ -1,0 +1,189 @@
+"""The driver's process: `spark-submit` starts it in a pod, tests start it with a local master.
+
+Settings and handlers are tried first, before any session of Spark: a mistake there ends the attempt in seconds. The
+exit codes are those of `contract/pod.py`; the last line of standard output and the termination message say why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from fleet_consumer.backfill.api_server import ApiFailed, ApiServer
+from fleet_consumer.backfill.brokers_view import BrokersView
+from fleet_consumer.backfill.errors import BackfillFailed, Superseded
+from fleet_consumer.backfill.java_client import check_mechanism, connection_options
+from fleet_consumer.backfill.ledger_store import ControlReader, LedgerStore
+from fleet_consumer.backfill.run import Parts, Run
+from fleet_consumer.backfill.work import BOTH, Work, load_all, policies_text
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.contract.backfill_config import BackfillConfig, load_config
+from fleet_consumer.contract.backfill_ledger import RunProblem
+from fleet_consumer.contract.pod import (
+    BACKFILL_CONFIG,
+    EXIT_OK,
+    EXIT_SETTINGS,
+    EXIT_SUPERSEDED,
+    EXIT_SURROUNDINGS,
+)
+from fleet_consumer.contract.policies import PolicyInvalid
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.handlers.loading import HandlerImportFailed, HandlerNotCallable
+from fleet_consumer.worker import logs
+from fleet_consumer.worker.config.settings import with_environment
+from fleet_consumer.worker.lifecycle.termination import report_result
+
+LOG = logging.getLogger("fleet_consumer.backfill")
+
+PROBLEM_CHARACTERS_MAX: Final = 2_000
+"""A termination message may have 4 KiB."""
+UNFORESEEN: Final = "DriverFailed"
+"""Reason of an error that nobody has thought of."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one attempt; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="fleet-backfill", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--config", default=BACKFILL_CONFIG, metavar="FILE", help="default: %(default)s")
+    parser.add_argument("--attempt", type=int, required=True, help="number of this attempt; a greater one wins")
+    parser.add_argument("--master", help="Spark's master, where spark-submit does not give it")
+    options = parser.parse_args(arguments)
+    try:
+        config = load_config(options.config)
+        worker = with_environment(config.worker, os.environ)
+    except SettingsInvalid as error:
+        return _report(problem_of(error), EXIT_SETTINGS)
+    with logs.logging_as(worker.log):
+        return _Attempt(config, worker.handler.error_text, options).run()
+
+
+class _Attempt:
+    """One attempt with its parts."""
+
+    def __init__(self, config: BackfillConfig, error_text: bool, options: argparse.Namespace) -> None:
+        self._config = config
+        self._error_text = error_text
+        self._options = options
+        self._text = Path(options.config).read_text(encoding="utf-8")
+        self._brokers = BrokersView(config)
+        self._run: Run | None = None
+        self._limits: Mapping[str, int] | None = None
+
+    def run(self) -> int:
+        """Play it to its end, and report."""
+        try:
+            covered = self._play()
+        except Superseded as error:
+            LOG.error("a newer attempt has the ledger")  # noqa: TRY400
+            return _report(problem_of(error), EXIT_SUPERSEDED)
+        except Exception as error:
+            problem = problem_of(error)
+            unforeseen = problem.reason == UNFORESEEN
+            said = logs.fields(reason=problem.reason, error=problem.message)
+            LOG.error("the attempt failed", exc_info=unforeseen, extra=said)  # noqa: TRY400
+            if self._note(problem):
+                return _report(problem, EXIT_SETTINGS if problem.final else EXIT_SURROUNDINGS)
+            return EXIT_SUPERSEDED
+        reason, message = ("Covered", "all is covered") if covered else ("Suspended", "stopped by the control")
+        report_result({"ok": True, "reason": reason, "message": message})
+        return EXIT_OK
+
+    def _play(self) -> bool:
+        check(self._config)
+        load_all(self._config)
+        clock = SystemClock()
+        objects = ApiServer(self._config.namespace, os.environ, clock)
+        parts = Parts(
+            ledgers=LedgerStore(objects, self._config.ledger, self._options.attempt),
+            controls=ControlReader(objects, self._config.control),
+            brokers=self._brokers,
+            prepare=self._prepare,
+            clock=clock,
+            wait=threading.Event().wait,
+        )
+        self._run = Run(self._config, self._options.attempt, parts)
+        self._run.begin()
+        from fleet_consumer.backfill.engine import SparkEngine
+
+        engine = SparkEngine(self._config, self._options.master)
+        try:
+            return self._run.go(engine)
+        finally:
+            engine.close()
+
+    def _prepare(self, seconds: float, rate: float | None) -> tuple[Work, Mapping[str, str]]:
+        """A slice's order, and Spark's options with the credentials as they are now."""
+        worker = self._config.worker
+        if self._limits is None:
+            written = {self._config.sink.topic} if self._config.sink.topic is not None else set()
+            written |= {worker.failed_topic} if self._config.on_error == "FailedTopic" else set()
+            self._limits = self._brokers.limits(written)
+        try:
+            policies = policies_text(worker.policy_file)
+        except (OSError, ValueError, PolicyInvalid) as error:
+            raise BackfillFailed("PolicyFileUnreadable", f"{worker.policy_file}: {error}", final=False) from error
+        work = Work(
+            config=self._text,
+            error_text=self._error_text,
+            policies=policies,
+            attempt=self._options.attempt,
+            seconds=seconds,
+            rate=rate,
+            limits=self._limits,
+        )
+        return work, connection_options(worker.brokers, self._brokers.connection())
+
+    def _note(self, problem: RunProblem) -> bool:
+        """Leave the problem in the ledger if that can be reached; False if a newer attempt has it."""
+        if self._run is None:
+            return True
+        try:
+            self._run.fail(problem)
+        except Superseded as error:
+            _report(problem_of(error), EXIT_SUPERSEDED)
+            return False
+        except Exception as error:
+            LOG.warning("the problem is not in the ledger", extra=logs.fields(error=str(error)))
+        return True
+
+
+def check(config: BackfillConfig) -> None:
+    """Raise for settings that this driver cannot run."""
+    check_mechanism(config.worker.brokers)
+    live = {config.topic, *config.worker.topics, *config.worker.handler.outputs}
+    if config.sink.topic in live:
+        problem = f"is {config.sink.topic!r}, a topic of the live group; a Backfill writes to a topic of its own"
+        raise SettingsInvalid("sink.topic", problem)
+    if config.compare is None:
+        return
+    if config.sink.topic is not None:
+        raise SettingsInvalid("sink.topic", "cannot take differences; give `sink.parquet`, or no sink")
+    if config.compare.handlers != BOTH and config.sink.parquet is None:
+        raise SettingsInvalid("sink.parquet", "is missing: handlers of two images are compared by files")
+
+
+def problem_of(error: Exception) -> RunProblem:
+    """The error as the ledger and the termination message have it."""
+    message = str(error)[:PROBLEM_CHARACTERS_MAX]
+    if isinstance(error, SettingsInvalid | HandlerImportFailed | HandlerNotCallable):
+        return RunProblem(reason=error.reason, message=message, final=True)
+    if isinstance(error, BackfillFailed):
+        return RunProblem(reason=error.reason, message=message, final=error.final)
+    if isinstance(error, ApiFailed | Superseded):
+        return RunProblem(reason=error.reason, message=message, final=False)
+    return RunProblem(reason=UNFORESEEN, message=f"{type(error).__name__}: {message}", final=False)
+
+
+def _report(problem: RunProblem, code: int) -> int:
+    report_result({"ok": False, "reason": problem.reason, "message": problem.message})
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Comparison of two handlers' answers to one record, as what would be written or as the failure. Pure.
+
+An answer is a JSON document, so that it can be stored by one pass and compared by another: `{"outputs": [...]}`,
+`{"dropped": ...}` or `{"error": {...}}`. Bytes are text where they are UTF-8, else an object with base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from fleet_consumer.contract.backfill_ledger import SAMPLE_TEXT_MAX
+from fleet_consumer.contract.policies import Policy
+from fleet_consumer.handlers.performing import Result
+from fleet_consumer.record import Produce
+from fleet_consumer.retry.failure import Drop, Retry, classify, without_words
+
+EQUAL: Final = "equal"
+DIFFERENT: Final = "different"
+FAILED_LIVE_ONLY: Final = "failed_live_only"
+FAILED_CANDIDATE_ONLY: Final = "failed_candidate_only"
+"""Verdicts: the fields of `Comparison`."""
+
+Answer = Mapping[str, Any]
+
+
+def answer_of(result: Result, policy: Policy | None, *, error_text: bool = True) -> Answer:
+    """The document of a handler's result. `error_text` False leaves the words of errors out."""
+    if result.error is None:
+        return {"outputs": [_output(each) for each in result.produces]}
+    verdict = classify(result.error, policy)
+    if not error_text:
+        verdict = without_words(verdict)
+    if isinstance(verdict, Drop):
+        return {"dropped": verdict.message}
+    failure = verdict.failure if isinstance(verdict, Retry) else verdict
+    kind = "Retry" if isinstance(verdict, Retry) else failure.reason.value.capitalize()
+    return {"error": {"class": failure.error_class, "kind": kind, "message": failure.message}}
+
+
+def compare(live: Answer, candidate: Answer, ignored: Collection[str]) -> str:
+    """The verdict. Texts of errors and of drops do not count, nor do `ignored` fields of values that are JSON
+    objects."""
+    if ("error" in live) != ("error" in candidate):
+        return FAILED_LIVE_ONLY if "error" in live else FAILED_CANDIDATE_ONLY
+    if "error" in live:
+        one, other = live["error"], candidate["error"]
+        return EQUAL if (one["class"], one["kind"]) == (other["class"], other["kind"]) else DIFFERENT
+    if ("dropped" in live) or ("dropped" in candidate):
+        return EQUAL if "dropped" in live and "dropped" in candidate else DIFFERENT
+    ours, theirs = live["outputs"], candidate["outputs"]
+    same = len(ours) == len(theirs) and all(
+        _same_output(one, other, ignored) for one, other in zip(ours, theirs, strict=True)
+    )
+    return EQUAL if same else DIFFERENT
+
+
+def result_text(answer: Answer | None) -> str | None:
+    """The side's result for people and tools: JSON, None if it failed."""
+    return None if answer is None or "error" in answer else dumped(answer)
+
+
+def error_text(answer: Answer | None) -> str | None:
+    """The side's error as one line, None if it did not fail."""
+    if answer is None or "error" not in answer:
+        return None
+    error = answer["error"]
+    return f"{error['kind']}: {error['class']}: {error['message']}".removesuffix(": ")
+
+
+def sample_text(answer: Answer | None) -> str:
+    """One side of a sample, cut."""
+    text = error_text(answer) or result_text(answer) or "no record"
+    return text if len(text) <= SAMPLE_TEXT_MAX else text[: SAMPLE_TEXT_MAX - 1] + "…"
+
+
+def dumped(answer: Answer) -> str:
+    """The document as it is stored."""
+    return json.dumps(answer, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _output(produce: Produce) -> dict[str, Any]:
+    return {
+        "topic": produce.topic,
+        "key": _text(produce.key),
+        "value": _text(produce.value),
+        "headers": [[name, _text(value)] for name, value in produce.headers],
+    }
+
+
+def _text(value: bytes | str | None) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def _same_output(one: Answer, other: Answer, ignored: Collection[str]) -> bool:
+    if any(one[name] != other[name] for name in ("topic", "key", "headers")):
+        return False
+    if one["value"] == other["value"]:
+        return True
+    ours, theirs = _object(one["value"]), _object(other["value"])
+    if ours is None or theirs is None:
+        return False
+    return _without(ours, ignored) == _without(theirs, ignored)
+
+
+def _object(text: Any) -> dict[str, Any] | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _without(value: dict[str, Any], ignored: Collection[str]) -> dict[str, Any]:
+    return {name: each for name, each in value.items() if name not in ignored}

@@ -1,0 +1,270 @@
+"""One attempt of a Backfill, slice by slice, with the ledger after each.
+
+The order makes a kill harmless at any point: a slice's writes are acknowledged and its files committed, then the ledger
+says so. After a kill in between the next attempt plays the slice of that number again, and at most that one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from fleet_consumer.backfill.engine import Slice
+from fleet_consumer.backfill.errors import BackfillFailed
+from fleet_consumer.backfill.orders import POLL_S, Course, Order, Orders
+from fleet_consumer.backfill.reports import FailedRecord, SliceOutcome, TaskReport, merged, outcome_of
+from fleet_consumer.backfill.slices import Pace, TaskRange, plan_slice, slice_offsets, slices_left, waves, without
+from fleet_consumer.backfill.work import BOTH, CANDIDATE, LIVE, Work
+from fleet_consumer.clock import Clock
+from fleet_consumer.contract.backfill_config import BackfillConfig
+from fleet_consumer.contract.backfill_ledger import Comparison, Control, Ledger, RunProblem
+from fleet_consumer.contract.section import SettingsInvalid
+
+LOG = logging.getLogger("fleet_consumer.backfill")
+
+RATE: Final = "Rate"
+GUARD: Final = "Guard"
+WAITED_SHARE: Final = 0.05
+"""The limit binds if tasks waited for it for this part of a slice."""
+
+
+class Engine(Protocol):
+    """Plays slices."""
+
+    @property
+    def cores(self) -> int: ...
+
+    def play(self, each: Slice) -> Mapping[int, TaskReport]: ...
+
+    def discard_from(self, number: int) -> None: ...
+
+    def join_passes(self) -> Sequence[TaskReport]: ...
+
+
+class Ledgers(Protocol):
+    """The stored ledger."""
+
+    def read(self) -> Ledger | None: ...
+
+    def write(self, ledger: Ledger) -> None: ...
+
+
+class Controls(Protocol):
+    """The operator's orders."""
+
+    def read(self) -> Control: ...
+
+
+class Brokers(Protocol):
+    """The driver's own look at the brokers."""
+
+    def check(self, planned: Sequence[TaskRange]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of a run. `prepare` makes the order to a slice's tasks from their time and rate, and Spark's options
+    for the brokers with the credentials as they are now; `wait` passes time."""
+
+    ledgers: Ledgers
+    controls: Controls
+    brokers: Brokers
+    prepare: Callable[[float, float | None], tuple[Work, Mapping[str, str]]]
+    clock: Clock
+    wait: Callable[[float], object]
+
+
+class Run:
+    """One attempt. `begin` claims the ledger; `go` returns when all is covered or the control says stop."""
+
+    def __init__(self, config: BackfillConfig, attempt: int, parts: Parts) -> None:
+        self._config = config
+        self._attempt = attempt
+        self._parts = parts
+        self._orders = Orders()
+        self._observed = 0.0
+        self._ledger: Ledger | None = None
+
+    def begin(self) -> None:
+        """Read the ledger, and write it as this attempt's. Raises Superseded and SettingsInvalid."""
+        stored = self._parts.ledgers.read()
+        ledger = self._start() if stored is None else self._resumed(stored)
+        self._observed = ledger.records_per_second
+        self._write(ledger)
+        LOG.info(
+            "backfill begins" if stored is None else "backfill goes on",
+            extra=_fields(backfill=self._config.id, attempt=self._attempt, offsets=ledger.offsets_left),
+        )
+
+    def go(self, engine: Engine) -> bool:
+        """Play all slices; True when everything is covered, False when stopped by the control."""
+        assert self._ledger is not None, "call begin first"
+        engine.discard_from(self._ledger.slices_done)
+        while self._ledger.remaining:
+            control = self._await_go()
+            if control is None:
+                self._end()
+                return False
+            self._play(engine, control)
+        self._join(engine)
+        self._end()
+        return True
+
+    def fail(self, problem: RunProblem) -> None:
+        """Write the last word of an attempt that ends with an error; nothing if the ledger was never read."""
+        if self._ledger is not None:
+            self._write(replace(self._ledger, problem=problem, ended=True, slice_offsets=0))
+
+    @property
+    def _pass(self) -> str:
+        return BOTH if self._config.compare is None else self._config.compare.handlers
+
+    def _start(self) -> Ledger:
+        ranges = {part: ((first, end),) for part, (first, end) in sorted(self._config.ranges.items()) if first < end}
+        compares = self._config.compare is not None and self._pass == BOTH
+        return Ledger(
+            attempt=self._attempt,
+            handlers=self._pass,
+            remaining=ranges,
+            comparison=Comparison() if compares else None,
+        )
+
+    def _resumed(self, stored: Ledger) -> Ledger:
+        if stored.handlers == LIVE and self._pass == CANDIDATE:
+            if stored.remaining:
+                message = f"is at the pass Live with {stored.offsets_left} offsets left, and the settings say Candidate"
+                raise SettingsInvalid("ledger", message)
+            return self._start()
+        if stored.handlers != self._pass:
+            raise SettingsInvalid("ledger", f"is at the pass {stored.handlers}, and the settings say {self._pass}")
+        return replace(
+            stored,
+            attempt=self._attempt,
+            slice_offsets=0,
+            throttled_by="",
+            throttle_message="",
+            problem=None,
+            ended=False,
+        )
+
+    def _await_go(self) -> Control | None:
+        """The control under which the next slice runs, after pauses; None to stop."""
+        while True:
+            control = self._parts.controls.read()
+            order = self._orders.judge(control, self._parts.clock.monotonic())
+            if order.course is Course.GO:
+                return control
+            if order.course is Course.STOP:
+                return None
+            self._pause(order)
+            self._parts.wait(POLL_S)
+
+    def _pause(self, order: Order) -> None:
+        assert self._ledger is not None
+        paused = replace(self._ledger, throttled_by=GUARD, throttle_message=order.message, slice_offsets=0)
+        if self._ledger.throttled_by != GUARD:
+            LOG.info("backfill pauses", extra=_fields(cause=order.message))
+            self._write(paused)
+        elif self._ledger.throttle_message.split(" for ")[0] != order.message.split(" for ")[0]:
+            self._write(paused)
+
+    def _play(self, engine: Engine, control: Control) -> None:
+        assert self._ledger is not None
+        ledger, config, clock = self._ledger, self._config, self._parts.clock
+        pace = Pace(
+            slice_records=config.slice_records,
+            slice_seconds=config.slice_seconds,
+            parallelism=config.parallelism,
+            ordered=config.ordering == "Partition",
+            observed=self._observed,
+            rate_limit=control.records_per_second,
+        )
+        planned = plan_slice(ledger.remaining, pace)
+        self._parts.brokers.check(planned)
+        rate = control.records_per_second
+        work, connection = self._parts.prepare(
+            config.slice_seconds / waves(len(planned), engine.cores),
+            None if rate is None else rate / min(len(planned), engine.cores),
+        )
+        size = sum(each.end - each.first for each in planned)
+        kept = RATE if rate is not None and ledger.throttled_by == RATE else ""
+        left = slices_left(ledger.remaining, slice_offsets(pace))
+        self._write(replace(ledger, slice_offsets=size, slices_left=left, throttled_by=kept, throttle_message=""))
+        began = clock.monotonic()
+        reports = engine.play(Slice(number=ledger.slices_done, planned=planned, work=work, connection=connection))
+        outcome = outcome_of(planned, reports)
+        if outcome.failure is not None:
+            engine.discard_from(ledger.slices_done)
+            raise self._handler_failed(outcome.failure, outcome.failures)
+        self._note(outcome, max(1e-3, clock.monotonic() - began), pace, rate)
+
+    def _note(self, outcome: SliceOutcome, seconds: float, pace: Pace, rate: int | None) -> None:
+        assert self._ledger is not None
+        ledger = self._ledger
+        self._observed = max(outcome.offsets / seconds, 0.001)
+        handled = outcome.counts.records_in + outcome.counts.dropped
+        remaining = without(ledger.remaining, outcome.covered)
+        bound = rate is not None and outcome.waited > WAITED_SHARE * seconds
+        comparison = ledger.comparison
+        done = replace(
+            ledger,
+            remaining=remaining,
+            slices_done=ledger.slices_done + 1,
+            slices_left=slices_left(remaining, slice_offsets(replace(pace, observed=self._observed))),
+            slice_offsets=0,
+            counts=ledger.counts.plus(outcome.counts),
+            comparison=None if comparison is None else merged(comparison, outcome.comparison),
+            records_per_second=handled / seconds,
+            throttled_by=RATE if bound else "",
+            throttle_message=f"rate.recordsPerSecond is {rate}" if bound else "",
+        )
+        self._write(done)
+        LOG.info(
+            "slice done",
+            extra=_fields(
+                slice=ledger.slices_done,
+                offsets=outcome.offsets,
+                records=outcome.counts.records_in,
+                failed=outcome.counts.failed,
+                seconds=round(seconds, 1),
+                perSecond=round(handled / seconds, 1),
+                offsetsLeft=done.offsets_left,
+            ),
+        )
+
+    def _join(self, engine: Engine) -> None:
+        """After the second pass of a comparison: compare the answers of both."""
+        assert self._ledger is not None
+        if self._pass != CANDIDATE or self._ledger.comparison is not None:
+            return
+        self._write(replace(self._ledger, comparison=_sum(engine.join_passes())))
+
+    def _end(self) -> None:
+        assert self._ledger is not None
+        ended = replace(self._ledger, ended=True, slice_offsets=0, throttled_by="", throttle_message="")
+        self._write(ended)
+        LOG.info("backfill ends", extra=_fields(offsetsLeft=ended.offsets_left, slices=ended.slices_done))
+
+    def _write(self, ledger: Ledger) -> None:
+        self._parts.ledgers.write(ledger)
+        self._ledger = ledger
+
+    def _handler_failed(self, failure: FailedRecord, failures: int) -> BackfillFailed:
+        place = f"topic {self._config.topic!r} partition {failure.partition} offset {failure.offset}"
+        error = f"{failure.error_class}: {failure.message}".removesuffix(": ")
+        more = f" ({failures - 1} other tasks of the slice stopped as well)" if failures > 1 else ""
+        advice = "mend the handler, or set onError to Skip or FailedTopic"
+        return BackfillFailed("HandlerFailed", f"{place}: {error}{more}; {advice}", final=True)
+
+
+def _sum(reports: Iterable[TaskReport]) -> Comparison:
+    total = Comparison()
+    for report in reports:
+        total = merged(total, Comparison(**report.compared, samples=tuple(report.samples)))
+    return total
+
+
+def _fields(**values: object) -> dict[str, object]:
+    return {"fields": values}

@@ -1,0 +1,314 @@
+"""One task of a slice: from Arrow batches to handler calls, sinks, and the task's report.
+
+A task never raises for a record: Spark would repeat it, and with it the handler's effects. It stops, and reports.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from fleet_consumer.backfill.comparing import EQUAL, answer_of, compare, dumped, error_text, result_text, sample_text
+from fleet_consumer.backfill.pacing import Pacer
+from fleet_consumer.backfill.reports import FailedRecord, TaskReport
+from fleet_consumer.backfill.rows import (
+    ANSWER_COLUMNS,
+    DIFFERENCE_COLUMNS,
+    OUTPUT_COLUMNS,
+    Columns,
+    Raw,
+    Row,
+    batch_of,
+    raw_records,
+)
+from fleet_consumer.backfill.selection import Selection
+from fleet_consumer.backfill.work import BOTH, CANDIDATE, LIVE, Work, config_of, handlers_of, policies_of, policy_of
+from fleet_consumer.backfill.writing import FailedTopic, SinkTopic
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.contract.backfill_config import BackfillConfig
+from fleet_consumer.contract.backfill_ledger import Sample
+from fleet_consumer.handlers.performing import Result
+from fleet_consumer.retry.failure import Drop, OutputRefused, Retry, classify, without_words
+
+if TYPE_CHECKING:
+    import pyarrow
+
+LOG = logging.getLogger("fleet_consumer.backfill")
+
+COMPARED_AT_ONCE: Final = 500
+"""Records that one handler of a comparison gets before the other does."""
+LINES_MAX: Final = 20
+"""Lines about single records of one task; a poisoned topic must not fill a disk."""
+
+
+class Taker(Protocol):
+    """A way to use records. `at_once` is the most that it takes together."""
+
+    columns: Columns
+    at_once: int
+
+    def take(self, group: Sequence[Raw]) -> int | None:
+        """Use consecutive records; the offset to stop at, None to go on."""
+        ...
+
+    def settle(self) -> int | None:
+        """Wait for what was begun; the offset to stop at, None to go on."""
+        ...
+
+    def rows(self) -> list[Row]:
+        """The rows since the last call."""
+        ...
+
+
+def columns_of(config: BackfillConfig) -> Columns:
+    """The rows that a task of this Backfill gives back."""
+    if config.compare is None:
+        return OUTPUT_COLUMNS
+    return DIFFERENCE_COLUMNS if config.compare.handlers == BOTH else ANSWER_COLUMNS
+
+
+def task_function(work: Work, number: int, reports: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """The function for `mapInArrow`; `reports` is the driver's accumulator, keyed by slice and task."""
+
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        report = TaskReport()
+        yield from run_task(work, report, batches)
+        # Only a task that came to its end reports; a repeated one replaces the report of the first.
+        reports.add({(number, context.partitionId() if context is not None else 0): report})
+
+    return run
+
+
+def run_task(work: Work, report: TaskReport, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    """Handle the records of these batches until the time is over or a record ends the run. Raises TaskFailed."""
+    config = config_of(work.config, work.error_text)
+    taker = _taker(work, config, report)
+    selection = Selection(config.filter)
+    pacer = Pacer(work.seconds, work.rate, SystemClock())
+    for batch in batches:
+        report.stop = _take_batch(batch, taker, selection, pacer, report)
+        stop = taker.settle()
+        if stop is not None:
+            report.stop = stop if report.stop is None else min(stop, report.stop)
+        rows = taker.rows()
+        if rows:
+            yield batch_of(taker.columns, rows)
+        if report.stop is not None:
+            break
+    report.seconds, report.waited = pacer.seconds, pacer.waited
+
+
+def _take_batch(
+    batch: pyarrow.RecordBatch, taker: Taker, selection: Selection, pacer: Pacer, report: TaskReport
+) -> int | None:
+    """Take the batch's records in order, in groups; the offset from which on nothing was taken, None at its end."""
+    group: list[Raw] = []
+    size = 1
+    for raw in raw_records(batch):
+        if report.first is None:
+            report.first = (raw.partition, raw.offset)
+        report.largest = max(report.largest, raw.size)
+        if not selection.takes_all and not selection.takes(raw.timestamp, raw.key, raw.headers):
+            report.filtered += 1
+            continue
+        if not group:
+            size = pacer.group(taker.at_once) if taker.at_once > 1 else 1
+            if not pacer.may_take(size):
+                return raw.offset
+        group.append(raw)
+        if len(group) >= size:
+            stop = taker.take(group)
+            if stop is not None:
+                return stop
+            group = []
+    return taker.take(group) if group else None
+
+
+def _taker(work: Work, config: BackfillConfig, report: TaskReport) -> Taker:
+    handlers = handlers_of(work)
+    if config.compare is None:
+        return _Handled(work, config, handlers[LIVE].perform, report, batch=handlers[LIVE].batch)
+    sides = [(side, each.perform) for side, each in handlers.items()]
+    return _Compared(work, config, sides, report) if len(sides) > 1 else _Answered(work, config, sides[0][1], report)
+
+
+Perform = Callable[[Sequence[Any]], list[Result]]
+
+
+class _Handled:
+    """The group's own handler, its outputs to the sink, its failures by `onError`."""
+
+    columns = OUTPUT_COLUMNS
+
+    def __init__(
+        self, work: Work, config: BackfillConfig, perform: Perform, report: TaskReport, *, batch: bool
+    ) -> None:
+        self.at_once = config.worker.consumer.max_poll_records if batch else 1
+        self._work, self._config, self._perform, self._report = work, config, perform, report
+        self._policy = policy_of(work)
+        sink = config.sink.topic
+        self._sink = None if sink is None else SinkTopic(config, sink, work.limits.get(sink))
+        self._failed: FailedTopic | None = None
+        self._rows: list[Row] = []
+        self._lines = 0
+
+    def take(self, group: Sequence[Raw]) -> int | None:
+        results = self._perform([raw.record(self._config.topic) for raw in group])
+        for raw, result in zip(group, results, strict=True):
+            if result.error is None:
+                self._done(raw, result)
+            elif self._stops(raw, result.error):
+                return raw.offset
+        return None
+
+    def settle(self) -> int | None:
+        stop: int | None = None
+        for raw, count, error in [] if self._sink is None else self._sink.settle():
+            self._report.records_in -= 1
+            self._report.records_out -= count
+            if self._stops(raw, OutputRefused(f"the sink's topic refuses an output: {error}")):
+                stop = raw.offset if stop is None else min(stop, raw.offset)
+        if self._failed is not None:
+            self._failed.settle()
+        return stop
+
+    def rows(self) -> list[Row]:
+        rows, self._rows = self._rows, []
+        return rows
+
+    def _done(self, raw: Raw, result: Result) -> None:
+        self._report.records_in += 1
+        self._report.records_out += len(result.produces)
+        if not result.produces:
+            return
+        if self._sink is not None:
+            self._sink.send(raw, result.produces)
+        elif self._config.sink.parquet is not None:
+            place = (self._config.topic, raw.partition, raw.offset, raw.timestamp)
+            self._rows += [
+                (*place, number, each.topic, _bytes(each.key), _bytes(each.value), list(each.headers) or None)
+                for number, each in enumerate(result.produces)
+            ]
+
+    def _stops(self, raw: Raw, error: BaseException) -> bool:
+        """Judge a failed record; True if the task ends here."""
+        verdict = classify(error, self._policy)
+        if not self._work.error_text:
+            verdict = without_words(verdict)
+        if isinstance(verdict, Drop):
+            self._report.dropped += 1
+            self._log("record dropped", raw, error=verdict.message)
+            return False
+        failure = verdict.failure if isinstance(verdict, Retry) else verdict
+        self._report.records_in += 1
+        self._report.failed += 1
+        self._log("record failed", raw, errorClass=failure.error_class, error=failure.message)
+        if self._config.on_error == "FailedTopic":
+            if self._failed is None:
+                limit = self._work.limits.get(self._config.worker.failed_topic)
+                self._failed = FailedTopic(self._config, policies_of(self._work.policies), limit)
+            self._failed.send(raw, failure)
+        if self._config.on_error != "Fail":
+            return False
+        known = self._report.failure
+        if known is None or raw.offset < known.offset:
+            self._report.failure = FailedRecord(raw.partition, raw.offset, failure.error_class, failure.message)
+        return True
+
+    def _log(self, text: str, raw: Raw, **values: object) -> None:
+        self._lines += 1
+        if self._lines <= LINES_MAX:
+            where = {"topic": self._config.topic, "partition": raw.partition, "offset": raw.offset}
+            LOG.warning(text, extra={"fields": {**where, **values}})
+
+
+class _Compared:
+    """Both handlers over the same records; nothing is written but the differences."""
+
+    columns = DIFFERENCE_COLUMNS
+    at_once = COMPARED_AT_ONCE
+
+    def __init__(
+        self, work: Work, config: BackfillConfig, sides: Sequence[tuple[str, Perform]], report: TaskReport
+    ) -> None:
+        self._sides = dict(sides)
+        self._work, self._config, self._report = work, config, report
+        self._policy = policy_of(work)
+        assert config.compare is not None, "this Backfill compares"
+        self._ignored = frozenset(config.compare.ignore_fields)
+        self._rows: list[Row] = []
+
+    def take(self, group: Sequence[Raw]) -> int | None:
+        live, candidate = (self._perform(side, group) for side in (LIVE, CANDIDATE))
+        for raw, one, other in zip(group, live, candidate, strict=True):
+            self._report.records_in += 1
+            if one.error is None and other.error is None and one.produces == other.produces:
+                self._report.records_out += len(one.produces)
+                self._report.note(EQUAL, None)
+                continue
+            self._differ(raw, one, other)
+        return None
+
+    def settle(self) -> int | None:
+        return None
+
+    def rows(self) -> list[Row]:
+        rows, self._rows = self._rows, []
+        return rows
+
+    def _perform(self, side: str, group: Sequence[Raw]) -> list[Result]:
+        # Each handler gets records of its own: it may change them, and decoding does.
+        return self._sides[side]([raw.record(self._config.topic) for raw in group])
+
+    def _differ(self, raw: Raw, one: Result, other: Result) -> None:
+        text = self._work.error_text
+        live, candidate = (answer_of(each, self._policy, error_text=text) for each in (one, other))
+        self._report.records_out += len(one.produces)
+        verdict = compare(live, candidate, self._ignored)
+        if verdict == EQUAL:
+            self._report.note(EQUAL, None)
+            return
+        sides = (sample_text(live), sample_text(candidate))
+        sample = Sample(partition=raw.partition, offset=raw.offset, live=sides[0], candidate=sides[1])
+        self._report.note(verdict, sample)
+        if self._config.sink.parquet is not None:
+            place = (self._config.topic, raw.partition, raw.offset, raw.timestamp, raw.key)
+            results = (result_text(live), result_text(candidate), error_text(live), error_text(candidate))
+            self._rows.append((*place, *results))
+
+
+class _Answered:
+    """One handler's answers as rows, for a comparison in two passes."""
+
+    columns = ANSWER_COLUMNS
+    at_once = COMPARED_AT_ONCE
+
+    def __init__(self, work: Work, config: BackfillConfig, perform: Perform, report: TaskReport) -> None:
+        self._work, self._config, self._perform, self._report = work, config, perform, report
+        self._policy = policy_of(work)
+        self._rows: list[Row] = []
+
+    def take(self, group: Sequence[Raw]) -> int | None:
+        results = self._perform([raw.record(self._config.topic) for raw in group])
+        for raw, result in zip(group, results, strict=True):
+            self._report.records_in += 1
+            self._report.records_out += len(result.produces)
+            answer = answer_of(result, self._policy, error_text=self._work.error_text)
+            place = (self._config.topic, raw.partition, raw.offset, raw.timestamp, raw.key)
+            self._rows.append((*place, dumped(answer)))
+        return None
+
+    def settle(self) -> int | None:
+        return None
+
+    def rows(self) -> list[Row]:
+        rows, self._rows = self._rows, []
+        return rows
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

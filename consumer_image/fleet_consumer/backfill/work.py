@@ -1,0 +1,123 @@
+"""The order that the driver sends to each task of a slice, and what a Python process keeps between tasks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from fleet_consumer.backfill.errors import TaskFailed
+from fleet_consumer.backfill.handling import LoadedHandler, context_of
+from fleet_consumer.contract.backfill_config import BackfillConfig, parse_config
+from fleet_consumer.contract.policies import Policies, Policy, parse_policies
+from fleet_consumer.contract.worker_config import PythonSource
+from fleet_consumer.handlers.loading import HandlerImportFailed, HandlerNotCallable
+from fleet_consumer.worker.logs import JsonFormatter, TextFormatter, in_hand
+
+LIVE: Final = "Live"
+CANDIDATE: Final = "Candidate"
+BOTH: Final = "Both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A task's order. It holds no secret: what the tasks need of those they read from mounted files.
+
+    `seconds` bound the time in which a task takes records, `rate` is its share of the rate limit. `limits` are the
+    `max.message.bytes` of topics that it may write to, as far as they are known.
+    """
+
+    config: str
+    error_text: bool
+    policies: str | None
+    attempt: int
+    seconds: float
+    rate: float | None
+    limits: Mapping[str, int]
+
+
+@lru_cache(maxsize=1)
+def config_of(text: str, error_text: bool) -> BackfillConfig:
+    """The settings of an order."""
+    config = parse_config(json.loads(text))
+    worker = replace(config.worker, handler=replace(config.worker.handler, error_text=error_text))
+    return replace(config, worker=worker)
+
+
+@lru_cache(maxsize=1)
+def policies_of(text: str | None) -> Policies | None:
+    """The retry policies of an order."""
+    return None if text is None else parse_policies(json.loads(text))
+
+
+def policy_of(work: Work) -> Policy | None:
+    """The revision that a failure is classified by."""
+    policies = policies_of(work.policies)
+    return None if policies is None else policies.newest
+
+
+def sources_of(config: BackfillConfig) -> dict[str, PythonSource]:
+    """The handlers that this Backfill calls, by `Live` and `Candidate`."""
+    assert config.worker.handler.python is not None, "the settings were checked"
+    sources = {LIVE: config.worker.handler.python}
+    if config.compare is not None:
+        sources[CANDIDATE] = config.compare.candidate
+        if config.compare.handlers != BOTH:
+            return {config.compare.handlers: sources[config.compare.handlers]}
+    return sources
+
+
+def load_all(config: BackfillConfig) -> dict[str, LoadedHandler]:
+    """Import the handlers. Raises HandlerImportFailed and HandlerNotCallable."""
+    sources = sources_of(config)
+    apart = len(sources) > 1
+    return {side: LoadedHandler(source, config.worker.handler, apart=apart) for side, source in sources.items()}
+
+
+_LOADED: dict[str, dict[str, LoadedHandler]] = {}
+
+
+def handlers_of(work: Work) -> dict[str, LoadedHandler]:
+    """The handlers of this process, imported and set up by its first task. Raises TaskFailed."""
+    if work.config not in _LOADED:
+        config = config_of(work.config, work.error_text)
+        _log_as(config)
+        name = os.environ.get("POD_NAME") or os.environ.get("HOSTNAME") or config.name
+        context = context_of(config.worker, name, "backfill" if config.compare is None else "compare")
+        try:
+            loaded = load_all(config)
+        except (HandlerImportFailed, HandlerNotCallable) as error:
+            raise TaskFailed(error.reason, str(error), final=True) from error
+        for side, each in loaded.items():
+            try:
+                each.set_up(context)
+            except BaseException as error:
+                seen = f"{type(error).__name__}: {error}" if work.error_text else type(error).__name__
+                message = f"setup of the handler {each.handler.spec!r} ({side}) failed: {seen}"
+                raise TaskFailed("SetupFailed", message, final=False) from error
+        _LOADED[work.config] = loaded
+    return _LOADED[work.config]
+
+
+def _log_as(config: BackfillConfig) -> None:
+    """Log to standard error as workers do, with the coordinates of the record in hand."""
+    log = config.worker.log
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter((JsonFormatter if log.format == "Json" else TextFormatter)(in_hand(lambda: None, None)))
+    logging.basicConfig(level=log.level.upper(), handlers=[handler], force=True)
+
+
+def policies_text(path: str | None) -> str | None:
+    """The text of the mounted policies.json, checked. Raises PolicyInvalid, OSError and ValueError."""
+    if path is None:
+        return None
+    text = Path(path).read_text(encoding="utf-8")
+    document: Any = json.loads(text)
+    parse_policies(document)
+    return text
