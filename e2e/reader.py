@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from e2e.cluster import ROOT, Cluster
-from e2e.local_cluster.builder import open_builder
+from e2e.local_cluster.builder import Recipe, open_builder
 from e2e.local_cluster.cluster import LocalCluster
-from e2e.local_cluster.images import BUILD_ARGUMENTS
 from e2e.local_cluster.instance import Instance
 
 FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -75,11 +74,11 @@ class Reader:
     def _build(self, words: list[str]) -> None:
         options = dict(zip(words[:-1:2], words[1:-1:2], strict=True))
         tag, context = options.pop("--tag"), self._folder / words[-1]
-        dockerfile = context / options.pop("--file", "Dockerfile")
+        recipe = Recipe(dockerfile=context / options.pop("--file", "Dockerfile"))
         assert not options, f"not an option of this reader: {options}"
         with open_builder() as builder:
             title = tag.rpartition("/")[2].partition(":")[0]
-            builder.build(context, tag=tag, title=title, dockerfile=dockerfile, arguments=BUILD_ARGUMENTS)
+            builder.build(context, tag=tag, title=title, recipe=recipe)
         self._images.append(tag)
 
     def _push(self, words: list[str]) -> None:

@@ -1,6 +1,7 @@
-"""The root file system of our images without a registry: Debian with Python, from packages."""
+"""The root file systems of our images without a registry: Debian with Python, from packages."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.local_cluster.archives import ImageSettings, write_image
@@ -8,36 +9,56 @@ from e2e.local_cluster.cache import cache_entry, fleet_home
 from e2e.local_cluster.commands import stream
 from e2e.local_cluster.steps import step
 
-__all__ = ["BASE_IMAGE", "base_archive"]
+__all__ = ["PYTHON_BASE", "SPARK_BASE", "BaseImage", "base_archive"]
 
 # The Debian whose Python is the 3.11 that the project is written for.
 SUITE = "bookworm"
-PACKAGES = ("ca-certificates", "python3", "python3-pip", "python3-venv")
-# Counted up when something below changes what is in the file system.
-REVISION = 1
-BASE_IMAGE = f"localhost/fleet-base:{SUITE}-{REVISION}"
-LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/var/cache/*")
+PYTHON_PACKAGES = ("ca-certificates", "python3", "python3-pip", "python3-venv")
+JAVA_PACKAGES = ("openjdk-17-jre-headless", "procps", "tini")
+# Java is installed with links into the folder of manual pages; so that one stays in a base with Java.
+LEFT_OUT = ("/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/var/cache/*")
+MANUALS = "/usr/share/man/*"
 
 
-def base_archive() -> Path:
-    """An archive of the base image. Raises ClusterError (``DownloadFailed``)."""
-    folder = fleet_home() / "images" / f"base-{SUITE}-{REVISION}"
-    return cache_entry(folder, _make, purpose="making the base image") / "image.tar"
+@dataclass(frozen=True, slots=True)
+class BaseImage:
+    """A file system of Debian packages, without the files that `left_out` matches."""
+
+    name: str
+    revision: int
+    """Counted up when something below changes what is in the file system."""
+    packages: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def tag(self) -> str:
+        """Name in the builder's storage, and the build argument BASE_IMAGE of what stands on it."""
+        return f"localhost/{self.name}:{SUITE}-{self.revision}"
 
 
-def _make(into: Path) -> None:
+PYTHON_BASE = BaseImage("fleet-base", 1, PYTHON_PACKAGES, (*LEFT_OUT, MANUALS))
+SPARK_BASE = BaseImage("fleet-spark-base", 1, (*PYTHON_PACKAGES, *JAVA_PACKAGES), LEFT_OUT)
+
+
+def base_archive(base: BaseImage) -> Path:
+    """An archive of a base image. Raises ClusterError (``DownloadFailed``)."""
+    folder = fleet_home() / "images" / f"{base.name}-{SUITE}-{base.revision}"
+    return cache_entry(folder, lambda into: _make(base, into), purpose=f"making {base.name}") / "image.tar"
+
+
+def _make(base: BaseImage, into: Path) -> None:
     layer = into / "layer.tar"
-    with step(f"base image: {SUITE} with {', '.join(PACKAGES)}") as current:
+    with step(f"{base.name}: {SUITE} with {', '.join(base.packages)}") as current:
         stream(
             [
                 shutil.which("mmdebstrap") or "mmdebstrap",
                 "--variant=minbase",
-                f"--include={','.join(PACKAGES)}",
-                *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT),
+                f"--include={','.join(base.packages)}",
+                *(f"--dpkgopt=path-exclude={pattern}" for pattern in base.left_out),
                 SUITE,
                 layer,
             ],
-            log=fleet_home() / "logs" / "base-image.log",
+            log=fleet_home() / "logs" / f"{base.name}.log",
             on_line=lambda line: setattr(current, "note", line[:80]),
             reason="DownloadFailed",
         )
@@ -45,6 +66,6 @@ def _make(into: Path) -> None:
         settings = ImageSettings(
             entrypoint=(), user="", env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
         )
-        write_image(into / "image.tar", BASE_IMAGE, [layer], settings)
+        write_image(into / "image.tar", base.tag, [layer], settings)
         layer.unlink()
         current.note = f"{(into / 'image.tar').stat().st_size / 2**20:.0f} MiB"

@@ -10,14 +10,15 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from e2e.local_cluster.base_image import BASE_IMAGE, base_archive
+from e2e.local_cluster.base_image import PYTHON_BASE, BaseImage, base_archive
 from e2e.local_cluster.cache import file_lock, fleet_home
 from e2e.local_cluster.commands import output, run, stream
 from e2e.local_cluster.steps import step
 
-__all__ = ["Builder", "open_builder"]
+__all__ = ["Builder", "Recipe", "open_builder"]
 
 HOST_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 # What pip needs to know about how this machine reaches packages; the rest of its settings is about other things.
@@ -26,22 +27,32 @@ BUILDS_REMEMBERED_MAX = 12
 BUILDS_KEPT = 3
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything that a build takes beside its context."""
+
+    base: BaseImage = PYTHON_BASE
+    """Given to the Dockerfile as the argument BASE_IMAGE."""
+    dockerfile: Path | None = None
+    """None for the context's own."""
+    mounts: Mapping[Path, str] = field(default_factory=dict)
+    """Folders of this machine by their place in the build, read-only."""
+
+
 @contextmanager
 def open_builder() -> Iterator["Builder"]:
-    """Hold the builder, whose storage has the base image. Raises ClusterError (``DownloadFailed``, ``BuildFailed``)."""
+    """Hold the builder; no two processes build at a time."""
     storage = fleet_home() / "buildah"
     with file_lock(fleet_home() / ".buildah.lock", purpose="building images"):
         storage.mkdir(parents=True, exist_ok=True)
-        builder = Builder(storage)
-        if not builder.has(BASE_IMAGE):
-            base = base_archive()
-            with step("base image: give it to the builder"):
-                builder.take(base)
-        yield builder
+        yield Builder(storage)
 
 
 class Builder:
-    """Builds, runs and packs images of one storage; every failure is a ClusterError (``BuildFailed``)."""
+    """Builds, runs and packs images of one storage; every failure is a ClusterError (``BuildFailed``).
+
+    A build whose base image is not in the storage yet makes it first (``DownloadFailed``).
+    """
 
     def __init__(self, storage: Path) -> None:
         policy = storage / "policy.json"
@@ -57,16 +68,14 @@ class Builder:
         """Add an image from its archive."""
         run([*self._buildah, "pull", *self._trust, f"docker-archive:{archive}"], reason="BuildFailed")
 
-    def build(
-        self, context: Path, *, tag: str, title: str, dockerfile: Path | None = None, arguments: Mapping[str, str]
-    ) -> None:
-        """Build a Dockerfile (default: the context's own) with build arguments; the log is named after the title."""
+    def build(self, context: Path, *, tag: str, title: str, recipe: Recipe) -> None:
+        """Build a Dockerfile; the log is named after the title."""
+        self._ensure_base(recipe.base)
         with step(f"build {title}") as current, tempfile.TemporaryDirectory() as scratch:
             words = ["bud", "--layers", "--isolation", "chroot", "--network", "host", "--pull-never"]
-            words += ["--file", str(dockerfile or context / "Dockerfile"), "--tag", tag]
-            for name, value in arguments.items():
-                words += ["--build-arg", f"{name}={value}"]
-            for source, target in _mounts(Path(scratch)).items():
+            words += ["--file", str(recipe.dockerfile or context / "Dockerfile"), "--tag", tag]
+            words += ["--build-arg", f"BASE_IMAGE={recipe.base.tag}"]
+            for source, target in (_mounts(Path(scratch)) | dict(recipe.mounts)).items():
                 words += ["--volume", f"{source}:{target}:ro"]
             stream(
                 [*self._buildah, *words, *self._trust, str(context)],
@@ -75,6 +84,12 @@ class Builder:
                 reason="BuildFailed",
             )
             current.note = ""
+
+    def _ensure_base(self, base: BaseImage) -> None:
+        if not self.has(base.tag):
+            archive = base_archive(base)
+            with step(f"{base.name}: give it to the builder"):
+                self.take(archive)
 
     def pack(self, tag: str, archive: Path, *, name: str) -> None:
         """Write the image's archive, with the full name that it is to have elsewhere."""

@@ -1,27 +1,27 @@
-"""The operator's and the worker's image, built from their Dockerfiles without an engine and loaded without a registry.
+"""The project's images, built from their Dockerfiles without an engine and loaded without a registry.
 
-The Dockerfiles are the same that any engine builds from the repository's root; here they stand on the base image that
-is made from Debian packages.
+The Dockerfiles are the same that any engine builds from the repository's root; here they stand on base images that are
+made from Debian packages.
 """
 
 import hashlib
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.local_cluster.base_image import BASE_IMAGE
-from e2e.local_cluster.builder import Builder, open_builder
+from e2e.local_cluster.base_image import PYTHON_BASE, SPARK_BASE, BaseImage
+from e2e.local_cluster.builder import Builder, Recipe, open_builder
 from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.instance import CHECKOUT
+from e2e.local_cluster.jars import ensure_spark_jars
 from e2e.local_cluster.packages import IMAGE_PROGRAMS, ensure_programs_installed
 from e2e.local_cluster.steps import step
 
-__all__ = ["BUILD_ARGUMENTS", "CONSUMER", "OPERATOR", "build_images", "ensure_images"]
+__all__ = ["CONSUMER", "OPERATOR", "SPARK", "OurImage", "build_images", "ensure_images", "ensure_spark_images"]
 
-BUILD_ARGUMENTS = {"BASE_IMAGE": BASE_IMAGE}
-# The sources that both images install from, relative to the repository's root.
+# The sources that all images install from, relative to the repository's root.
 SOURCES = (
     ".dockerignore",
     "pyproject.toml",
@@ -39,6 +39,11 @@ class OurImage:
     name: str
     dockerfile: str
     requirements: str
+    base: BaseImage = PYTHON_BASE
+    sources: tuple[str, ...] = ()
+    """What goes into this image only."""
+    jars: Callable[[], Path] | None = None
+    """Gives the folder that the Dockerfile finds at /opt/kafka-jars."""
 
     @property
     def reference(self) -> str:
@@ -52,59 +57,75 @@ class OurImage:
 
     def digest(self) -> str:
         """Sixteen hex digits that change with anything that goes into the image."""
-        content = hashlib.sha256(BASE_IMAGE.encode())
-        for file in _files((self.dockerfile, self.requirements, *SOURCES)):
+        content = hashlib.sha256(self.base.tag.encode())
+        for file in _files((self.dockerfile, self.requirements, *SOURCES, *self.sources)):
             content.update(f"{file.relative_to(CHECKOUT)}\0{file.stat().st_size}\0".encode())
             content.update(file.read_bytes())
         return content.hexdigest()[:16]
 
+    def recipe(self) -> Recipe:
+        """The way to build it; raises ClusterError (``MissingPrograms``, ``DownloadFailed``) for its jars."""
+        mounts = {self.jars(): "/opt/kafka-jars"} if self.jars else {}
+        return Recipe(base=self.base, dockerfile=CHECKOUT / self.dockerfile, mounts=mounts)
+
 
 OPERATOR = OurImage("consumer-fleet-operator", "operator/Dockerfile", "requirements/operator.txt")
 CONSUMER = OurImage("consumer-fleet-consumer", "consumer_image/Dockerfile", "requirements/consumer.txt")
+SPARK = OurImage(
+    "consumer-fleet-spark",
+    "consumer_image/Dockerfile.spark",
+    "requirements/spark.txt",
+    base=SPARK_BASE,
+    sources=("consumer_image/spark",),
+    jars=ensure_spark_jars,
+)
 
 
-def build_images() -> None:
-    """Build both images if their sources changed; they stay in the builder's storage until a cluster wants them.
+def build_images(*images: OurImage) -> None:
+    """Build images (default: the operator's and the worker's) whose sources changed, into the builder's storage.
 
     Raises ClusterError (``MissingPrograms``, ``DownloadFailed``, ``BuildFailed``).
     """
     ensure_programs_installed(IMAGE_PROGRAMS)
-    with open_builder() as builder:
-        for image in (OPERATOR, CONSUMER):
+    for image in images or (OPERATOR, CONSUMER):
+        with open_builder() as builder:
             _build(builder, image)
 
 
 def ensure_images(cluster: LocalCluster) -> None:
-    """Build both images if their sources changed, and load them if the cluster does not have them.
+    """Build the operator's and the worker's image if their sources changed, and load them if the cluster lacks them.
 
     Raises ClusterError (``MissingPrograms``, ``DownloadFailed``, ``BuildFailed``, ``ImportFailed``, ``NotRunning``).
     """
-    ensure_programs_installed(IMAGE_PROGRAMS)
     for image in (OPERATOR, CONSUMER):
-        fingerprint = f"{image.name}-{image.digest()}"
-        if cluster.has_image(fingerprint):
-            continue
-        with tempfile.TemporaryDirectory(prefix="fleet-image-") as folder:
-            archive = Path(folder, "image.tar")
-            with open_builder() as builder:
-                _build(builder, image)
-                with step(f"pack {image.reference}") as current:
-                    builder.pack(image.tag, archive, name=f"docker.io/library/{image.reference}")
-                    current.note = f"{archive.stat().st_size / 2**20:.0f} MiB"
-            with step(f"load {image.reference}"):
-                cluster.load_image(archive, fingerprint=fingerprint)
+        _ensure(cluster, image)
+
+
+def ensure_spark_images(cluster: LocalCluster) -> None:
+    """The same for the image of Spark jobs, a gigabyte: only clusters that run such jobs need it."""
+    _ensure(cluster, SPARK)
+
+
+def _ensure(cluster: LocalCluster, image: OurImage) -> None:
+    ensure_programs_installed(IMAGE_PROGRAMS)
+    fingerprint = f"{image.name}-{image.digest()}"
+    if cluster.has_image(fingerprint):
+        return
+    with tempfile.TemporaryDirectory(prefix="fleet-image-") as folder:
+        archive = Path(folder, "image.tar")
+        with open_builder() as builder:
+            _build(builder, image)
+            with step(f"pack {image.reference}") as current:
+                builder.pack(image.tag, archive, name=f"docker.io/library/{image.reference}")
+                current.note = f"{archive.stat().st_size / 2**20:.0f} MiB"
+        with step(f"load {image.reference}"):
+            cluster.load_image(archive, fingerprint=fingerprint)
 
 
 def _build(builder: Builder, image: OurImage) -> None:
     """Build the image unless the builder's storage holds it already."""
     if not builder.has(image.tag):
-        builder.build(
-            CHECKOUT,
-            tag=image.tag,
-            title=image.name,
-            dockerfile=CHECKOUT / image.dockerfile,
-            arguments=BUILD_ARGUMENTS,
-        )
+        builder.build(CHECKOUT, tag=image.tag, title=image.name, recipe=image.recipe())
         builder.forget_old_builds(image.name)
 
 

@@ -1,0 +1,43 @@
+#!/bin/bash
+# Starts what Spark on Kubernetes asks for by the first argument: a driver, an executor, or any other command.
+set -euo pipefail
+
+# spark-submit leaves files in its working directory, and the root file system may be read-only.
+enter_scratch() {
+  cd "$(mktemp --directory)"
+}
+
+case "${1:-}" in
+  driver)
+    shift
+    enter_scratch
+    exec tini -s -- "$SPARK_HOME/bin/spark-submit" \
+      --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" \
+      --conf "spark.executorEnv.SPARK_DRIVER_POD_IP=$SPARK_DRIVER_BIND_ADDRESS" \
+      --deploy-mode client "$@"
+    ;;
+  executor)
+    enter_scratch
+    # Numbered from 0; by number, not by name: a later option replaces an earlier one.
+    options=()
+    for ((number = 0; ; number++)); do
+      name="SPARK_JAVA_OPT_$number"
+      [[ -v "$name" ]] || break
+      options+=("${!name}")
+    done
+    exec tini -s -- "$JAVA_HOME/bin/java" "${options[@]}" \
+      "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
+      -cp "${SPARK_CONF_DIR:-$SPARK_HOME/conf}:$SPARK_HOME/jars/*${SPARK_CLASSPATH:+:$SPARK_CLASSPATH}:$PWD" \
+      org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
+      --driver-url "$SPARK_DRIVER_URL" \
+      --executor-id "$SPARK_EXECUTOR_ID" \
+      --cores "$SPARK_EXECUTOR_CORES" \
+      --app-id "$SPARK_APPLICATION_ID" \
+      --hostname "$SPARK_EXECUTOR_POD_IP" \
+      --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" \
+      --podName "$SPARK_EXECUTOR_POD_NAME"
+    ;;
+  *)
+    exec tini -s -- "$@"
+    ;;
+esac
