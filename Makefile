@@ -38,8 +38,8 @@ soak: venv ## Half an hour of members and brokers dying under load, judged recor
 release-check: venv ## Whether recorded benchmark results are of this version and this code
 	$(PY) -m bench.release_check
 
-images: venv ## Build the operator's and the worker's image
-	$(PY) -m e2e.local_cluster images
+images: venv ## Build the operator's, the worker's and the Spark jobs' image
+	$(PY) -m e2e.local_cluster images --spark
 
 chart: venv ## Copy the CRDs into the chart
 	$(PY) -m charts.sync

@@ -10,7 +10,7 @@ from pathlib import Path
 from e2e.local_cluster.access import ClusterAccess, foreign_kubeconfig
 from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.errors import ClusterError
-from e2e.local_cluster.images import ensure_images
+from e2e.local_cluster.images import ensure_images, ensure_spark_images
 from e2e.local_cluster.instance import Instance, select_instance
 from e2e.local_cluster.kafka_pod import (
     INSIDE_BOOTSTRAP,
@@ -20,6 +20,7 @@ from e2e.local_cluster.kafka_pod import (
     host_bootstrap,
 )
 from e2e.local_cluster.namespace import enter_command
+from e2e.local_cluster.spark_operator import ensure_spark_operator, remove_spark_operator
 from e2e.local_cluster.status import api_parts, cluster_parts
 
 __all__ = ["main"]
@@ -69,8 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     command("up", _up, "bring the cluster up, or repair it; does nothing to one that is well")
     command("down", _down, "end the cluster and remove everything of it but the shared cache")
     command("status", _status, "show the cluster part by part; exits with 1 if a part is not well")
-    command("images", _images, "build the operator's and the worker's image and load them")
+    images = command("images", _images, "build the operator's and the worker's image and load them")
+    images.add_argument("--spark", action="store_true", help="the image of Spark jobs as well")
     command("kafka", _kafka, "run Kafka in the cluster and wait until it answers")
+    spark = command("spark", _spark, "run the Spark operator in the cluster, with the image of Spark jobs loaded")
+    spark.add_argument("--remove", action="store_true", help="remove it with its CRDs and all Spark jobs")
     load = command("load-image", _load_image, "import an image archive (docker or OCI format)")
     load.add_argument("file", type=Path)
     logs = command("logs", _logs, "print the log of a component, or without one the names of the logs")
@@ -130,7 +134,10 @@ def _status(options: argparse.Namespace) -> None:
 
 
 def _images(options: argparse.Namespace) -> None:
-    ensure_images(_own(options))
+    cluster = _own(options)
+    ensure_images(cluster)
+    if options.spark:
+        ensure_spark_images(cluster)
 
 
 def _kafka(options: argparse.Namespace) -> None:
@@ -142,6 +149,10 @@ def _kafka(options: argparse.Namespace) -> None:
         cluster = _own(options)
         ensure_kafka(cluster)
         print(f"from the host: {host_bootstrap(cluster)}")
+
+
+def _spark(options: argparse.Namespace) -> None:
+    (remove_spark_operator if options.remove else ensure_spark_operator)(_own(options))
 
 
 def _load_image(options: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from e2e.local_cluster import versions
 from e2e.local_cluster.archives import ImageSettings, write_image, write_layer
 from e2e.local_cluster.cache import cache_entry, fleet_home
-from e2e.local_cluster.gomodules import COREDNS, PAUSE, GoModule, ensure_programs
+from e2e.local_cluster.gomodules import COREDNS, PAUSE, GoPrograms, ensure_programs
 
 __all__ = ["COREDNS_IMAGE", "PAUSE_IMAGE", "coredns_archive", "pause_archive"]
 
@@ -23,9 +23,9 @@ def coredns_archive() -> Path:
     return _program_image(COREDNS, COREDNS_IMAGE)
 
 
-def _program_image(module: GoModule, image: str) -> Path:
-    (program,) = module.programs
-    source = ensure_programs(module) / program
+def _program_image(wanted: GoPrograms, image: str) -> Path:
+    (program,) = wanted.programs
+    source = ensure_programs(wanted) / program
 
     def make(into: Path) -> None:
         layer = into / "layer.tar"
@@ -33,5 +33,5 @@ def _program_image(module: GoModule, image: str) -> Path:
         write_image(into / "image.tar", image, [layer], ImageSettings(entrypoint=[f"/{program}"]))
         layer.unlink()
 
-    folder = fleet_home() / "images" / f"{module.name}-{module.version}-{module.digest()}"
-    return cache_entry(folder, make, purpose=f"packing {module.name}") / "image.tar"
+    folder = fleet_home() / "images" / f"{wanted.name}-{wanted.version}-{wanted.digest()}"
+    return cache_entry(folder, make, purpose=f"packing {wanted.name}") / "image.tar"

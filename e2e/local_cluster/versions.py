@@ -1,10 +1,12 @@
 """The versions of everything the cluster is made of, in one place."""
 
-__all__ = ["COREDNS", "ETCD", "HELM", "KAFKA", "KUBERNETES", "SPARK"]
+__all__ = ["COREDNS", "ETCD", "HELM", "KAFKA", "KUBERNETES", "SPARK", "SPARK_OPERATOR"]
 
 KUBERNETES = "1.35.8"
 ETCD = "3.6.14"
-HELM = "4.2.4"
+# The Helm of Kubernetes 1.35: it is built from the same modules, so that a package is compiled once for both.
+HELM = "4.1.4"
 COREDNS = "1.14.7"
+SPARK_OPERATOR = "2.5.2"
 SPARK = "4.0.0"
 KAFKA = "4.3.1"

@@ -1,3 +1,0 @@
-module local-cluster/pause
-
-go 1.25.0
