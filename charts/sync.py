@@ -18,7 +18,7 @@ CHART: Final = ROOT / "charts" / "consumer-fleet"
 TEMPLATES: Final = CHART / "templates"
 VERSIONED: Final = {
     CHART / "Chart.yaml": r'(?m)^((?:version|appVersion): "?)[^"\n]+',
-    CHART / "values.yaml": r"(?m)^( *image: consumer-fleet-(?:operator|consumer):)\S+",
+    CHART / "values.yaml": r"(?m)^( *image: consumer-fleet-(?:operator|consumer|spark):)\S+",
 }
 """Files that repeat the version, and the text before it."""
 

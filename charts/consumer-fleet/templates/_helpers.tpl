@@ -35,13 +35,18 @@ app.kubernetes.io/part-of: consumer-fleet
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{- /* The ClusterRole of the drivers of Backfills. */}}
+{{- define "consumer-fleet.sparkDriverRole" -}}
+{{- include "consumer-fleet.fullname" . | trunc 50 | trimSuffix "-" }}-spark-driver
+{{- end }}
+
 {{- /* Permissions of the operator in namespaces with ConsumerGroups, apart from Secrets. */}}
 {{- define "consumer-fleet.rules" -}}
 - apiGroups: [consumerfleet.io]
-  resources: [kafkaclusters, consumergroups, retrypolicies, redrives]
+  resources: [kafkaclusters, consumergroups, retrypolicies, redrives, backfills]
   verbs: [get, list, watch]
 - apiGroups: [consumerfleet.io]
-  resources: [kafkaclusters/status, consumergroups/status, retrypolicies/status, redrives/status]
+  resources: [kafkaclusters/status, consumergroups/status, retrypolicies/status, redrives/status, backfills/status]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
   # For the finalizer of objects with spec.deletion; nothing else of them is ever written.
@@ -49,11 +54,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
   # For spec.ttlSecondsAfterFinished.
-  resources: [redrives]
+  resources: [redrives, backfills]
   verbs: [delete]
 - apiGroups: [consumerfleet.io]
   # For blockOwnerDeletion of children, where the API server checks this permission.
-  resources: [consumergroups/finalizers, retrypolicies/finalizers, redrives/finalizers]
+  resources: [consumergroups/finalizers, retrypolicies/finalizers, redrives/finalizers, backfills/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [statefulsets]
@@ -64,6 +69,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [configmaps, pods]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  # Not used by the operator itself: it may give the drivers of Backfills only what it has.
+  resources: [configmaps]
+  verbs: [update]
+- apiGroups: [""]
+  # Accounts and rights of the drivers of Backfills.
+  resources: [serviceaccounts]
+  verbs: [get, create, patch]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, create, patch]
+- apiGroups: [rbac.authorization.k8s.io]
+  # To give them the rights to their executors, and no other role.
+  resources: [clusterroles]
+  resourceNames: [{{ include "consumer-fleet.sparkDriverRole" . }}]
+  verbs: [bind]
+- apiGroups: [sparkoperator.k8s.io]
+  resources: [sparkapplications]
+  verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
   resources: [services]
   verbs: [get, create, patch, delete]

@@ -97,7 +97,7 @@ class RunProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """How far a Backfill is.
+    """Progress of a Backfill.
 
     `attempt` is the driver that wrote it, `handlers` one of `backfill_config.PASSES`: a comparison of two images goes
     through the ranges twice. `remaining` is what has not been covered by this pass. `slices_left` is an estimate.

@@ -45,6 +45,7 @@ KAFKA_CLUSTER: Final = Kind("consumerfleet.io", "v1alpha1", "KafkaCluster", "kaf
 CONSUMER_GROUP: Final = Kind("consumerfleet.io", "v1alpha1", "ConsumerGroup", "consumergroups")
 RETRY_POLICY: Final = Kind("consumerfleet.io", "v1alpha1", "RetryPolicy", "retrypolicies")
 REDRIVE: Final = Kind("consumerfleet.io", "v1alpha1", "Redrive", "redrives")
+BACKFILL: Final = Kind("consumerfleet.io", "v1alpha1", "Backfill", "backfills")
 STATEFUL_SET: Final = Kind("apps", "v1", "StatefulSet", "statefulsets")
 JOB: Final = Kind("batch", "v1", "Job", "jobs")
 POD: Final = Kind("", "v1", "Pod", "pods")
@@ -52,6 +53,10 @@ SERVICE: Final = Kind("", "v1", "Service", "services")
 CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps")
 SECRET: Final = Kind("", "v1", "Secret", "secrets")
 POD_DISRUPTION_BUDGET: Final = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+SERVICE_ACCOUNT: Final = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+ROLE: Final = Kind("rbac.authorization.k8s.io", "v1", "Role", "roles")
+ROLE_BINDING: Final = Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings")
+SPARK_APPLICATION: Final = Kind("sparkoperator.k8s.io", "v1beta2", "SparkApplication", "sparkapplications")
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 EVENT: Final = Kind("events.k8s.io", "v1", "Event", "events")
 
@@ -60,6 +65,7 @@ KINDS: Final = (
     CONSUMER_GROUP,
     RETRY_POLICY,
     REDRIVE,
+    BACKFILL,
     STATEFUL_SET,
     JOB,
     POD,
@@ -67,6 +73,10 @@ KINDS: Final = (
     CONFIG_MAP,
     SECRET,
     POD_DISRUPTION_BUDGET,
+    SERVICE_ACCOUNT,
+    ROLE,
+    ROLE_BINDING,
+    SPARK_APPLICATION,
     LEASE,
     EVENT,
 )

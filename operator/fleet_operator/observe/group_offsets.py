@@ -14,9 +14,8 @@ from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsRequest
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
-from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_operator.observe import batches, folding
-from fleet_operator.observe.folding import Offsets
+from fleet_operator.observe.log_offsets import by_leader, read_offsets, read_times
 from fleet_operator.planning.offsets.records import Committed, OffsetsByTopic
 from fleet_operator.planning.offsets.targets import GroupOffsets, Member, Partition
 
@@ -39,21 +38,16 @@ def read_group(
     if refused is not None:
         raise KafkaError(refused.error_code, f"topic {refused.name!r}")
     counts = {topic.name: len(topic.partitions) for topic in metadata.topics if topic.name and not topic.error_code}
-    ends = _offsets(client, metadata, LATEST, read_committed=read_committed)
-    found: dict[Partition, int | None] = {}
-    if time_ms is not None:
-        for address, partitions in _by_leader(client, metadata).items():
-            times = dict.fromkeys(partitions, time_ms)
-            for request in batches.offsets_for_times_requests(times, read_committed=read_committed):
-                answer = folding.found(client.call(address, request, timeout_s=CALL_SECONDS))
-                found |= {key: None if record is None else record.offset for key, record in answer.items()}
+    led = by_leader(client, metadata, tuple(topic.name for topic in metadata.topics if topic.name is not None))
+    ends = read_offsets(client, led, LATEST, read_committed=read_committed)
+    found = {} if time_ms is None else read_times(client, led, time_ms, read_committed=read_committed)
     return GroupOffsets(
         state=described.group_state if other is None else other.group_state,
         group_type="" if other is None else other.group_type.lower(),
         members=tuple(Member(each.group_instance_id, each.client_id) for each in described.members),
         counts=counts,
         committed={key: each.offset for key, each in _committed(client, group_id, counts).items()},
-        starts=_offsets(client, metadata, EARLIEST, read_committed=False),
+        starts=read_offsets(client, led, EARLIEST, read_committed=False),
         ends=ends,
         found=found,
     )
@@ -118,20 +112,6 @@ def _committed(client: NetworkClient, group_id: str, counts: Mapping[str, int]) 
         for partition in topic.partitions
         if partition.committed_offset >= 0
     }
-
-
-def _offsets(client: NetworkClient, metadata: MetadataResponse, timestamp: int, *, read_committed: bool) -> Offsets:
-    offsets: Offsets = {}
-    for address, partitions in _by_leader(client, metadata).items():
-        for request in batches.list_offsets_requests(partitions, timestamp, read_committed=read_committed):
-            offsets |= folding.offsets(client.call(address, request, timeout_s=CALL_SECONDS))
-    return offsets
-
-
-def _by_leader(client: NetworkClient, metadata: MetadataResponse) -> dict[BrokerAddress, list[Partition]]:
-    names = [topic.name for topic in metadata.topics if topic.name is not None]
-    led = batches.leaders_of(metadata, names)
-    return {client.brokers[node]: partitions for node, partitions in led.items() if node in client.brokers}
 
 
 def _coordinator(client: NetworkClient, group_id: str) -> BrokerAddress:

@@ -26,8 +26,9 @@ from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponseTopic
 from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAME_COLLIDES
-from fleet_operator.observe import batches, due, folding, group_offsets
+from fleet_operator.observe import batches, due, folding, group_offsets, log_offsets
 from fleet_operator.observe.folding import Offsets
+from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicReading
 from fleet_operator.planning.fleet.deletion import doomed_groups, doomed_topics
 from fleet_operator.planning.offsets.records import Committed, OffsetsByTopic, is_outdated
 from fleet_operator.planning.offsets.targets import GroupOffsets
@@ -237,6 +238,10 @@ class KafkaAdmin:
     ) -> GroupOffsets:
         """A group, its offsets in these topics, and what the brokers have there. Raises KafkaError."""
         return group_offsets.read_group(self._client, group_id, topics, time_ms, read_committed=read_committed)
+
+    def read_topic(self, question: RangeQuestion) -> TopicReading:
+        """What the brokers have of a topic, for a Backfill. Raises KafkaError."""
+        return log_offsets.read_topic(self._client, question)
 
     def set_offsets(
         self, group_id: str, wanted: OffsetsByTopic, previous: OffsetsByTopic | None = None, *, mark: str

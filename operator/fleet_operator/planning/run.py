@@ -1,4 +1,4 @@
-"""Runs: Jobs that work through records once, at a rate that may change. Pure.
+"""Runs: Jobs or Spark applications that work through records once. Pure.
 
 Objects may have been touched by people: a value that cannot be read becomes the cautious one, never an exception.
 """
@@ -28,7 +28,7 @@ class RunState(Enum):
 
 
 class Act(Enum):
-    """The one thing to do about the Job."""
+    """The one thing to do about a run's Job or application; only Jobs are suspended and resumed."""
 
     NOTHING = "Nothing"
     CREATE = "Create"

@@ -13,7 +13,10 @@ from typing import Any, Final
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.planning import labels
 
-LABELS: Final = (labels.GROUP_LABEL, labels.POLICY_LABEL, labels.COMPONENT_LABEL, HANDLER_LABEL, labels.REDRIVE_LABEL)
+LABELS: Final = (
+    *(labels.GROUP_LABEL, labels.POLICY_LABEL, labels.COMPONENT_LABEL, HANDLER_LABEL),
+    *(labels.REDRIVE_LABEL, labels.BACKFILL_LABEL),
+)
 CONFIG_MAP_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.HASH_ANNOTATION)
 POD_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.POLICIES_ANNOTATION, labels.SKIP_ANNOTATION)
 STATEFUL_SET_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.INPUTS_ANNOTATION, labels.CHANGED_ANNOTATION)
@@ -82,6 +85,19 @@ def trim_job(body: Mapping[str, Any]) -> dict[str, Any]:
         "metadata": _metadata(body["metadata"], JOB_ANNOTATIONS) | _fields(body["metadata"], "generation"),
         "spec": _fields(spec, "suspend"),
         "status": {"conditions": _each(status.get("conditions"), "type", "status", "reason", "message")},
+    }
+
+
+def trim_spark_application(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A SparkApplication's identity, owners and state."""
+    status = body.get("status") or {}
+    return {
+        **_head(body),
+        "metadata": _metadata(body["metadata"], ()) | _fields(body["metadata"], "generation"),
+        "status": {
+            "applicationState": _fields(status.get("applicationState") or {}, "state", "errorMessage"),
+            "driverInfo": _fields(status.get("driverInfo") or {}, "podName"),
+        },
     }
 
 

@@ -24,6 +24,7 @@ from fleet_operator.runtime.store import Store
 URGENT_FIELDS: Final = (
     *("observedGeneration", "image", "imageSource"),
     *("revision", "state", "replicas", "readyReplicas", "updatedReplicas", "targetReplicas", "memberCount", "offsets"),
+    *("phase", "attempts", "applicationUid", "lastEnded"),
 )
 """Fields of our statuses that somebody waits for, or that a machine acts on."""
 

@@ -14,9 +14,18 @@ from typing import Final, Protocol
 from fleet_operator.api.v1alpha1 import refs
 from fleet_operator.clients import kinds
 from fleet_operator.clients.kinds import View
-from fleet_operator.planning.labels import GROUP_LABEL, REDRIVE_LABEL
-from fleet_operator.planning.trimming import trim_config_map, trim_job, trim_pod, trim_stateful_set
+from fleet_operator.clients.spark import KubeflowBackend
+from fleet_operator.planning.labels import BACKFILL_LABEL, GROUP_LABEL, REDRIVE_LABEL
+from fleet_operator.planning.trimming import (
+    trim_config_map,
+    trim_job,
+    trim_pod,
+    trim_spark_application,
+    trim_stateful_set,
+)
 from fleet_operator.reconcilers import routing
+from fleet_operator.reconcilers.backfill.reconciler import BackfillReconciler
+from fleet_operator.reconcilers.backfill.watch import RangeWatch
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import Context
@@ -62,6 +71,12 @@ def _redrives(context: Context) -> RedriveReconciler:
     return RedriveReconciler(context, watch)
 
 
+def _backfills(context: Context) -> BackfillReconciler:
+    ranges = RangeWatch(context.clock, context.observers, context.queues[kinds.BACKFILL].add)
+    context.ending.push_async_callback(ranges.close)
+    return BackfillReconciler(context, ranges, KubeflowBackend())
+
+
 CONTROLLERS: Final = (
     Controller(WatchedKind(kind=kinds.KAFKA_CLUSTER, dependents=routing.dependents_of_cluster), KafkaClusterReconciler),
     Controller(
@@ -76,12 +91,8 @@ CONTROLLERS: Final = (
         ),
         RetryPolicyReconciler,
     ),
-    Controller(
-        WatchedKind(
-            kind=kinds.REDRIVE, index=lambda body: (body["metadata"]["namespace"], body["spec"]["groupRef"]["name"])
-        ),
-        _redrives,
-    ),
+    Controller(WatchedKind(kind=kinds.REDRIVE, index=refs.group_of), _redrives),
+    Controller(WatchedKind(kind=kinds.BACKFILL, index=refs.group_of), _backfills),
 )
 
 # A page of the views below is what is in memory at once: the objects may be anybody's. Metadata can be half a MiB an
@@ -91,6 +102,12 @@ OWNED: Final = (
     _child(kind=kinds.STATEFUL_SET, selector=GROUP_LABEL, view=View(trim_stateful_set, page=25)),
     _child(kind=kinds.JOB, selector=REDRIVE_LABEL, view=View(trim_job, page=25)),
     _child(kind=kinds.POD, selector=GROUP_LABEL, view=View(trim_pod, page=25)),
+    _child(
+        kind=kinds.SPARK_APPLICATION,
+        selector=BACKFILL_LABEL,
+        view=View(trim_spark_application, page=25),
+        optional=True,
+    ),
     WatchedKind(
         kind=kinds.CONFIG_MAP,
         selector=routing.HANDLER_SELECTOR,

@@ -14,7 +14,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, main_group_of, policy_of, source_of
 from fleet_operator.clients import kinds
-from fleet_operator.planning.labels import GROUP_LABEL, POLICY_LABEL, RECORD, REDRIVE_LABEL
+from fleet_operator.planning.labels import BACKFILL_LABEL, GROUP_LABEL, POLICY_LABEL, RECORD, REDRIVE_LABEL
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.runtime.cache import Change, Key, ObjectCache, WatchedKind, key_of, version_of
 from fleet_operator.runtime.dispatcher import Queues
@@ -29,6 +29,13 @@ HANDLER_SELECTOR: Final = f"{HANDLER_LABEL} in ({HANDLER_SOURCE},{HANDLER_RECORD
 
 CALM_SECONDS: Final = 10.0
 """Time for which a change of offsets alone may wait, so that several are taken up together."""
+
+OWNERS: Final = (
+    (REDRIVE_LABEL, kinds.REDRIVE),
+    (BACKFILL_LABEL, kinds.BACKFILL),
+    (GROUP_LABEL, kinds.CONSUMER_GROUP),
+)
+"""Labels that name a child's owner; the first that it has counts."""
 
 Address = tuple[kinds.Kind, Key]
 Caches = Callable[[kinds.Kind], ObjectCache]
@@ -98,23 +105,25 @@ def dependents_of_policy(body: kinds.JsonObject, cache: Caches) -> Iterator[Addr
 
 
 def dependents_of_group(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
-    """A ConsumerGroup's policies, Redrives and rivals.
+    """A ConsumerGroup's policies, Redrives, Backfills and rivals.
 
     All policies of its namespace: it may have left one, and which one is not known any more. Rivals are objects for the
     same Kafka groups: when one comes, goes or is edited, the turn of the others may have changed.
     """
     key, own = key_of(body), group_id_of(body)
     yield from ((kinds.RETRY_POLICY, key_of(policy)) for policy in cache(kinds.RETRY_POLICY).having(key[0]))
-    yield from ((kinds.REDRIVE, key_of(redrive)) for redrive in cache(kinds.REDRIVE).having(key))
+    for kind in (kinds.REDRIVE, kinds.BACKFILL):
+        yield from ((kind, key_of(run)) for run in cache(kind).having(key))
     for group_id in {own, naming.retry_group(own), main_group_of(own)}:
         rivals = (key_of(other) for other in cache(kinds.CONSUMER_GROUP).having(group_id))
         yield from ((kinds.CONSUMER_GROUP, rival) for rival in rivals if rival != key)
 
 
 def owner_of_child(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
-    """The owner of a child. A Redrive's Job and pods carry the group's label too, but are not part of its fleet."""
+    """The owner of a child. Jobs, applications and pods of runs carry the group's label too, but are not part of its
+    fleet."""
     namespace, labels = body["metadata"]["namespace"], body["metadata"].get("labels", {})
-    for label, kind in ((REDRIVE_LABEL, kinds.REDRIVE), (GROUP_LABEL, kinds.CONSUMER_GROUP)):
+    for label, kind in OWNERS:
         if labels.get(label) is not None:
             yield kind, (namespace, labels[label])
             return

@@ -1,4 +1,4 @@
-"""Jobs of runs: created, suspended, resumed and deleted, with live reads before what cannot be taken back.
+"""Runs: their Jobs or Spark applications are created and deleted, with live reads before what cannot be taken back.
 
 Caches are enough to decide that nothing is to be done. Before a run is started, and before an end is recorded for ever,
 everything is read live, one run at a time: two that both see nobody at work must not both begin.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.clients.kinds import JOB, JsonObject
+from fleet_operator.clients.kinds import JOB, JsonObject, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import Act
@@ -20,30 +21,41 @@ from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.store import Store
 
 
-class Run(Protocol):
-    """A run as found, and the decision about its Job.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChildren:
+    """The objects of a run that is started: what it needs, in the order of their making, and the run itself.
 
-    `body` owns the Job, `is_final` says that the run has ended. `children` are the ConfigMap of the Job's settings and
-    the Job, for a run that may be started.
+    `once` are made if they are not there, and never changed; `applied` are made as they are given.
+    """
+
+    once: tuple[JsonObject, ...] = ()
+    applied: tuple[JsonObject, ...]
+    run: JsonObject
+
+
+class Run(Protocol):
+    """A run as found, and the decision about its Job or application.
+
+    `body` owns the child, `is_final` says that the run has ended.
     """
 
     @property
     def body(self) -> JsonObject: ...
     @property
-    def job(self) -> JsonObject | None: ...
+    def child(self) -> JsonObject | None: ...
     @property
     def act(self) -> Act: ...
     @property
     def is_final(self) -> bool: ...
 
-    def children(self) -> tuple[JsonObject, JsonObject]: ...
+    def children(self) -> RunChildren: ...
 
 
 R = TypeVar("R", bound=Run)
 
 
-class RunJobs:
-    """The Jobs of all runs of one kind. Used on the event loop only."""
+class Runs:
+    """All runs of one kind. Used on the event loop only."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -72,25 +84,34 @@ class RunJobs:
         if run.act is Act.CREATE:
             await self._create(run)
             return
-        assert run.job is not None, "only a Job that is there is changed"
+        assert run.child is not None, "only what is there is changed"
         if run.act is Act.DELETE:
-            await self._store.delete(JOB, run.job)
+            await self._store.delete(kind_of(run.child), run.child)
             return
         # Replaced and not applied: a Job's template can never change, and this operator might render another one.
-        found = await self._store.kube.get(JOB, *key_of(run.job))
+        found = await self._store.kube.get(JOB, *key_of(run.child))
         if found is not None and is_owned_by(found, run.body):
             spec = {**found["spec"], "suspend": run.act is Act.SUSPEND}
             self._store.learn(JOB, await self._store.kube.replace({**found, "spec": spec}))
 
     async def _create(self, run: Run) -> None:
-        """The settings first, then the Job that reads them."""
+        """What the run reads first, then the run."""
         store, owner = self._store, run.body
         await require_living(store, owner)
-        settings, job = run.children()
-        await require_ours(store, owner, settings)
-        await store.kube.apply(settings)  # not by way of the store, for no watch covers it
+        children = run.children()
+        for child in children.once:
+            await self._create_once(owner, child)
+        for child in children.applied:
+            await require_ours(store, owner, child)
+            await store.kube.apply(child)  # not by way of the store, for no watch covers it
         try:
-            store.learn(JOB, await store.kube.create(job))
+            store.learn(kind_of(children.run), await store.kube.create(children.run))
         except KubeConflictError:
-            await require_ours(store, owner, job)
+            await require_ours(store, owner, children.run)
             raise  # ours, made a moment ago: the next reconcile sees it
+
+    async def _create_once(self, owner: JsonObject, child: JsonObject) -> None:
+        try:
+            await self._store.kube.create(child)
+        except KubeConflictError:
+            await require_ours(self._store, owner, child)

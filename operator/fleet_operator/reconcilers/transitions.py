@@ -37,6 +37,12 @@ ON_THE_WAY: Final = frozenset(
         conditions.WAITING_FOR_LAST_RUN,
         conditions.RUNNING,
         conditions.RATE_CHANGED,
+        conditions.RESOLVING,
+        conditions.RESOLVED,
+        conditions.STARTING,
+        conditions.STOPPING,
+        conditions.STOPPED,
+        conditions.PASS_DONE,
     }
 )
 """Reasons of conditions that are not good yet, or not meant to be: nothing to warn of."""

@@ -31,6 +31,8 @@ class Settings:
     lease_name: str = LEASE_NAME
     identity: str = "operator"
     consumer_image: str = f"consumer-fleet-consumer:{VERSION}"
+    spark_image: str = f"consumer-fleet-spark:{VERSION}"
+    spark_driver_role: str = "consumer-fleet-spark-driver"
     workers: int = 8
     resync_seconds: float = 60.0
     sweep_seconds: float = 300.0
@@ -101,6 +103,12 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--lease-namespace", default=environ.get("FLEET_LEASE_NAMESPACE"), help="default: the pod's own")
     add("--lease-name", default=env("LEASE_NAME", base.lease_name), help="default: %(default)s")
     add("--consumer-image", default=env("CONSUMER_IMAGE", base.consumer_image), help="default image of workers")
+    add("--spark-image", default=env("SPARK_IMAGE", base.spark_image), help="default image of Backfills")
+    add(
+        "--spark-driver-role",
+        default=env("SPARK_DRIVER_ROLE", base.spark_driver_role),
+        help="ClusterRole of the drivers of Backfills, for their executors; default: %(default)s",
+    )
     add("--workers", type=_count, default=env("WORKERS", base.workers), help="reconciles at once for each kind")
     add(
         "--resync-seconds",
@@ -138,6 +146,8 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         lease_name=found.lease_name,
         identity=f"{environ.get('POD_NAME') or socket.gethostname()}_{os.urandom(4).hex()}",
         consumer_image=found.consumer_image,
+        spark_image=found.spark_image,
+        spark_driver_role=found.spark_driver_role,
         workers=found.workers,
         resync_seconds=found.resync_seconds,
         sweep_seconds=found.sweep_seconds,

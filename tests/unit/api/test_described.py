@@ -21,6 +21,7 @@ def types_of(status: dict[str, Any]) -> tuple[str, ...]:
 
 REFUSED: Final = Problem(c.TOO_MANY_DELAYS, "x")
 WRITTEN: Final = {
+    "backfills": c.BACKFILL_CONDITIONS,
     "consumergroups": c.CONSUMER_GROUP_CONDITIONS,
     "kafkaclusters": c.KAFKA_CLUSTER_CONDITIONS,
     "redrives": types_of(invalid_redrive_status(1, "x", {}, 0.0)),

@@ -15,10 +15,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from fleet_operator.api.v1alpha1 import ConsumerGroupSpec, KafkaClusterSpec, RedriveSpec, RetryPolicySpec
+from fleet_operator.api.v1alpha1 import BackfillSpec, ConsumerGroupSpec, KafkaClusterSpec, RedriveSpec, RetryPolicySpec
 
 CRDS: Final = Path(__file__).resolve().parents[3] / "crds"
 KINDS: Final[Mapping[str, type[BaseModel]]] = {
+    "backfills": BackfillSpec,
     "consumergroups": ConsumerGroupSpec,
     "kafkaclusters": KafkaClusterSpec,
     "redrives": RedriveSpec,

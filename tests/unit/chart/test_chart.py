@@ -19,6 +19,9 @@ from fleet_operator.clients.kinds import KINDS
 CHART = Path(__file__).resolve().parents[3] / "charts" / "consumer-fleet"
 
 
+DRIVER_ROLE = '{{ include "consumer-fleet.sparkDriverRole" . }}'
+
+
 def values() -> dict[str, Any]:
     loaded: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
     return loaded
@@ -64,7 +67,7 @@ def test_version_is_one_everywhere() -> None:
     assert {path: path.read_text() for path in sync.VERSIONED} == sync.versioned()
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (version, version)
-    assert (CHART / "values.yaml").read_text().count(f":{version}\n") == 2
+    assert (CHART / "values.yaml").read_text().count(f":{version}\n") == 3
     assert re.findall(r"(?m)^## (\S+)", (sync.ROOT / "CHANGELOG.md").read_text())[0] == version
 
 
@@ -118,7 +121,8 @@ def rules() -> list[dict[str, Any]]:
     """All that is granted where the operator serves ConsumerGroups."""
     text = (CHART / "templates" / "_helpers.tpl").read_text()
     bodies = [text.split(f'{{{{- define "consumer-fleet.{part}" -}}}}')[1] for part in ("rules", "secretRules")]
-    return [rule for body in bodies for rule in yaml.safe_load(body.split("{{- end }}")[0])]
+    plain = (body.split("{{- end }}")[0].replace(DRIVER_ROLE, "spark-driver") for body in bodies)
+    return [rule for body in plain for rule in yaml.safe_load(body)]
 
 
 def test_rights_cover_exactly_the_kinds_that_the_operator_touches() -> None:
@@ -130,7 +134,16 @@ def test_rights_cover_exactly_the_kinds_that_the_operator_touches() -> None:
         for resource in rule["resources"]
     }
     touched = {(kind.group, kind.plural) for kind in KINDS}
-    assert granted == touched - {("coordination.k8s.io", "leases")}
+    bound = {("rbac.authorization.k8s.io", "clusterroles")}
+    assert granted == touched - {("coordination.k8s.io", "leases")} | bound
+
+
+def test_one_cluster_role_can_be_bound_and_none_changed() -> None:
+    """The operator gives drivers of Backfills rights to pods; it cannot give anybody, or itself, any other."""
+    (bind,) = [rule for rule in rules() if "clusterroles" in rule["resources"]]
+    assert (bind["resourceNames"], bind["verbs"]) == (["spark-driver"], ["bind"])
+    granted = {verb for rule in rules() for verb in rule["verbs"]}
+    assert granted & {"escalate", "impersonate", "deletecollection"} == set()
 
 
 def test_secrets_can_only_be_read_by_name() -> None:
@@ -152,9 +165,9 @@ def test_no_rule_has_a_wildcard() -> None:
 def test_specs_of_users_are_never_written() -> None:
     """Nothing may write users' objects but their status; of ConsumerGroups the finalizer too, which is metadata.
 
-    Redrives may be deleted, as spec.ttlSecondsAfterFinished asks for.
+    Redrives and Backfills may be deleted, as spec.ttlSecondsAfterFinished asks for.
     """
-    allowed = ((["consumergroups"], ["patch"]), (["redrives"], ["delete"]))
+    allowed = ((["consumergroups"], ["patch"]), (["redrives", "backfills"], ["delete"]))
     own = [rule for rule in rules() if rule["apiGroups"] == ["consumerfleet.io"]]
     for rule in own:
         whole = [resource for resource in rule["resources"] if "/" not in resource]

@@ -34,8 +34,11 @@ DEGRADED: Final = "Degraded"  # something needs attention, even if the fleet sti
 TOPICS_READY: Final = "TopicsReady"  # source, output and failed topics exist
 GROUP_SHARED: Final = "GroupShared"  # members that are not ours are in the Kafka group
 UPGRADE_AVAILABLE: Final = "UpgradeAvailable"  # the operator would plan the workers' image or pods otherwise
-COMPLETE: Final = "Complete"  # a Redrive has processed all chosen records; the reason of a Progressing that has ended
-FAILED: Final = "Failed"  # a Redrive has ended without that: it failed, or its ConsumerGroup was deleted
+COMPLETE: Final = "Complete"  # a run has processed all chosen records; the reason of a Progressing that has ended
+FAILED: Final = "Failed"  # a run has ended without that: it failed, or its ConsumerGroup was deleted
+SPARK_AVAILABLE: Final = "SparkAvailable"  # the Spark operator's applications can be made
+RANGE_RESOLVED: Final = "RangeResolved"  # a Backfill's range is known in offsets
+HANDLER_SUPPORTED: Final = "HandlerSupported"  # a Backfill can run the group's handler
 OFFSETS_TOPIC_SIZED: Final = "OffsetsTopicSized"  # __consumer_offsets has the settings of the KafkaCluster
 
 CONSUMER_GROUP_CONDITIONS: Final = (
@@ -55,6 +58,7 @@ CONSUMER_GROUP_CONDITIONS: Final = (
     UPGRADE_AVAILABLE,
 )
 KAFKA_CLUSTER_CONDITIONS: Final = (READY, CLUSTER_REACHABLE, OFFSETS_TOPIC_SIZED)
+BACKFILL_CONDITIONS: Final = (READY, COMPLETE, FAILED, SPARK_AVAILABLE, RANGE_RESOLVED, HANDLER_SUPPORTED)
 
 # --- reasons: what was found in the spec and in Kubernetes ----------------------------------------------------------
 SPEC_INVALID: Final = "SpecInvalid"
@@ -168,6 +172,47 @@ ALL_MOVED: Final = "AllMoved"
 SOME_REFUSED: Final = "SomeRefused"
 ALL_COUNTED: Final = "AllCounted"
 JOB_FAILED: Final = "JobFailed"
+
+# --- reasons: a Backfill ---------------------------------------------------------------------------------------------
+SOURCE_TOPIC_REQUIRED: Final = "SourceTopicRequired"
+SOURCE_TOPIC_NOT_FOUND: Final = "SourceTopicNotFound"
+PARTITION_NOT_FOUND: Final = "PartitionNotFound"
+OFFSETS_BEYOND_END: Final = "OffsetsBeyondEnd"
+RANGE_REFUSED: Final = "RangeRefused"
+RANGE_TOO_LARGE: Final = "RangeTooLarge"
+RANGE_EXPIRED: Final = "RangeExpired"
+RANGE_LOST: Final = "RangeLost"
+RANGE_EMPTY: Final = "RangeEmpty"
+RESOLVING: Final = "Resolving"
+RESOLVED: Final = "Resolved"
+EXPIRED_IGNORED: Final = "ExpiredIgnored"
+HANDLER_UNSUPPORTED: Final = "HandlerUnsupported"
+PYTHON_HANDLER: Final = "PythonHandler"
+SPARK_IMAGE_REQUIRED: Final = "SparkImageRequired"
+SPARK_CONF_REFUSED: Final = "SparkConfRefused"
+SPARK_NOT_INSTALLED: Final = "SparkNotInstalled"
+SPARK_INSTALLED: Final = "SparkInstalled"
+SPARK_NOT_NEEDED: Final = "SparkNotNeeded"
+SPARK_NOT_ASKED: Final = "SparkNotAsked"
+LOGIN_UNSUPPORTED: Final = "LoginUnsupported"
+SINK_TOPIC_REFUSED: Final = "SinkTopicRefused"
+SINK_TOPIC_NOT_FOUND: Final = "SinkTopicNotFound"
+FAILED_TOPIC_NOT_FOUND: Final = "FailedTopicNotFound"
+CANDIDATE_SOURCE_NOT_FOUND: Final = "CandidateSourceNotFound"
+SETTINGS_LOST: Final = "SettingsLost"
+STARTING: Final = "Starting"
+STOPPING: Final = "Stopping"
+STOPPED: Final = "Stopped"
+PASS_DONE: Final = "PassDone"
+WAITING_TO_RETRY: Final = "WaitingToRetry"
+APPLICATION_GONE: Final = "ApplicationGone"
+DRIVER_FAILED: Final = "DriverFailed"
+DRIVER_NOT_STARTED: Final = "DriverNotStarted"
+SPARK_OPERATOR_NOT_RESPONDING: Final = "SparkOperatorNotResponding"
+NO_PROGRESS: Final = "NoProgress"
+LEDGER_UNREADABLE: Final = "LedgerUnreadable"
+ENDED_WITHOUT_LEDGER: Final = "EndedWithoutLedger"
+ALL_HANDLED: Final = "AllHandled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,11 @@ def source_of(group: dict[str, Any]) -> Ref | None:
     return (group["metadata"]["namespace"], name) if name else None
 
 
+def group_of(run: dict[str, Any]) -> Ref:
+    """The ConsumerGroup of a Redrive or a Backfill."""
+    return run["metadata"]["namespace"], run["spec"]["groupRef"]["name"]
+
+
 def group_id_of(group: dict[str, Any]) -> str:
     """The Kafka group of a ConsumerGroup."""
     return str(group["spec"].get("groupId") or group["metadata"]["name"])

@@ -93,6 +93,17 @@ def serve_nothing(spec: Mapping[str, Any], args: list[str]) -> dict[str, Any]:
     return worker
 
 
+def accompany(spec: dict[str, Any], worker: Mapping[str, Any]) -> None:
+    """Make native sidecars of the containers beside the worker's, so that the pod ends with the worker."""
+    beside = [container for container in spec["containers"] if container is not worker]
+    for container in beside:
+        for key in ATTENDING:
+            container.pop(key, None)
+        container["restartPolicy"] = "Always"
+    if beside:
+        spec["initContainers"] = [*spec.get("initContainers", ()), *beside]
+
+
 def check_pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
     """Spec of a pod that checks the template's revision once.
 
@@ -102,13 +113,7 @@ def check_pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
     """
     spec = copy.deepcopy(dict(template["spec"]))
     worker = serve_nothing(spec, ["check", "--config", pod.WORKER_CONFIG])
-    beside = [container for container in spec["containers"] if container is not worker]
-    for container in beside:
-        for key in ATTENDING:
-            container.pop(key, None)
-        container["restartPolicy"] = "Always"
-    if beside:
-        spec["initContainers"] = [*spec.get("initContainers", ()), *beside]
+    accompany(spec, worker)
     spec |= {
         "containers": [worker],
         "restartPolicy": "Never",

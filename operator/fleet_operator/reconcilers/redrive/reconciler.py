@@ -21,10 +21,10 @@ from fleet_operator.planning.redrive.status import invalid_redrive_status, proje
 from fleet_operator.planning.run import Act, read_job
 from fleet_operator.planning.status.retry import is_noted
 from fleet_operator.reconcilers.context import Context, is_owned_by, publish
-from fleet_operator.reconcilers.redrive.expiry import Expiry
+from fleet_operator.reconcilers.expiry import Expiry
 from fleet_operator.reconcilers.redrive.watch import RedriveWatch
 from fleet_operator.reconcilers.references import ReferencedGroup, read_group
-from fleet_operator.reconcilers.run import RunJobs
+from fleet_operator.reconcilers.run import RunChildren, Runs
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.dispatcher import Result
 
@@ -49,7 +49,7 @@ class RedriveStep:
     facts: RedriveFacts
     decision: RedriveDecision
     referenced: ReferencedGroup
-    job: JsonObject | None
+    child: JsonObject | None
     image: str
 
     @property
@@ -60,13 +60,16 @@ class RedriveStep:
     def is_final(self) -> bool:
         return self.decision.phase in FINAL_PHASES
 
-    def children(self) -> tuple[JsonObject, JsonObject]:
+    def children(self) -> RunChildren:
         redrive, group, cluster = self.facts.redrive, self.referenced.group, self.referenced.cluster
         assert group is not None, "a Redrive without its group has an obstacle"
         assert isinstance(cluster, KafkaCluster), "a Redrive without its cluster has an obstacle"
         assert self.referenced.observation is not None, "a Redrive whose cluster was never seen has an obstacle"
         config = manifests.redrive_config(redrive, group, cluster, target_of(group, self.referenced.observation))
-        return manifests.config_map(redrive, config), manifests.job(redrive, group, cluster, image=self.image)
+        return RunChildren(
+            applied=(manifests.config_map(redrive, config),),
+            run=manifests.job(redrive, group, cluster, image=self.image),
+        )
 
 
 class RedriveReconciler:
@@ -76,7 +79,7 @@ class RedriveReconciler:
         self._context = context
         self._watch = watch
         self._expiry = Expiry(context.clock)
-        self._jobs = RunJobs(context.store)
+        self._runs = Runs(context.store)
 
     async def reconcile(self, key: Key) -> Result:
         """Bring one Redrive one step closer to its end; raises KubeError to be tried again."""
@@ -138,7 +141,7 @@ class RedriveReconciler:
 
     async def _advance(self, body: JsonObject, redrive: Redrive) -> RedriveStep:
         """Decide and act; a refusal of the API server is an obstacle like any other."""
-        step, refusal = await self._jobs.advance(self._from_caches(body, redrive), lambda: self._live(body, redrive))
+        step, refusal = await self._runs.advance(self._from_caches(body, redrive), lambda: self._live(body, redrive))
         if refusal is not None:
             return replace(step, decision=RedriveDecision("Pending", refusal.reason, refusal.message))
         if step.act is Act.CREATE and step.referenced.group is not None:
@@ -176,7 +179,7 @@ class RedriveReconciler:
             rival=self._rival(body, jobs, pods),
         )
         return RedriveStep(
-            body=body, facts=facts, decision=decide(facts), referenced=referenced, job=job, image=referenced.image
+            body=body, facts=facts, decision=decide(facts), referenced=referenced, child=job, image=referenced.image
         )
 
     def _rival(self, body: JsonObject, jobs: list[JsonObject], pods: list[JsonObject]) -> str | None:

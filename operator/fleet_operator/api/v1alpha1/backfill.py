@@ -1,0 +1,248 @@
+"""Backfill (`kbf`): runs a ConsumerGroup's handler over a bounded range of records, on Spark."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from fleet_operator.api.v1alpha1.model import (
+    INT32_MAX,
+    JSON_INTEGER_MAX,
+    CustomResource,
+    Model,
+    ObjectReference,
+    TopicName,
+)
+
+NAME_CHARACTERS_MAX: Final = 40
+"""Longest name of a Backfill, so that the names of its Spark applications and pods stay short enough for Spark."""
+
+Phase = Literal["Pending", "Resolving", "Running", "Paused", "Succeeded", "Failed", "Cancelled"]
+FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
+"""Phases that a Backfill never leaves."""
+
+Offset = Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
+OffsetsByPartition = Annotated[dict[str, Offset], Field(min_length=1, max_length=1000)]
+DeadlineSeconds = Annotated[int, Field(ge=10, le=86_400)]
+ImageName = Annotated[str, Field(min_length=1, max_length=1024)]
+Memory = Annotated[str, Field(max_length=16, pattern="^[1-9][0-9]{0,8}[mg]$")]
+Cores = Annotated[int, Field(ge=1, le=256)]
+CoreRequest = Annotated[str, Field(max_length=16, pattern="^([1-9][0-9]{0,5}m|[1-9][0-9]{0,3})$")]
+
+SPARK_CONF: Final = (
+    r"^spark[.](memory|network|rpc|shuffle|storage|reducer|io|broadcast|locality|cleaner"
+    r"|sql[.](execution[.]arrow|files|parquet|adaptive|shuffle)|hadoop[.](fs[.](s3a|gs|azure)|parquet))"
+    r"[.][A-Za-z0-9_.-]+$|^spark[.](task[.]maxFailures|executor[.]heartbeatInterval|driver[.]maxResultSize)$"
+)
+"""Names of Spark's settings that users may give, as in the CRD. Not among them are those that reach beyond the pods:
+service accounts, volumes, images, files and classes of whoever submits."""
+
+
+class Source(Model):
+    """A topic, and the partitions of it; None for the group's only topic, and for all partitions."""
+
+    topic: TopicName | None = None
+    partitions: (
+        Annotated[tuple[Annotated[int, Field(ge=0, le=INT32_MAX)], ...], Field(min_length=1, max_length=5000)] | None
+    ) = None
+
+
+class TimeRange(Model):
+    """Times in RFC 3339, the end exclusive."""
+
+    from_: Annotated[str, Field(alias="from")]
+    to: str
+
+
+class OffsetsRange(Model):
+    """Offsets by partition, the end exclusive."""
+
+    from_: Annotated[OffsetsByPartition, Field(alias="from")]
+    to: OffsetsByPartition
+
+
+class LastRange(Model):
+    """The last seconds before the Backfill begins."""
+
+    seconds: Annotated[int, Field(ge=1, le=INT32_MAX)]
+
+
+class Range(Model):
+    """The records; exactly one of `time`, `offsets` and `last`."""
+
+    time: TimeRange | None = None
+    offsets: OffsetsRange | None = None
+    last: LastRange | None = None
+    expired: Literal["Fail", "Ignore"] = "Fail"
+
+
+class Filter(Model):
+    """Choice of records within the range; all given criteria must hold."""
+
+    key_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    header_equals: Annotated[dict[str, Annotated[str, Field(max_length=1024)]], Field(max_length=16)] = Field(
+        default_factory=dict
+    )
+
+
+class Slice(Model):
+    """Bounds of a slice."""
+
+    max_records: Annotated[int, Field(ge=1, le=100_000_000)] = 200_000
+    max_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+
+
+class Rate(Model):
+    """Rate at which records are handled."""
+
+    records_per_second: Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class Guard(Model):
+    """Pauses while the live group is further behind than this."""
+
+    max_live_behind_seconds: Annotated[int, Field(ge=1, le=604_800)]
+
+
+class Compare(Model):
+    """A second handler over the same records; exactly one of `config_map_ref` and `image`."""
+
+    callable: Annotated[
+        str,
+        Field(max_length=512, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_.]*$"),
+    ]
+    config_map_ref: ObjectReference | None = None
+    image: ImageName | None = None
+    ignore_fields: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=100)
+    ] = ()
+
+
+class NoSink(Model):
+    """Returned records are counted only."""
+
+
+class SinkTopic(Model):
+    """Returned records go to a topic."""
+
+    name: TopicName
+
+
+class Claim(Model):
+    """A PersistentVolumeClaim of the namespace."""
+
+    claim_name: Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class SinkVolume(Model):
+    """A volume that all pods of a run write to; exactly one of both."""
+
+    persistent_volume_claim: Claim | None = None
+    csi: dict[str, Any] | None = None
+
+
+class ParquetSink(Model):
+    """Returned records become Parquet files below `path`: a URI, or with a volume a path in it."""
+
+    path: Annotated[str, Field(min_length=1, max_length=1024)]
+    volume: SinkVolume | None = None
+
+
+class Sink(Model):
+    """The place of returned records; exactly one of the three."""
+
+    none: NoSink | None = None
+    topic: SinkTopic | None = None
+    parquet: ParquetSink | None = None
+
+
+class Deadlines(Model):
+    """Times after which an attempt is given up."""
+
+    start_seconds: DeadlineSeconds = 300
+    progress_seconds: DeadlineSeconds = 900
+
+
+class DriverSize(Model):
+    """Size of the driver's pod."""
+
+    memory: Memory = "512m"
+    memory_overhead: Memory = "200m"
+    cores: Cores = 1
+    core_request: CoreRequest = "100m"
+
+
+class ExecutorSize(Model):
+    """Size of an executor's pod."""
+
+    memory: Memory = "512m"
+    memory_overhead: Memory = "256m"
+    cores: Cores = 1
+    core_request: CoreRequest = "250m"
+
+
+class Spark(Model):
+    """Image, sizes and settings of the Spark application."""
+
+    image: ImageName | None = None
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    driver: DriverSize = DriverSize()
+    executor: ExecutorSize = ExecutorSize()
+    spark_conf: Annotated[dict[str, Annotated[str, Field(max_length=1024)]], Field(max_length=50)] = Field(
+        default_factory=dict
+    )
+
+
+class BackfillSpec(Model):
+    """The records, the handling, and the rate."""
+
+    group_ref: ObjectReference
+    source: Source | None = None
+    range: Range
+    filter: Filter | None = None
+    ordering: Literal["Partition", "None"] = "Partition"
+    slice: Slice = Slice()
+    rate: Rate | None = None
+    guard: Guard | None = None
+    on_error: Literal["Fail", "Skip", "FailedTopic"] = "Fail"
+    compare: Compare | None = None
+    sink: Sink
+    parallelism: Annotated[int, Field(ge=1, le=1000)] = 2
+    dry_run: bool = False
+    suspend: bool = False
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
+    deadlines: Deadlines = Deadlines()
+    spark: Spark = Spark()
+
+
+class Backfill(CustomResource):
+    """A Backfill object."""
+
+    spec: BackfillSpec
+
+    @property
+    def rate(self) -> int | None:
+        """Records in a second, at most; None without a limit."""
+        return self.spec.rate.records_per_second if self.spec.rate else None
+
+    @property
+    def topic(self) -> str | None:
+        """The topic that the spec names."""
+        return self.spec.source.topic if self.spec.source else None
+
+    @property
+    def partitions(self) -> tuple[int, ...] | None:
+        """The partitions that the spec names; None for all of them."""
+        return self.spec.source.partitions if self.spec.source else None
+
+    @property
+    def is_final(self) -> bool:
+        """True if the Backfill has ended: its status outlives what was made for it."""
+        return self.status.get("phase") in FINAL_PHASES
+
+    @property
+    def attempts(self) -> int:
+        """The number of the newest attempt; 0 before the first."""
+        found = self.status.get("attempts")
+        return found if isinstance(found, int) else 0

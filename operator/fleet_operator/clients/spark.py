@@ -1,0 +1,110 @@
+"""Backends that run Spark applications on Kubernetes: a protocol, and the one for the kubeflow Spark operator.
+
+An application is created once and never edited: the Spark operator answers an edit with a second run, and its own
+`suspend` starts over. To cancel one is to delete its object; the operator and owner references remove its pods.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from fleet_operator.clients.kinds import SPARK_APPLICATION, JsonObject, Kind
+from fleet_operator.planning.backfill.spark import (
+    DRIVER_PROGRAM,
+    NO_APPLICATION,
+    SPARK_VERSION,
+    Launch,
+    SeenApplication,
+    SparkState,
+)
+
+KEPT_SECONDS: Final = 86_400
+"""Time for which a finished application and its pods' logs are kept; the Backfill's own status stays."""
+MESSAGE_CHARACTERS_MAX: Final = 4096
+
+
+class SparkBackend(Protocol):
+    """One way to run Spark: objects of `kind`."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    def render(self, launch: Launch) -> JsonObject:
+        """The object that runs an application once."""
+
+    def observe(self, body: JsonObject | None) -> SeenApplication:
+        """An object as found; None if there is none."""
+
+
+class KubeflowBackend:
+    """SparkApplications (`sparkoperator.k8s.io/v1beta2`). Pod settings go by pod templates, which need no webhook."""
+
+    kind: Final = SPARK_APPLICATION
+
+    def render(self, launch: Launch) -> JsonObject:
+        driver, executor = launch.driver, launch.executor
+        return {
+            "apiVersion": self.kind.api_version,
+            "kind": self.kind.kind,
+            "metadata": dict(launch.metadata),
+            "spec": {
+                "type": "Python",
+                "pythonVersion": "3",
+                "mode": "cluster",
+                "sparkVersion": SPARK_VERSION,
+                "image": launch.image,
+                "imagePullPolicy": launch.pull_policy,
+                "mainApplicationFile": DRIVER_PROGRAM,
+                "arguments": list(launch.arguments),
+                "restartPolicy": {"type": "Never"},
+                "timeToLiveSeconds": KEPT_SECONDS,
+                "sparkConf": dict(launch.conf),
+                "driver": {
+                    "cores": driver.cores,
+                    "coreRequest": driver.core_request,
+                    "memory": driver.memory,
+                    "memoryOverhead": driver.memory_overhead,
+                    "serviceAccount": launch.driver_account,
+                    "template": launch.driver_template,
+                },
+                "executor": {
+                    "instances": launch.executors,
+                    "cores": executor.cores,
+                    "coreRequest": executor.core_request,
+                    "memory": executor.memory,
+                    "memoryOverhead": executor.memory_overhead,
+                    "serviceAccount": launch.executor_account,
+                    "template": launch.executor_template,
+                },
+            },
+        }
+
+    def observe(self, body: JsonObject | None) -> SeenApplication:
+        if body is None:
+            return NO_APPLICATION
+        status = body.get("status") or {}
+        state = status.get("applicationState") or {}
+        return SeenApplication(
+            state=STATES.get(str(state.get("state") or ""), SparkState.UNKNOWN),
+            message=str(state.get("errorMessage") or "")[:MESSAGE_CHARACTERS_MAX],
+            driver_pod=str((status.get("driverInfo") or {}).get("podName") or ""),
+            uid=str(body["metadata"]["uid"]),
+            taken=bool(status),
+            deleting="deletionTimestamp" in body["metadata"],
+        )
+
+
+STATES: Final = {
+    "": SparkState.SUBMITTED,
+    "SUBMITTED": SparkState.SUBMITTED,
+    "PENDING_RERUN": SparkState.SUBMITTED,
+    "INVALIDATING": SparkState.SUBMITTED,
+    "RESUMING": SparkState.SUBMITTED,
+    "RUNNING": SparkState.RUNNING,
+    "SUCCEEDING": SparkState.RUNNING,
+    "FAILING": SparkState.RUNNING,
+    "COMPLETED": SparkState.SUCCEEDED,
+    "FAILED": SparkState.FAILED,
+}
+"""Terminal are COMPLETED and FAILED only. Others, such as SUBMISSION_FAILED, SUSPENDED and UNKNOWN, become one of these
+or meet a deadline."""

@@ -1,0 +1,1 @@
+"""Plans for Backfills: range, needs, attempts, the Spark application, phase and status."""

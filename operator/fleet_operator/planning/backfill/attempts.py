@@ -1,0 +1,140 @@
+"""Attempts of a Backfill: the verdict on one that is over, and the pause before the next. Pure.
+
+Spark tries nothing again by itself. An attempt is an application that is made once; the next one goes on behind the
+last slice in the ledger. The driver's own word in the ledger counts most, then its exit code, then the words of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.backfill import Backfill
+from fleet_operator.planning.backfill.readings import DriverEnd, Progress
+from fleet_operator.planning.backfill.spark import MESSAGE_CHARACTERS_MAX, SeenApplication, SparkState
+from fleet_operator.planning.problem import Problem
+
+FAILURES_MAX: Final = 5
+"""Attempts in a row that may fail without any progress."""
+PAUSE_S: Final = 10.0
+PAUSE_MAX_S: Final = 300.0
+
+
+class Verdict(Enum):
+    """The outcome of an attempt."""
+
+    DONE = "all is done"
+    PASS_DONE = "the first of two passes is done"
+    STOPPED = "it stopped as it was asked to"
+    FAILED = "it failed, and another one may succeed"
+    HOPELESS = "it failed, and others would fail alike"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnd:
+    """An attempt that is over, as `lastEnded` in status holds it."""
+
+    attempt: int
+    reason: str
+    message: str
+    failures_in_a_row: int
+    offsets_covered: int
+
+    @property
+    def failed(self) -> bool:
+        return self.failures_in_a_row > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The outcome of an attempt, with the reason."""
+
+    verdict: Verdict
+    problem: Problem
+
+
+def judge(
+    number: int, progress: Progress, application: SeenApplication, driver: DriverEnd | None, given_up: Problem | None
+) -> Judged:
+    """The outcome of the attempt with this number, which is over. `given_up` is why the operator has ended it."""
+    ledger = progress.ledger
+    if ledger is not None and ledger.attempt == number:
+        if ledger.problem is not None:
+            said = ledger.problem
+            verdict = Verdict.HOPELESS if said.final else Verdict.FAILED
+            return Judged(verdict, Problem(said.reason, said.message or "the driver gave no message"))
+        if ledger.ended and progress.done:
+            return Judged(Verdict.DONE, Problem(c.ALL_HANDLED, "every record of the range was handled"))
+        if ledger.ended and progress.pass_done:
+            return Judged(Verdict.PASS_DONE, Problem(c.PASS_DONE, "the live handler has had every record"))
+        if ledger.ended:
+            return Judged(Verdict.STOPPED, Problem(c.STOPPED, "it stopped between two slices, as it was asked to"))
+    if given_up is not None:
+        return Judged(Verdict.FAILED, given_up)
+    return _without_ledger(number, application, driver)
+
+
+def _without_ledger(number: int, application: SeenApplication, driver: DriverEnd | None) -> Judged:
+    """The outcome of an attempt that has left no last word in the ledger."""
+    end = driver or DriverEnd()
+    said = end.message or application.message[:MESSAGE_CHARACTERS_MAX]
+    if end.code == EXIT_SETTINGS:
+        message = said or "the driver ended with exit code 20: settings or handler must be changed"
+        return Judged(Verdict.HOPELESS, Problem(end.reason or c.DRIVER_FAILED, message))
+    if application.state is SparkState.ABSENT:
+        message = f"the Spark application of attempt {number} is gone, and its driver had not finished"
+        return Judged(Verdict.FAILED, Problem(c.APPLICATION_GONE, message))
+    if application.state is SparkState.SUCCEEDED or end.code == EXIT_OK:
+        message = f"the Spark application of attempt {number} has completed, and its driver has not noted an end"
+        return Judged(Verdict.FAILED, Problem(c.ENDED_WITHOUT_LEDGER, message))
+    message = said or f"the Spark application of attempt {number} failed without a message"
+    return Judged(Verdict.FAILED, Problem(end.reason or c.DRIVER_FAILED, message))
+
+
+def end_of(backfill: Backfill, judged: Judged, covered: int) -> AttemptEnd:
+    """The end of the newest attempt, to be noted. Failures count on while nothing was done between them."""
+    last, failures = read_end(backfill.status), 0
+    if judged.verdict in (Verdict.FAILED, Verdict.HOPELESS):
+        in_vain = last is not None and last.failed and covered <= last.offsets_covered
+        failures = last.failures_in_a_row + 1 if last is not None and in_vain else 1
+    return AttemptEnd(
+        attempt=backfill.attempts,
+        reason=judged.problem.reason,
+        message=judged.problem.message,
+        failures_in_a_row=failures,
+        offsets_covered=covered,
+    )
+
+
+def pause_s(end: AttemptEnd) -> float:
+    """Seconds from the end of an attempt to the next one."""
+    return min(PAUSE_S * 2.0 ** (min(end.failures_in_a_row, 10) - 1), PAUSE_MAX_S) if end.failed else 0.0
+
+
+def read_end(status: Mapping[str, Any]) -> AttemptEnd | None:
+    """The last attempt that has ended; None before the first end."""
+    found = status.get("lastEnded")
+    if not isinstance(found, Mapping):
+        return None
+    return AttemptEnd(
+        attempt=int(found.get("attempt") or 0),
+        reason=str(found.get("reason") or ""),
+        message=str(found.get("message") or ""),
+        failures_in_a_row=int(found.get("failuresInARow") or 0),
+        offsets_covered=int(found.get("offsetsCovered") or 0),
+    )
+
+
+def end_status(end: AttemptEnd) -> dict[str, Any]:
+    """The field `lastEnded` of a status."""
+    return {
+        "attempt": end.attempt,
+        "reason": end.reason[: c.REASON_CHARACTERS_MAX] or c.UNNAMED,
+        "message": c.shorten(end.message),
+        "failuresInARow": end.failures_in_a_row,
+        "offsetsCovered": end.offsets_covered,
+    }

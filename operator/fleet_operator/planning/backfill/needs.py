@@ -1,0 +1,183 @@
+"""Obstacles to starting an attempt of a Backfill, and reasons why there can never be one. Pure.
+
+Ordered chains: the first entry that applies is what people should fix first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fleet_consumer.contract import naming
+from fleet_consumer.contract.patterns import PatternRefused, compile_pattern
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.backfill import SPARK_CONF, Backfill
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.api.v1alpha1.model import PAUSED_ANNOTATION
+from fleet_operator.planning.backfill.ranges import find_range_refusal
+from fleet_operator.planning.claims import Claim
+from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS, changed_id_message, cluster_id_changed
+from fleet_operator.planning.fleet.restricted import find_template_problem
+from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.topic_pattern import usable_pattern
+
+UNSUPPORTED_LOGIN: Final = "OAUTHBEARER"
+"""The SASL mechanism for which Spark's Kafka source needs classes that its image lacks."""
+BROKERS: Final = "__"
+ANOTHER: Final = "create another Backfill"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """A Backfill's group and cluster. `cluster` is None only without a group; `older` is an older claim on the Kafka
+    group."""
+
+    group: ConsumerGroup | None = None
+    cluster: KafkaCluster | Problem | None = None
+    seen: ClusterObservation | None = None
+    older: Claim | None = None
+
+
+def find_refusal(backfill: Backfill, group: ConsumerGroup | None) -> Problem | None:
+    """The reason why an immutable spec can never be carried out, where the CRD cannot refuse it."""
+    problem = _filter_refusal(backfill) or find_range_refusal(backfill) or _conf_refusal(backfill)
+    if problem is not None or group is None:
+        return problem
+    topic = source_topic(backfill, group)
+    return topic if isinstance(topic, Problem) else _sink_refusal(backfill, group, topic)
+
+
+def find_handler_refusal(backfill: Backfill, worker: Mapping[str, Any]) -> Problem | None:
+    """The reason why a group's handler can never be run on Spark; `worker` is its worker.json."""
+    name, python = backfill.spec.group_ref.name, worker["handler"].get("python")
+    if python is None:
+        message = (
+            f"ConsumerGroup {name!r} has an HTTP handler, and a Backfill calls Python handlers only: give the group "
+            f"one (spec.handler.python) and {ANOTHER}"
+        )
+        return Problem(c.HANDLER_UNSUPPORTED, message)
+    if python.get("path") is None and backfill.spec.spark.image is None:
+        message = (
+            f"handler {python['callable']!r} of ConsumerGroup {name!r} is in the workers' image: build an image FROM "
+            f"Consumer Fleet's Spark image that has it too, and {ANOTHER} with it in spec.spark.image"
+        )
+        return Problem(c.SPARK_IMAGE_REQUIRED, message)
+    return None
+
+
+def source_topic(backfill: Backfill, group: ConsumerGroup) -> str | Problem:
+    """The topic to read."""
+    if backfill.topic is not None:
+        return backfill.topic
+    if len(group.source_topics) == 1:
+        return group.source_topics[0]
+    seen = "a pattern of topics" if group.spec.topic_pattern is not None else f"{len(group.source_topics)} topics"
+    message = f"ConsumerGroup {group.metadata.name!r} has {seen}: {ANOTHER} with one in spec.source.topic"
+    return Problem(c.SOURCE_TOPIC_REQUIRED, message)
+
+
+def other_topics(backfill: Backfill, group: ConsumerGroup) -> tuple[str, ...]:
+    """The topics that a run writes to, which must exist; a dry run writes nothing."""
+    if backfill.spec.dry_run:
+        return ()
+    sink = backfill.spec.sink.topic
+    failed = (naming.failed_topic(group.group_id),) if backfill.spec.on_error == "FailedTopic" else ()
+    return (*((sink.name,) if sink is not None else ()), *failed)
+
+
+def missing_topic(backfill: Backfill, group: ConsumerGroup, unknown: Iterable[str]) -> Problem | None:
+    """The problem with the topics to write to; `unknown` are those that the brokers do not know."""
+    for topic in unknown:
+        if topic == naming.failed_topic(group.group_id):
+            message = (
+                f"topic {topic!r}, for failed records, does not exist: see the condition TopicsReady of ConsumerGroup "
+                f"{group.metadata.name!r}"
+            )
+            return Problem(c.FAILED_TOPIC_NOT_FOUND, message)
+        return Problem(c.SINK_TOPIC_NOT_FOUND, f"topic {topic!r} of spec.sink.topic does not exist: create it")
+    return None
+
+
+def find_obstacle(backfill: Backfill, around: Surroundings) -> Problem | None:
+    """The first reason why no attempt can be started now, or None."""
+    name, namespace, group = backfill.spec.group_ref.name, backfill.metadata.namespace, around.group
+    if group is None:
+        return Problem(c.GROUP_NOT_FOUND, f"ConsumerGroup {name!r} is not in namespace {namespace!r}: create it there")
+    if group.paused:
+        message = (
+            f"ConsumerGroup {name!r} has the annotation {PAUSED_ANNOTATION}, so the operator starts nothing for it: "
+            "remove the annotation"
+        )
+        return Problem(c.PAUSED_BY_ANNOTATION, message)
+    cluster, seen = around.cluster, around.seen
+    assert cluster is not None, "a ConsumerGroup names a KafkaCluster"
+    if isinstance(cluster, Problem):
+        return cluster
+    if around.older is not None:
+        message = (
+            f"Kafka group {around.older.group_id!r} belongs to the older ConsumerGroup "
+            f"{around.older.namespace}/{around.older.name}: create the Backfill there"
+        )
+        return Problem(c.GROUP_ID_TAKEN, message)
+    if cluster_id_changed(cluster, seen):
+        return Problem(c.CLUSTER_ID_CHANGED, changed_id_message(cluster, seen))
+    return _cluster_obstacle(cluster, seen) or find_template_problem(group.spec.template)
+
+
+def _cluster_obstacle(cluster: KafkaCluster, seen: ClusterObservation | None) -> Problem | None:
+    name = cluster.metadata.name
+    if cluster.spec.sasl is not None and cluster.spec.sasl.mechanism == UNSUPPORTED_LOGIN:
+        message = (
+            f"KafkaCluster {name!r} logs in with {UNSUPPORTED_LOGIN}, which a Backfill's driver cannot: use a "
+            "KafkaCluster with another mechanism or with client certificates"
+        )
+        return Problem(c.LOGIN_UNSUPPORTED, message)
+    if seen is None or not seen.current:
+        return Problem(c.NOT_YET_OBSERVED, f"KafkaCluster {name!r} has not been observed as it is now: wait")
+    if seen.reason in SECRET_PROBLEMS or not seen.reachable:
+        return Problem(seen.reason or c.BROKER_UNREACHABLE, seen.message)
+    if not (seen.identified and seen.cluster_id):
+        message = f"the cluster id of KafkaCluster {name!r} has not been seen with its present connection: wait"
+        return Problem(c.NOT_YET_OBSERVED, message)
+    return None
+
+
+def _filter_refusal(backfill: Backfill) -> Problem | None:
+    chosen = backfill.spec.filter
+    try:
+        if chosen is not None and chosen.key_regex is not None:
+            compile_pattern(chosen.key_regex)
+    except PatternRefused as refused:
+        return Problem(c.FILTER_REFUSED, f"spec.filter.keyRegex: {refused}; {ANOTHER}")
+    return None
+
+
+def _conf_refusal(backfill: Backfill) -> Problem | None:
+    """The CRD refuses it too; the cluster may have an older one."""
+    for name in backfill.spec.spark.spark_conf:
+        if re.search(SPARK_CONF, name) is None:
+            return Problem(c.SPARK_CONF_REFUSED, f"spec.spark.sparkConf must not set {name}: {ANOTHER} without it")
+    return None
+
+
+def _sink_refusal(backfill: Backfill, group: ConsumerGroup, source: str) -> Problem | None:
+    sink = backfill.spec.sink.topic
+    if sink is None:
+        return None
+    if naming.is_managed_topic(sink.name) or sink.name.startswith(BROKERS):
+        seen = "is managed by Consumer Fleet or by the brokers"
+    elif sink.name == source or sink.name in group.source_topics or _matches(group, sink.name):
+        seen = f"is read by ConsumerGroup {group.metadata.name!r}, which would handle the records as new ones"
+    else:
+        return None
+    message = f"spec.sink.topic.name: {sink.name!r} {seen}: {ANOTHER} with a topic of its own"
+    return Problem(c.SINK_TOPIC_REFUSED, message)
+
+
+def _matches(group: ConsumerGroup, topic: str) -> bool:
+    pattern = usable_pattern(group)
+    return pattern is not None and naming.pattern_matches(pattern, topic)

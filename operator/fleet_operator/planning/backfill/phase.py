@@ -1,0 +1,282 @@
+"""Next step of a Backfill: its phase, and the one thing to do. Pure.
+
+Everything is judged from what is there: status, ledger, application, pods. A status is written before anything rests on
+it, so it does not matter between which two calls an operator was killed:
+
+1. The range is written to status; only then is an attempt numbered.
+2. An attempt gets its number in status; only then is its application created. One that is gone without having been seen
+   was never created, or it ended unseen and no pod of it is left: it is created under the same number.
+3. The end of an attempt is written to status (`lastEnded`); only then is its application deleted, where that is due,
+   and only then is the next one numbered.
+
+Two drivers must never work at the same time, so an application is created only when no pod of an earlier one is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.backfill import FINAL_PHASES, Backfill, Phase
+from fleet_operator.planning.backfill.attempts import FAILURES_MAX, AttemptEnd, Verdict, end_of, judge, read_end
+from fleet_operator.planning.backfill.deadlines import NEVER_WATCHED, Watched, late_start, stalled
+from fleet_operator.planning.backfill.ranges import Refused, Resolution, ResolvedRange, Unresolved
+from fleet_operator.planning.backfill.readings import DriverEnd, Progress
+from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.run import Act
+
+HALTING: Final = frozenset({c.CLUSTER_ID_CHANGED})
+"""Obstacles that stop a run which is under way. The others only keep an attempt from being started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillFacts:
+    """A Backfill and what it depends on.
+
+    - `obstacle`: why no attempt could be started now; `refusal`: why there can never be one; `group_gone`: the
+      ConsumerGroup is being deleted or is no more.
+    - `resolved`: the range in status; `resolution`: the newest answer of the brokers, before that.
+    - `progress`: that of the ledger, or the problem with it; None before there is a range.
+    - `application`: that of the newest attempt; `known`: it was seen, and status says so. `driver`: its driver's end.
+    - `waiting`: what the driver's pod waits for; `pods_left`: pods of any attempt that have not ended.
+    - `watched`: how long the attempt has been as it is; `rested`: the pause after a failed attempt is over.
+    - `lost`: what a further attempt needs of the first one, and is gone.
+    - `spark`, `handler`: the problems with either; `spark_asked`, `handler_read`: there are none.
+    """
+
+    backfill: Backfill
+    obstacle: Problem | None = None
+    refusal: Problem | None = None
+    group_gone: bool = False
+    resolved: ResolvedRange | None = None
+    resolution: Resolution | None = None
+    progress: Progress | Problem | None = None
+    application: SeenApplication = NO_APPLICATION
+    known: bool = False
+    driver: DriverEnd | None = None
+    waiting: Problem | None = None
+    pods_left: tuple[str, ...] = ()
+    watched: Watched = NEVER_WATCHED
+    rested: bool = True
+    lost: Problem | None = None
+    spark: Problem | None = None
+    spark_asked: bool = False
+    handler: Problem | None = None
+    handler_read: bool = False
+
+    @property
+    def started(self) -> bool:
+        """True if an attempt was ever numbered."""
+        return self.backfill.attempts > 0
+
+    @property
+    def halted(self) -> Problem | None:
+        """The obstacle because of which no run may be under way, whatever the spec says."""
+        return self.obstacle if self.obstacle is not None and self.obstacle.reason in HALTING else None
+
+    @property
+    def stop(self) -> bool:
+        """True if a driver must stop after its slice."""
+        return self.backfill.spec.suspend or self.halted is not None
+
+    @property
+    def last_end(self) -> AttemptEnd | None:
+        """The end of the newest attempt; None while it goes on."""
+        end = read_end(self.backfill.status)
+        return end if end is not None and end.attempt == self.backfill.attempts else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillDecision:
+    """The phase, why, in a sentence, and what to do.
+
+    `resolved` is a range to write to status, `attempt` the number of the next attempt, `ended` the end of the newest.
+    """
+
+    phase: Phase
+    reason: str
+    message: str
+    act: Act = Act.NOTHING
+    resolved: ResolvedRange | None = None
+    attempt: int | None = None
+    ended: AttemptEnd | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.phase in FINAL_PHASES
+
+
+def decide(facts: BackfillFacts) -> BackfillDecision:
+    """The next step of a Backfill that has not ended. The first rule that applies wins."""
+    name = facts.backfill.spec.group_ref.name
+    if facts.refusal is not None and not facts.started:
+        return _is("Failed", facts.refusal)
+    if facts.group_gone and facts.started:
+        message = f"ConsumerGroup {name!r} was deleted; what was handled so far stays handled"
+        return BackfillDecision(phase="Cancelled", reason=c.GROUP_DELETED, message=message)
+    if not facts.started:
+        return _before(facts)
+    if facts.resolved is None:
+        message = "status.resolvedRange cannot be read any more: create another Backfill"
+        return BackfillDecision(phase="Failed", reason=c.RANGE_LOST, message=message)
+    if isinstance(facts.progress, Problem):
+        return _is("Failed", facts.progress)
+    assert facts.progress is not None, "a ledger is read once there is a range"
+    if facts.last_end is not None:
+        return _between(facts, facts.last_end)
+    return _attempt(facts, facts.progress)
+
+
+def _before(facts: BackfillFacts) -> BackfillDecision:
+    """No attempt has a number yet."""
+    spec, found = facts.backfill.spec, facts.resolved or facts.resolution
+    if spec.suspend:
+        return _paused()
+    if facts.obstacle is not None:
+        return _is("Pending", facts.obstacle)
+    if isinstance(found, Refused):
+        return _is("Failed", found.problem)
+    if isinstance(found, Unresolved):
+        # A topic to write to can be created; what concerns the source is a matter of time.
+        missing = found.problem.reason in (c.SINK_TOPIC_NOT_FOUND, c.FAILED_TOPIC_NOT_FOUND)
+        return _is("Pending" if missing else "Resolving", found.problem)
+    if found is None:
+        message = "the brokers are being asked for the offsets of the range"
+        return BackfillDecision(phase="Resolving", reason=c.RESOLVING, message=message)
+    if facts.resolved is None:
+        message = f"the range has {found.offsets} offsets in {len(found.ranges)} partitions"
+        return BackfillDecision(phase="Resolving", reason=c.RESOLVED, message=message, resolved=found)
+    if not found.offsets:
+        message = "the range has no offsets, so there was nothing to do"
+        return BackfillDecision(phase="Succeeded", reason=c.RANGE_EMPTY, message=message)
+    if spec.dry_run:
+        message = f"the range has {found.offsets} offsets in {len(found.ranges)} partitions; none was read (dry run)"
+        return BackfillDecision(phase="Succeeded", reason=c.ALL_COUNTED, message=message)
+    return _number(facts)
+
+
+def _number(facts: BackfillFacts) -> BackfillDecision:
+    number = facts.backfill.attempts + 1
+    message = f"attempt {number} is being started"
+    return BackfillDecision(phase="Running", reason=c.STARTING, message=message, attempt=number)
+
+
+def _between(facts: BackfillFacts, end: AttemptEnd) -> BackfillDecision:
+    """The newest attempt is over, and another one is needed."""
+    if not facts.application.state.over and not facts.application.deleting:
+        message = f"attempt {end.attempt} was ended: {end.message}"
+        return BackfillDecision(phase="Running", reason=end.reason, message=message, act=Act.DELETE)
+    if facts.backfill.spec.suspend:
+        return _paused()
+    if facts.halted is not None:
+        return _is("Paused", facts.halted)
+    if facts.obstacle is not None:
+        return _is("Pending", facts.obstacle)
+    if not facts.rested:
+        message = f"attempt {end.attempt} failed, and another one follows: {end.reason}: {end.message}"
+        return BackfillDecision(phase="Running", reason=c.WAITING_TO_RETRY, message=message)
+    return _waits_for_pods(facts) or _number(facts)
+
+
+def _waits_for_pods(facts: BackfillFacts) -> BackfillDecision | None:
+    if facts.pods_left:
+        message = f"waiting for pod {facts.pods_left[0]} of the last attempt to end"
+    elif not facts.application.state.over:
+        message = "waiting for the last Spark application to be deleted"
+    else:
+        return None
+    return BackfillDecision(phase="Running", reason=c.WAITING_FOR_LAST_RUN, message=message)
+
+
+def _attempt(facts: BackfillFacts, progress: Progress) -> BackfillDecision:
+    """The newest attempt has no end on record."""
+    application, number = facts.application, facts.backfill.attempts
+    mine = progress.ledger is not None and progress.ledger.attempt == number
+    if application.state is SparkState.ABSENT and not facts.known and not mine:
+        return _start(facts)
+    if application.state.over:
+        return _over(facts, progress, None)
+    late = late_start(facts.backfill, application, facts.watched, facts.waiting)
+    if late is not None:
+        return _is("Failed", late)
+    given_up = stalled(facts.backfill, application, facts.watched, facts.waiting)
+    if given_up is not None:
+        return _over(facts, progress, given_up)
+    return _running(facts, progress)
+
+
+def _start(facts: BackfillFacts) -> BackfillDecision:
+    """An application is wanted and there is none."""
+    if facts.backfill.spec.suspend:
+        return _paused()
+    if facts.halted is not None:
+        return _is("Paused", facts.halted)
+    if facts.obstacle is not None:
+        return _is("Pending", facts.obstacle)
+    if facts.lost is not None:
+        return _is("Failed", facts.lost)
+    waits = _waits_for_pods(facts)
+    if waits is not None:
+        return waits
+    message = f"attempt {facts.backfill.attempts} is being started"
+    return BackfillDecision(phase="Running", reason=c.STARTING, message=message, act=Act.CREATE)
+
+
+def _over(facts: BackfillFacts, progress: Progress, given_up: Problem | None) -> BackfillDecision:
+    """The attempt has ended, or it is given up."""
+    number = facts.backfill.attempts
+    judged = judge(number, progress, facts.application, facts.driver, given_up)
+    end = end_of(facts.backfill, judged, progress.covered)
+    problem = judged.problem
+    if judged.verdict is Verdict.DONE:
+        counts = progress.ledger.counts if progress.ledger is not None else None
+        failed = f"; {counts.failed} of them failed" if counts is not None and counts.failed else ""
+        return BackfillDecision(
+            phase="Succeeded", reason=problem.reason, message=f"{problem.message}{failed}", ended=end
+        )
+    if judged.verdict is Verdict.HOPELESS:
+        message = f"{problem.message}: correct the cause and create another Backfill for the rest of the range"
+        return BackfillDecision(phase="Failed", reason=problem.reason, message=message, ended=end)
+    if end.failures_in_a_row >= FAILURES_MAX:
+        message = (
+            f"attempt {number} failed, the {end.failures_in_a_row}th in a row without progress: {problem.message}: "
+            "correct the cause and create another Backfill for the rest of the range"
+        )
+        return BackfillDecision(phase="Failed", reason=problem.reason, message=message, ended=end)
+    if judged.verdict is Verdict.STOPPED and facts.stop:
+        paused = _paused() if facts.halted is None else _is("Paused", facts.halted)
+        return BackfillDecision(phase="Paused", reason=paused.reason, message=paused.message, ended=end)
+    if judged.verdict is Verdict.FAILED:
+        message = f"attempt {number} failed, and another one follows: {problem.reason}: {problem.message}"
+        return BackfillDecision(phase="Running", reason=c.WAITING_TO_RETRY, message=message, ended=end)
+    return BackfillDecision(phase="Running", reason=problem.reason, message=problem.message, ended=end)
+
+
+def _running(facts: BackfillFacts, progress: Progress) -> BackfillDecision:
+    """A driver is at work, or on its way."""
+    if facts.stop:
+        why = "spec.suspend is true" if facts.halted is None else facts.halted.message
+        message = f"the driver stops after the slice that it has in hand: {why}"
+        return BackfillDecision(phase="Running", reason=c.STOPPING, message=message)
+    ledger = progress.ledger
+    silent = ledger is None or ledger.attempt != facts.backfill.attempts
+    if facts.waiting is not None and silent:
+        message = f"{facts.waiting.reason}: {facts.waiting.message}"
+        return BackfillDecision(phase="Running", reason=c.POD_NOT_RUNNING, message=message)
+    if facts.application.state is not SparkState.RUNNING:
+        message = f"attempt {facts.backfill.attempts} is being started"
+        return BackfillDecision(phase="Running", reason=c.STARTING, message=message)
+    if ledger is not None and ledger.throttled_by and ledger.throttle_message:
+        message = f"held back ({ledger.throttled_by}): {ledger.throttle_message}"
+        return BackfillDecision(phase="Running", reason=c.RUNNING, message=message)
+    return BackfillDecision(phase="Running", reason=c.RUNNING, message="records are being handled")
+
+
+def _paused() -> BackfillDecision:
+    return BackfillDecision(phase="Paused", reason=c.SUSPENDED, message="spec.suspend is true")
+
+
+def _is(phase: Phase, problem: Problem) -> BackfillDecision:
+    return BackfillDecision(phase=phase, reason=problem.reason, message=problem.message)

@@ -1,0 +1,246 @@
+"""Range of a Backfill: the question to the brokers, and the offsets that follow from their answer. Pure.
+
+It is resolved once. Times, and the end of a topic, mean something else a moment later; offsets do not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.backfill import Backfill, OffsetsRange
+from fleet_operator.planning import times
+from fleet_operator.planning.problem import Problem
+
+PARTITIONS_MAX: Final = 5000
+"""Most partitions of a range: status holds the offsets of all of them."""
+SHOWN_MAX: Final = 5
+"""Partitions that a message names."""
+BOUNDS: Final = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})")
+
+Ranges = Mapping[int, tuple[int, int]]
+"""The first offset and the end (exclusive) by partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeQuestion:
+    """A question to the brokers about `topic`; `others` are topics that must exist.
+
+    `from_ms` and `to_ms` are None for a range in offsets. With `read_committed`, ends leave out open transactions.
+    """
+
+    topic: str
+    read_committed: bool
+    from_ms: int | None = None
+    to_ms: int | None = None
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReading:
+    """The brokers' answer, by partition; what could not be read is absent.
+
+    `partitions` is None for a topic that the asked broker does not know. `first` and `end` are the first offsets at or
+    after the times of the question, None where all records are older. `unknown` are those of `others` that are not
+    there.
+    """
+
+    partitions: int | None
+    starts: Mapping[int, int] = field(default_factory=dict)
+    ends: Mapping[int, int] = field(default_factory=dict)
+    first: Mapping[int, int | None] = field(default_factory=dict)
+    end: Mapping[int, int | None] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedRange:
+    """A range in offsets, without empty partitions; `note` is what was noticed. Times are those of the records."""
+
+    topic: str
+    ranges: Ranges
+    from_ms: int | None = None
+    to_ms: int | None = None
+    note: str = ""
+
+    @property
+    def offsets(self) -> int:
+        """All offsets of the range."""
+        return sum(end - first for first, end in self.ranges.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A range that can never be resolved as it is written."""
+
+    problem: Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A range that may be resolved later."""
+
+    problem: Problem
+
+
+Resolution = ResolvedRange | Refused | Unresolved
+
+
+def find_range_refusal(backfill: Backfill) -> Problem | None:
+    """A time of the spec that is none; the CRD refuses those that it recognizes."""
+    time = backfill.spec.range.time
+    for name, text in (("from", time.from_), ("to", time.to)) if time is not None else ():
+        if times.from_text(text) is None:
+            message = f"spec.range.time.{name}: {text!r} is not a time (RFC 3339); create another Backfill"
+            return Problem(c.RANGE_REFUSED, message)
+    return None
+
+
+def ask_range(
+    backfill: Backfill, topic: str, *, read_committed: bool, others: Iterable[str], now: float
+) -> RangeQuestion:
+    """The question for a spec without a refusal; the last seconds end at `now`."""
+    wanted, from_s, to_s = backfill.spec.range, None, None
+    if wanted.time is not None:
+        from_s, to_s = times.from_text(wanted.time.from_), times.from_text(wanted.time.to)
+    elif wanted.last is not None:
+        from_s, to_s = int(now) - wanted.last.seconds, int(now)
+    return RangeQuestion(
+        topic=topic,
+        read_committed=read_committed,
+        from_ms=_milliseconds(from_s),
+        to_ms=_milliseconds(to_s),
+        others=tuple(others),
+    )
+
+
+def resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading) -> Resolution:
+    """The offsets of a range, from what the brokers have."""
+    topic = question.topic
+    if read.partitions is None:
+        message = f"topic {topic!r} is not on the Kafka cluster: create another Backfill with a topic that is"
+        return Refused(Problem(c.SOURCE_TOPIC_NOT_FOUND, message))
+    chosen = _partitions(backfill, read.partitions)
+    strange = sorted(partition for partition in chosen if partition >= read.partitions)
+    if strange:
+        message = f"topic {topic!r} has {read.partitions} partitions, from 0 on: there is no partition {_few(strange)}"
+        return Refused(Problem(c.PARTITION_NOT_FOUND, message))
+    if len(chosen) > PARTITIONS_MAX:
+        message = (
+            f"the range has {len(chosen)} partitions of topic {topic!r}, and a Backfill takes {PARTITIONS_MAX} at "
+            "most: create several with other spec.source.partitions"
+        )
+        return Refused(Problem(c.RANGE_TOO_LARGE, message))
+    asked = (read.starts, read.ends, *((read.first, read.end) if question.from_ms is not None else ()))
+    silent = sorted(partition for partition in chosen if any(partition not in answer for answer in asked))
+    if silent:
+        message = f"offsets of topic {topic!r} cannot be read in partition {_few(silent)}: its leader does not answer"
+        return Unresolved(Problem(c.PARTITIONS_UNKNOWN, message))
+    return _resolve(backfill, question, read, chosen)
+
+
+def _resolve(
+    backfill: Backfill, question: RangeQuestion, read: TopicReading, chosen: tuple[int, ...]
+) -> ResolvedRange | Refused:
+    wanted, topic = backfill.spec.range, question.topic
+    found: dict[int, tuple[int, int]] = {}
+    expired: list[int] = []
+    for partition in chosen:
+        start, end = read.starts[partition], read.ends[partition]
+        if wanted.offsets is not None:
+            problem = _beyond(wanted.offsets, topic, partition, end)
+            if problem is not None:
+                return Refused(problem)
+            first, last = (side[str(partition)] for side in (wanted.offsets.from_, wanted.offsets.to))
+            gone = first < min(start, last)
+        else:
+            at_from, at_to = read.first[partition], read.end[partition]
+            first, last = (end if offset is None else offset for offset in (at_from, at_to))
+            # The oldest record that is left is young enough, or none is left: those that are gone may have been, too.
+            gone = start > 0 and (at_from == start or start >= end)
+        if gone:
+            expired.append(partition)
+        first = min(max(first, start), end)
+        last = min(max(last, first), end)
+        if last > first:
+            found[partition] = (first, last)
+    note = ""
+    if expired:
+        note = (
+            f"retention has deleted the oldest records of topic {topic!r}; of partition {_few(expired)} some of the "
+            "range are gone, or may be"
+        )
+        if wanted.expired == "Fail":
+            remedy = (
+                "create another Backfill with a later range, or with spec.range.expired: Ignore to take what is there"
+            )
+            return Refused(Problem(c.RANGE_EXPIRED, f"{note}: {remedy}"))
+    return ResolvedRange(topic=topic, ranges=found, from_ms=question.from_ms, to_ms=question.to_ms, note=note)
+
+
+def _partitions(backfill: Backfill, count: int) -> tuple[int, ...]:
+    wanted = backfill.spec.range.offsets
+    if wanted is not None:
+        return tuple(sorted(map(int, wanted.from_)))
+    chosen = backfill.partitions
+    return tuple(sorted(chosen)) if chosen is not None else tuple(range(count))
+
+
+def _beyond(wanted: OffsetsRange, topic: str, partition: int, end: int) -> Problem | None:
+    for name, side in (("from", wanted.from_), ("to", wanted.to)):
+        if side[str(partition)] > end:
+            message = (
+                f"spec.range.offsets.{name} is {side[str(partition)]} in partition {partition} of topic {topic!r}, "
+                f"which ends at {end}: create another Backfill that ends there, or wait for the records"
+            )
+            return Problem(c.OFFSETS_BEYOND_END, message)
+    return None
+
+
+def range_status(resolved: ResolvedRange) -> dict[str, Any]:
+    """The fields of a status that hold a range."""
+    status: dict[str, Any] = {
+        "topic": resolved.topic,
+        "resolvedRange": {str(partition): f"{first}-{end}" for partition, (first, end) in resolved.ranges.items()},
+    }
+    if resolved.from_ms is not None and resolved.to_ms is not None:
+        # A status has whole seconds: the times themselves are in the spec, or `last` was resolved to whole ones.
+        bounds = (resolved.from_ms, resolved.to_ms)
+        status["resolvedTime"] = dict(zip(("from", "to"), (times.to_text(at / 1000) for at in bounds), strict=True))
+    return status
+
+
+def read_range(backfill: Backfill) -> ResolvedRange | None:
+    """The range in a Backfill's status; None before it was resolved, and where it cannot be read."""
+    status = backfill.status
+    topic, found = status.get("topic"), status.get("resolvedRange")
+    if not isinstance(topic, str) or not isinstance(found, Mapping):
+        return None
+    ranges = {}
+    for partition, text in found.items():
+        match = BOUNDS.fullmatch(str(text))
+        if match is None or not str(partition).isdigit():
+            return None
+        ranges[int(partition)] = (int(match[1]), int(match[2]))
+    bounds = status.get("resolvedTime") or {}
+    time = backfill.spec.range.time
+    from_text, to_text = (time.from_, time.to) if time is not None else (bounds.get("from"), bounds.get("to"))
+    return ResolvedRange(
+        topic=topic,
+        ranges=dict(sorted(ranges.items())),
+        from_ms=_milliseconds(times.from_text(from_text)),
+        to_ms=_milliseconds(times.from_text(to_text)),
+    )
+
+
+def _milliseconds(at: float | None) -> int | None:
+    """Epoch milliseconds of whole seconds or of a time of the spec; Kafka's negative times are words."""
+    return None if at is None else max(round(at * 1000), 0)
+
+
+def _few(partitions: list[int]) -> str:
+    shown = ", ".join(map(str, partitions[:SHOWN_MAX]))
+    return shown if len(partitions) <= SHOWN_MAX else f"{shown} and {len(partitions) - SHOWN_MAX} more"

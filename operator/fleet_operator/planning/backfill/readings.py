@@ -1,0 +1,170 @@
+"""A Backfill's ledger, application and pods (plain dicts, as the API server gives them), read into facts. Pure.
+
+People can edit all of them. A ledger that cannot be read, or that says less than it said before, is a problem: it is
+never taken for a beginning, nor for an end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fleet_consumer.contract import naming
+from fleet_consumer.contract.backfill_ledger import LEDGER_KEY, Ledger, parse_ledger
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.backfill import Backfill
+from fleet_operator.planning.backfill.ranges import ResolvedRange
+from fleet_operator.planning.backfill.spark import DRIVER_CONTAINER, MESSAGE_CHARACTERS_MAX
+from fleet_operator.planning.foreign_json import read_last_object
+from fleet_operator.planning.labels import BACKFILL_LABEL
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.run import read_waiting
+
+BOTH: Final = ("Both",)
+APART: Final = ("Live", "Candidate")
+"""Passes of a comparison whose handlers are in two images."""
+EXIT_CODE: Final = re.compile(r"ExitCode: (\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A ledger that can be read, beside the range. `covered` counts all passes, and so does `total`.
+
+    `ledger` is None before a driver has written it.
+    """
+
+    ledger: Ledger | None
+    passes: tuple[str, ...]
+    covered: int
+    total: int
+
+    @property
+    def pass_done(self) -> bool:
+        """True if the ledger says that its pass is at its end."""
+        ledger = self.ledger
+        return ledger is not None and ledger.ended and ledger.problem is None and not ledger.offsets_left
+
+    @property
+    def next_pass(self) -> str:
+        """The pass of the next attempt."""
+        if self.ledger is None:
+            return self.passes[0]
+        place = self.passes.index(self.ledger.handlers)
+        return self.passes[min(place + self.pass_done, len(self.passes) - 1)]
+
+    @property
+    def done(self) -> bool:
+        """True if the last pass is at its end."""
+        return self.pass_done and self.ledger is not None and self.ledger.handlers == self.passes[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverEnd:
+    """The end of a driver; `code` is None where nobody knows it. `reason` and `message` are its own words."""
+
+    code: int | None = None
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkPod:
+    """A pod of a Backfill's application; `waiting` is why it does not run yet, `end` the end of its driver."""
+
+    name: str
+    ended: bool
+    waiting: Problem | None = None
+    end: DriverEnd | None = None
+
+
+def passes_of(backfill: Backfill, default_image: str) -> tuple[str, ...]:
+    """The passes over the range: two if the handlers of a comparison are in two images."""
+    compare = backfill.spec.compare
+    other = compare.image if compare is not None else None
+    return APART if other is not None and other != (backfill.spec.spark.image or default_image) else BOTH
+
+
+def read_ledger(
+    backfill: Backfill, resolved: ResolvedRange, passes: tuple[str, ...], body: Mapping[str, Any] | None
+) -> Progress | Problem:
+    """The progress that a ledger's ConfigMap shows; `body` is None if there is none."""
+    name, total = naming.backfill_ledger(backfill.metadata.name), resolved.offsets * len(passes)
+    covered_before = backfill.status.get("offsetsCovered") or 0
+    text = ((body or {}).get("data") or {}).get(LEDGER_KEY)
+    began = bool(backfill.status.get("applicationUid")) or backfill.attempts > 1
+    if text is None:
+        if (body is None and began) or "slices" in backfill.status:
+            return _unreadable(name, "is gone" if body is None else f"has no {LEDGER_KEY} any more")
+        return Progress(ledger=None, passes=passes, covered=0, total=total)
+    try:
+        ledger = parse_ledger(text)
+    except SettingsInvalid as error:
+        return _unreadable(name, f"cannot be read: {error}")
+    if ledger.handlers not in passes:
+        return _unreadable(name, f"is of the handlers {ledger.handlers!r}, and not of {' or '.join(passes)}")
+    strange = _outside(ledger, resolved)
+    if strange is not None:
+        return _unreadable(name, f"has offsets of partition {strange} that are not in the range")
+    covered = passes.index(ledger.handlers) * resolved.offsets + resolved.offsets - ledger.offsets_left
+    if covered < covered_before:
+        return _unreadable(name, f"shows {covered} offsets as done, and before it were {covered_before}")
+    return Progress(ledger=ledger, passes=passes, covered=covered, total=total)
+
+
+def _unreadable(name: str, seen: str) -> Problem:
+    message = (
+        f"ConfigMap {name!r}, in which the driver notes how far it is, {seen}: nobody knows what is left to do; create "
+        "another Backfill for the rest of the range"
+    )
+    return Problem(c.LEDGER_UNREADABLE, message)
+
+
+def _outside(ledger: Ledger, resolved: ResolvedRange) -> int | None:
+    """A partition of which the ledger has offsets that are not in the range."""
+    for partition, ranges in ledger.remaining.items():
+        first, end = resolved.ranges.get(partition, (0, 0))
+        if any(low < first or high > end for low, high in ranges):
+            return partition
+    return None
+
+
+def backfill_of(child: Mapping[str, Any]) -> str | None:
+    """The name of the Backfill that a pod or an application was made for; None for one of something else."""
+    name: str | None = (child["metadata"].get("labels") or {}).get(BACKFILL_LABEL)
+    return name
+
+
+def read_pods(pods: Iterable[Mapping[str, Any]]) -> tuple[SparkPod, ...]:
+    """Pods of all attempts."""
+    return tuple(map(_read_pod, pods))
+
+
+def _read_pod(pod: Mapping[str, Any]) -> SparkPod:
+    status, name = pod.get("status") or {}, pod["metadata"]["name"]
+    if status.get("phase") not in ("Succeeded", "Failed"):
+        return SparkPod(name=name, ended=False, waiting=read_waiting(status))
+    for container in status.get("containerStatuses") or ():
+        terminated = (container.get("state") or {}).get("terminated")
+        if container.get("name") == DRIVER_CONTAINER and terminated is not None:
+            return SparkPod(name=name, ended=True, end=_read_end(terminated))
+    return SparkPod(name=name, ended=True)
+
+
+def _read_end(terminated: Mapping[str, Any]) -> DriverEnd:
+    code = terminated.get("exitCode")
+    text = str(terminated.get("message") or "")
+    said = read_last_object(text) or {}
+    return DriverEnd(
+        code=code if isinstance(code, int) else None,
+        reason=str(said.get("reason") or "")[: c.REASON_CHARACTERS_MAX],
+        message=str(said.get("message") or text[-MESSAGE_CHARACTERS_MAX:]).strip(),
+    )
+
+
+def end_by_message(message: str) -> DriverEnd | None:
+    """The end of a driver whose pod is gone, from the words of the application's status."""
+    found = EXIT_CODE.search(message)
+    return DriverEnd(code=int(found[1])) if found is not None else None

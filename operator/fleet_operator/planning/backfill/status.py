@@ -1,0 +1,199 @@
+"""The status of a Backfill, projected from a decision and from what its driver counts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleet_consumer.contract import naming
+from fleet_consumer.contract.backfill_ledger import COMPARED, COUNTS, SAMPLE_TEXT_MAX, SAMPLES_MAX, Ledger
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.backfill import FINAL_PHASES
+from fleet_operator.api.v1alpha1.conditions import Condition
+from fleet_operator.planning import times
+from fleet_operator.planning.backfill.attempts import end_status
+from fleet_operator.planning.backfill.phase import BackfillDecision, BackfillFacts
+from fleet_operator.planning.backfill.ranges import range_status
+from fleet_operator.planning.backfill.readings import Progress
+
+KEPT: Final = (
+    *("topic", "resolvedRange", "resolvedTime", "slices", "offsetsCovered", "offsetsTotal", "records", "comparison"),
+    *("ratePerSecond", "estimatedEnd", "progressText", "attempts", "applicationName", "applicationUid", "lastEnded"),
+    *("startedAt", "finishedAt"),
+)
+"""Fields that keep their values while nothing newer is known."""
+YEARS_S: Final = 10 * 365 * 86_400
+"""No end is estimated that is further away."""
+
+
+def project_backfill_status(facts: BackfillFacts, decision: BackfillDecision, now: float) -> dict[str, Any]:
+    """The whole status; counts that cannot be read keep their last values."""
+    backfill, previous = facts.backfill, facts.backfill.status
+    status: dict[str, Any] = {"phase": decision.phase, **{key: previous[key] for key in KEPT if key in previous}}
+    if decision.resolved is not None:
+        status |= range_status(decision.resolved)
+        status |= {"offsetsTotal": decision.resolved.offsets * _passes(facts), "offsetsCovered": 0}
+    if isinstance(facts.progress, Progress) and facts.started:
+        status |= _progress(facts.progress, previous, now)
+    if decision.attempt is not None:
+        status |= {
+            "attempts": decision.attempt,
+            "applicationName": naming.backfill_application(backfill.metadata.name, decision.attempt),
+            "startedAt": previous.get("startedAt") or times.to_text(now),
+        }
+        status.pop("applicationUid", None)
+    elif facts.application.uid:
+        status["applicationUid"] = facts.application.uid
+    if decision.ended is not None:
+        status["lastEnded"] = end_status(decision.ended)
+    if decision.phase in FINAL_PHASES:
+        status["finishedAt"] = status["estimatedEnd"] = previous.get("finishedAt") or times.to_text(now)
+        status.pop("throttledBy", None)
+        if decision.phase == "Succeeded" and status.get("offsetsTotal", 0) == 0:
+            status["progressText"] = "nothing to do"
+    verdicts = (
+        _ready(facts, decision),
+        *_ends(decision),
+        _spark(facts),
+        _range(facts, decision),
+        _handler(facts),
+    )
+    return c.with_conditions(status, verdicts, times.to_text(now), backfill.metadata.generation, previous)
+
+
+def renew_final_status(status: Mapping[str, Any], generation: int) -> dict[str, Any]:
+    """The status of a Backfill that has ended and was edited since: nothing but the generation that was looked at."""
+    renewed = [{**condition, "observedGeneration": generation} for condition in status.get("conditions") or ()]
+    return {**status, "observedGeneration": generation, "conditions": renewed}
+
+
+def invalid_backfill_status(generation: int, message: str, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """The status of an object that the CRD should have refused: the last known one, and why it is not looked at."""
+    verdicts = (
+        Condition(kind, "False" if kind == c.READY else "Unknown", c.SPEC_INVALID, message)
+        for kind in c.BACKFILL_CONDITIONS
+    )
+    return c.with_conditions(previous, verdicts, times.to_text(now), generation)
+
+
+def _passes(facts: BackfillFacts) -> int:
+    return len(facts.progress.passes) if isinstance(facts.progress, Progress) else 1
+
+
+def _progress(progress: Progress, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """The counts of a ledger. The estimated end changes with them only, or each look would be a write."""
+    ledger = progress.ledger
+    status: dict[str, Any] = {"offsetsCovered": progress.covered, "offsetsTotal": progress.total}
+    if ledger is None:
+        return status
+    status["slices"] = {
+        "total": ledger.slices_done + ledger.slices_left,
+        "done": ledger.slices_done,
+        "running": int(ledger.slice_offsets > 0),
+    }
+    status["records"] = {name: getattr(ledger.counts, attribute) for name, attribute in COUNTS.items()}
+    if ledger.comparison is not None:
+        status["comparison"] = _comparison(ledger)
+    status["ratePerSecond"] = round(min(ledger.records_per_second, 2.0**53))
+    if ledger.throttled_by:
+        status["throttledBy"] = ledger.throttled_by[:63]
+    status["progressText"] = _text(progress, ledger)
+    known = {key: previous.get(key) for key in ("offsetsCovered", "ratePerSecond")}
+    if known != {key: status[key] for key in known} or "estimatedEnd" not in previous:
+        end = _estimate(progress, ledger, now)
+        status["estimatedEnd"] = end if end is not None else previous.get("estimatedEnd")
+    return {key: value for key, value in status.items() if value is not None}
+
+
+def _text(progress: Progress, ledger: Ledger) -> str:
+    percent = 100 * progress.covered // progress.total if progress.total else 100
+    total = ledger.slices_done + ledger.slices_left
+    at = min(ledger.slices_done + 1, total) if ledger.slices_left else total
+    which = f" of the {ledger.handlers.lower()} handler" if len(progress.passes) > 1 else ""
+    return f"{percent} %, slice {at} of {total}{which}"
+
+
+def _estimate(progress: Progress, ledger: Ledger, now: float) -> str | None:
+    left, rate = progress.total - progress.covered, ledger.records_per_second
+    if rate <= 0.0 or left / rate > YEARS_S:
+        return None
+    return times.to_text(now + left / rate)
+
+
+def _comparison(ledger: Ledger) -> dict[str, Any]:
+    comparison = ledger.comparison
+    assert comparison is not None, "a ledger of a comparison"
+    samples = [
+        {
+            "partition": sample.partition,
+            "offset": sample.offset,
+            "live": sample.live[:SAMPLE_TEXT_MAX],
+            "candidate": sample.candidate[:SAMPLE_TEXT_MAX],
+        }
+        for sample in comparison.samples[:SAMPLES_MAX]
+    ]
+    return {**{name: getattr(comparison, attribute) for name, attribute in COMPARED.items()}, "samples": samples}
+
+
+def _ready(facts: BackfillFacts, decision: BackfillDecision) -> Condition:
+    """Ready: all that a run needs exists; a Backfill that has ended needs nothing."""
+    if decision.phase == "Succeeded":
+        return Condition(c.READY, "True", decision.reason, decision.message)
+    bad = decision.phase in ("Failed", "Cancelled", "Pending") or decision.reason in (
+        c.POD_NOT_RUNNING,
+        c.WAITING_TO_RETRY,
+        c.NO_PROGRESS,
+    )
+    if bad:
+        return Condition(c.READY, "False", decision.reason, decision.message)
+    if decision.phase == "Paused" and facts.obstacle is not None:
+        return Condition(c.READY, "False", facts.obstacle.reason, facts.obstacle.message)
+    return Condition(c.READY, "True", c.READY_TO_RUN, "the group, its cluster and its handler are available")
+
+
+def _ends(decision: BackfillDecision) -> tuple[Condition, Condition]:
+    """Complete and Failed, as a Job has them: at most one is True, and exactly one of a Backfill that has ended."""
+    done, final = decision.phase == "Succeeded", decision.phase in FINAL_PHASES
+    return (
+        Condition(c.COMPLETE, "True" if done else "False", decision.reason, decision.message),
+        Condition(c.FAILED, "True" if final and not done else "False", decision.reason, decision.message),
+    )
+
+
+def _spark(facts: BackfillFacts) -> Condition:
+    if facts.backfill.spec.dry_run:
+        return Condition(c.SPARK_AVAILABLE, "Unknown", c.SPARK_NOT_NEEDED, "a dry run needs no Spark")
+    if facts.spark is not None:
+        return Condition(c.SPARK_AVAILABLE, "False", facts.spark.reason, facts.spark.message)
+    if facts.spark_asked:
+        return Condition(c.SPARK_AVAILABLE, "True", c.SPARK_INSTALLED, "SparkApplications can be made")
+    return _kept(facts, c.SPARK_AVAILABLE, c.SPARK_NOT_ASKED, "the API server has not been asked for SparkApplications")
+
+
+def _range(facts: BackfillFacts, decision: BackfillDecision) -> Condition:
+    found = decision.resolved or facts.resolved
+    if found is not None and decision.resolved is None:
+        return _kept(facts, c.RANGE_RESOLVED, c.RESOLVED, f"the range has {found.offsets} offsets", "True")
+    if found is not None:
+        reason = c.EXPIRED_IGNORED if found.note else c.RESOLVED
+        message = f"the range has {found.offsets} offsets in {len(found.ranges)} partitions of topic {found.topic!r}"
+        return Condition(c.RANGE_RESOLVED, "True", reason, f"{message}; {found.note}" if found.note else message)
+    if decision.is_final or decision.reason not in (c.RESOLVING, c.SUSPENDED):
+        return Condition(c.RANGE_RESOLVED, "False", decision.reason, decision.message)
+    return Condition(c.RANGE_RESOLVED, "Unknown", c.RESOLVING, "the brokers have not been asked for the range")
+
+
+def _handler(facts: BackfillFacts) -> Condition:
+    if facts.handler is not None:
+        return Condition(c.HANDLER_SUPPORTED, "False", facts.handler.reason, facts.handler.message)
+    if facts.handler_read:
+        return Condition(c.HANDLER_SUPPORTED, "True", c.PYTHON_HANDLER, "the handler is a Python callable")
+    return _kept(facts, c.HANDLER_SUPPORTED, c.NOT_YET_OBSERVED, "the ConsumerGroup's handler has not been read")
+
+
+def _kept(facts: BackfillFacts, kind: str, reason: str, message: str, status: c.Status = "Unknown") -> Condition:
+    """A verdict that stands, or this one where there is none."""
+    found = c.find_condition(facts.backfill.status.get("conditions") or (), kind)
+    if found is None or (status == "True" and found.get("status") != "True"):
+        return Condition(kind, status, reason, message)
+    return Condition(kind, found["status"], str(found.get("reason")), str(found.get("message")))
