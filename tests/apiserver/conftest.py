@@ -61,7 +61,8 @@ def quiet_api() -> Iterator[ApiServer]:
 
 def install_crds(server: ApiServer) -> None:
     server.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-    crds = (f"crd/{kind}.consumerfleet.io" for kind in ("kafkaclusters", "consumergroups", "retrypolicies", "redrives"))
+    kinds = ("kafkaclusters", "consumergroups", "retrypolicies", "redrives", "backfills")
+    crds = (f"crd/{kind}.consumerfleet.io" for kind in kinds)
     server.kubectl("wait", "--for=condition=Established", *crds, f"--timeout={PATIENCE_S:.0f}s")
 
 

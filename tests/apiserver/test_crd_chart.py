@@ -28,6 +28,7 @@ GROUPS = ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "syst
 Right = tuple[str, str, str]
 """A verb, a resource with its group and optional subresource, and a namespace."""
 CRDS = (
+    "backfills.consumerfleet.io",
     "consumergroups.consumerfleet.io",
     "kafkaclusters.consumerfleet.io",
     "redrives.consumerfleet.io",

@@ -240,7 +240,7 @@ class KafkaAdmin:
         return group_offsets.read_group(self._client, group_id, topics, time_ms, read_committed=read_committed)
 
     def read_topic(self, question: RangeQuestion) -> TopicReading:
-        """What the brokers have of a topic, for a Backfill. Raises KafkaError."""
+        """A topic's partitions and offsets, for a Backfill. Raises KafkaError."""
         return log_offsets.read_topic(self._client, question)
 
     def set_offsets(

@@ -19,7 +19,7 @@ Partition = tuple[str, int]
 
 
 def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicReading:
-    """What the brokers have of a topic. Raises NetError and KafkaError.
+    """Partitions and offsets of a topic. Raises NetError and KafkaError.
 
     Ends are asked for before times: a record that arrives between the two is behind the end then, where a partition
     without a record of that time goes on.

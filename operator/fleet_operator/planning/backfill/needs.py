@@ -172,6 +172,10 @@ def _sink_refusal(backfill: Backfill, group: ConsumerGroup, source: str) -> Prob
         seen = "is managed by Consumer Fleet or by the brokers"
     elif sink.name == source or sink.name in group.source_topics or _matches(group, sink.name):
         seen = f"is read by ConsumerGroup {group.metadata.name!r}, which would handle the records as new ones"
+    elif sink.name in group.spec.handler.outputs:
+        seen = (
+            f"is in spec.handler.outputs of ConsumerGroup {group.metadata.name!r}, whose readers would take it for new"
+        )
     else:
         return None
     message = f"spec.sink.topic.name: {sink.name!r} {seen}: {ANOTHER} with a topic of its own"

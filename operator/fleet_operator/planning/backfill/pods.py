@@ -28,8 +28,6 @@ EXECUTOR: Final = "backfill-executor"
 SPARK_USER: Final = 185
 SPARK_GROUP: Final = 0
 """User and group of Consumer Fleet's Spark image; that group owns the files which Spark writes."""
-WORK_VOLUME: Final = "consumer-fleet-work"
-WORK_DIRECTORY: Final = "/opt/spark/work-dir"
 SINK_VOLUME: Final = "consumer-fleet-sink"
 SPARK_FILLS_IN: Final = ("image", "imagePullPolicy", "command", "args", "resources")
 CANDIDATE_PATH: Final = CANDIDATE_DIRECTORY.removeprefix(f"{CONFIG_DIRECTORY}/")
@@ -66,8 +64,6 @@ def spark_pod(
         *_sources(backfill.metadata.name, handler_keys, candidate_keys),
         *copy.deepcopy(credentials),
     ]
-    spec["volumes"].append({"name": WORK_VOLUME, "emptyDir": {}})
-    container["volumeMounts"].append({"name": WORK_VOLUME, "mountPath": WORK_DIRECTORY})
     sink = backfill.spec.sink.parquet
     if sink is not None and sink.volume is not None:
         spec["volumes"].append({"name": SINK_VOLUME, **_sink_volume(sink.volume)})

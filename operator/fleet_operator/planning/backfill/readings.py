@@ -103,6 +103,8 @@ def read_ledger(
         ledger = parse_ledger(text)
     except SettingsInvalid as error:
         return _unreadable(name, f"cannot be read: {error}")
+    if ledger.attempt > backfill.attempts:
+        return _unreadable(name, f"is of attempt {ledger.attempt}, and there were {backfill.attempts}")
     if ledger.handlers not in passes:
         return _unreadable(name, f"is of the handlers {ledger.handlers!r}, and not of {' or '.join(passes)}")
     strange = _outside(ledger, resolved)
