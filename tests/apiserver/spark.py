@@ -73,7 +73,7 @@ def wait_attempt(site: Site, number: int, name: str = NAME) -> JsonObject:
 
 
 def set_state(site: Site, number: int, state: str, message: str = "", name: str = NAME) -> None:
-    """What the Spark operator says of an application."""
+    """Write what the Spark operator would say of an application."""
     application = naming.backfill_application(name, number)
     said = {"state": state} | ({"errorMessage": message} if message else {})
     status = {"applicationState": said, "driverInfo": {"podName": f"{application}-driver"}}
@@ -117,7 +117,7 @@ def end_driver(site: Site, number: int, code: int = 0, name: str = NAME, **said:
 
 
 def write_ledger(site: Site, ledger: Ledger | str, name: str = NAME) -> None:
-    """What a driver notes; a text as it is."""
+    """Write what a driver notes; a text as it is."""
     text = ledger if isinstance(ledger, str) else ledger_text(ledger)
     found = site.get("configmaps", naming.backfill_ledger(name))
     found["data"] = {LEDGER_KEY: text}

@@ -95,7 +95,7 @@ class Runs:
             self._store.learn(JOB, await self._store.kube.replace({**found, "spec": spec}))
 
     async def _create(self, run: Run) -> None:
-        """What the run reads first, then the run."""
+        """Make what the run reads, then the run."""
         store, owner = self._store, run.body
         await require_living(store, owner)
         children = run.children()

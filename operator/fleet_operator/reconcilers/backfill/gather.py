@@ -121,7 +121,7 @@ class Gatherer:
         return application, ledger, read_pods(pod for pod in pods if backfill_of(pod) == name)
 
     async def _with_needs(self, found: Gathered) -> Gathered:
-        """With what only an attempt that is not under way needs: Spark, and for the first one the handlers."""
+        """Add what only an attempt that is not under way needs: Spark, and for the first one the handlers."""
         facts, referenced = found.facts, found.referenced
         backfill, group, cluster = facts.backfill, referenced.group, referenced.cluster
         if facts.application.state is not NO_APPLICATION.state:

@@ -223,7 +223,7 @@ class BackfillReconciler:
         )
 
     async def _follow_up(self, step: BackfillStep) -> None:
-        """What goes on beside the decision: a question for the range, orders to a driver."""
+        """Go on beside the decision: with a question for the range, orders to a driver."""
         facts, referenced, key = step.found.facts, step.found.referenced, key_of(step.body)
         if step.decision.phase == "Running" and not facts.application.state.over:
             try:
