@@ -41,6 +41,7 @@ class Installation:
         self.instance: Instance = select_instance(f"{own.name}-{name}")
         self.operator_image = os.environ.get("FLEET_OPERATOR_IMAGE") or f"consumer-fleet-operator:{version()}"
         self.consumer_image = os.environ.get("FLEET_CONSUMER_IMAGE") or f"consumer-fleet-consumer:{version()}"
+        self.spark_image = os.environ.get("FLEET_SPARK_IMAGE") or f"consumer-fleet-spark:{version()}"
 
     @property
     def cluster(self) -> Cluster:
@@ -65,6 +66,7 @@ class Installation:
         values = {
             "operator.image": self.operator_image,
             "consumer.image": self.consumer_image,
+            "spark.image": self.spark_image,
             # The tag stays the same while the sources change: without this an upgrade would leave the old pods running.
             "podAnnotations.consumerfleet\\.io/sources": OPERATOR.digest(),
         }

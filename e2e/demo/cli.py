@@ -9,7 +9,8 @@ import time
 from collections.abc import Sequence
 
 from e2e.cluster import CommandFailed, WaitedTooLong
-from e2e.demo.fleet import Count, FlightFleet
+from e2e.demo.backfill import Backfills, Lake
+from e2e.demo.fleet import EXAMPLE, Count, FlightFleet
 from e2e.demo.flights import FLIGHTS, compressed_csv
 from e2e.install import Installation
 from e2e.local_cluster.errors import ClusterError
@@ -17,6 +18,10 @@ from e2e.local_cluster.steps import step
 
 NAMESPACE = "demo"
 WORKERS = 2
+MENDED = "flights-handler-mended"
+COMPARE, JANUARY = "flights-compare", "flights-january"
+JANUARY_MS = (1_356_998_400_000, 1_359_676_800_000)
+"""The times in examples/flights/backfill.yaml."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,14 +54,16 @@ def up(installation: Installation) -> int:
         compressed_csv()
     installation.up()
     fleet = fleet_of(installation)
-    with step("tools pod"):
+    installation.install_spark_operator()
+    with step("tools pods"):
         fleet.make_tools()
+        lake_of(installation, fleet).make()
     if 0 < fleet.lag()["end"] != FLIGHTS:
         with step("an earlier run was interrupted: start over"):
             fleet.reset()
     if fleet.redriven():
         print("an earlier run has done all of this; `make demo-down` removes it", flush=True)
-        return finish(fleet, started)
+        return finish(installation, fleet, started)
     with step("topics flights, flights-done"):
         fleet.make_topics()
     with step(f"fleet: kubectl apply -f examples/flights, {WORKERS} workers, Stable"):
@@ -71,14 +78,26 @@ def up(installation: Installation) -> int:
     print(f"up to here: {time.monotonic() - started:.0f} s; counting from the topics …", flush=True)
     before = fleet.count()
     print(f"{before.line()}\n", flush=True)
+    compare(fleet)
     with step("mended handler: the ConfigMap changes, the fleet rolls over"):
         fleet.mend()
     fleet.start_redrive()
-    return finish(fleet, started, before)
+    return finish(installation, fleet, started, before)
 
 
-def finish(fleet: FlightFleet, started: float, before: Count | None = None) -> int:
-    """Put the failed flights back and process them; exit code 0 if all counts add up."""
+def compare(fleet: FlightFleet) -> None:
+    """Run the mended handler beside the one that the fleet runs, before it is rolled out."""
+    mended = fleet.handler_source(EXAMPLE / "mended" / "handler.py")
+    mended["metadata"]["name"] = MENDED
+    fleet.cluster.apply([mended], namespace=fleet.namespace)
+    print("$ kubectl apply -f examples/flights/compare.yaml; kubectl get backfills --watch", flush=True)
+    backfills = Backfills(fleet)
+    backfills.apply(backfills.example("compare.yaml"))
+    backfills.wait(COMPARE, "Succeeded", show=True)
+
+
+def finish(installation: Installation, fleet: FlightFleet, started: float, before: Count | None = None) -> int:
+    """Put the failed flights back, process them, and backfill January; exit code 0 if all counts add up."""
     print("\n$ kubectl apply -f examples/flights/redrive.yaml; kubectl get redrives --watch", flush=True)
     fleet.wait_redriven(show=True)
     fleet.wait_drained()
@@ -87,7 +106,32 @@ def finish(fleet: FlightFleet, started: float, before: Count | None = None) -> i
     if before is not None:
         print_report(before, fair=before.adds_up())
     print_report(after, fair=after.adds_up_redriven(), title="demo, redriven")
-    return 0 if after.lost == 0 and after.unknown == 0 else 1
+    exact = backfill_january(installation, fleet)
+    return 0 if after.lost == 0 and after.unknown == 0 and exact else 1
+
+
+def backfill_january(installation: Installation, fleet: FlightFleet) -> bool:
+    """Write the flights of January to Parquet with the mended handler; True if they are what they should be."""
+    print("\n$ kubectl apply -f examples/flights/backfill.yaml; kubectl get backfills --watch", flush=True)
+    backfills = Backfills(fleet)
+    backfills.apply(backfills.example("backfill.yaml"))
+    found = backfills.wait(JANUARY, "Succeeded", show=True)
+    bounds = ("--from-ms", str(JANUARY_MS[0]), "--to-ms", str(JANUARY_MS[1]))
+    wanted = fleet.inside("expect", "--topic", fleet.source, "--mended", *bounds)
+    written = lake_of(installation, fleet).count(found)
+    exact = bool(written["checksum"] == wanted["checksum"] and written["rows"] == wanted["out"])
+    twice, alike = written["rows"] - written["distinct"], "equal" if exact else "DIFFERENT"
+    rows = f"in={wanted['in']} rows={written['rows']} missing={wanted['out'] - written['distinct']} twice={twice}"
+    print(f"\ndemo, January to Parquet: {rows} checksum={alike}", flush=True)
+    compared = backfills.status(COMPARE).get("comparison")
+    if compared is not None:
+        only = f"failed in the old only={compared['failedLiveOnly']} in the new only={compared['failedCandidateOnly']}"
+        print(f"demo, compared: equal={compared['equal']} different={compared['different']} {only}", flush=True)
+    return exact
+
+
+def lake_of(installation: Installation, fleet: FlightFleet) -> Lake:
+    return Lake(fleet, installation.instance, image=installation.spark_image)
 
 
 def print_report(count: Count, *, fair: bool, title: str = "demo") -> None:

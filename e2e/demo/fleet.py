@@ -255,7 +255,7 @@ class FlightFleet:
         self.kubectl("delete", "consumergroups.consumerfleet.io", self.name, "--ignore-not-found", "--timeout=90s")
         pods = ("wait", "--for=delete", "pod", "--selector", f"consumerfleet.io/group={self.name}", "--timeout=90s")
         self.kubectl(*pods)
-        self.kubectl("delete", "redrives.consumerfleet.io", "--all", "--timeout=90s")
+        self.kubectl("delete", "redrives.consumerfleet.io,backfills.consumerfleet.io", "--all", "--timeout=90s")
         self.inside("delete-group", self.name, f"{self.name}.retry")
         managed = self.inside("topics", f"_fleet.{self.name}.")
         self.inside("delete-topics", self.source, self.output, *managed)

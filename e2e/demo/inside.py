@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import hashlib
 import io
 import json
 import sys
@@ -26,6 +27,7 @@ pause = threading.Event().wait
 EXACT = {"enable.idempotence": True, "max.in.flight.requests.per.connection": 1}
 """Settings of a producer that counts: each record is written once, and none is taken for written because a later one
 was."""
+LARGEST = 32 * 1024 * 1024
 PROGRESS_EVERY = 100_000
 IDLE_SECONDS_MAX = 30.0
 GROUP_EMPTY_SECONDS_MAX = 90.0
@@ -35,7 +37,7 @@ GROUP_EMPTY_SECONDS_MAX = 90.0
 def create_topics(options: argparse.Namespace) -> dict[str, Any]:
     """Create the demo's topics; those that exist are left as they are. Records are stamped 2013, so none may expire."""
     admin = AdminClient({"bootstrap.servers": options.bootstrap})
-    config = {"retention.ms": "-1"}
+    config = {"retention.ms": "-1", **dict(setting.split("=", 1) for setting in options.config)}
     wanted = [NewTopic(name, options.partitions, 1, config=config) for name in options.topics]
     created = []
     for name, outcome in admin.create_topics(wanted).items():
@@ -204,6 +206,65 @@ def count(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def expect(options: argparse.Namespace) -> dict[str, Any]:
+    """Outcomes of the example's handler for the topic's flights, computed here once more.
+
+    `checksum` is the sum of the digests of keys and values, which no order changes. `--mended` is the handler that
+    takes cancelled flights too. `--from-ms` (inclusive) and `--to-ms` (exclusive) bound the flights' times.
+    """
+    total, given, written, checksum = 0, 0, 0, 0
+    for message in read_all(options.bootstrap, options.topic):
+        total += 1
+        stamp = message.timestamp()[1]
+        if not (options.from_ms <= stamp < options.to_ms):
+            continue
+        given += 1
+        flight = json.loads(message.value())
+        cancelled = flight["dep_time"] is None
+        if cancelled and not options.mended:
+            continue
+        line = {"flight": f"{flight['carrier']}{flight['flight']}", "origin": flight["origin"], "dest": flight["dest"]}
+        line |= {"cancelled": cancelled} if options.mended else {}
+        line |= {"dep_delay": flight["dep_delay"], "arr_delay": flight["arr_delay"]}
+        pair = f"{message.partition()}-{message.offset()}".encode() + b"\0" + json.dumps(line).encode()
+        checksum += int.from_bytes(hashlib.sha256(pair).digest()[:8], "big")
+        written += 1
+    return {"total": total, "in": given, "out": written, "failed": given - written, "checksum": checksum % 2**64}
+
+
+def origins(options: argparse.Namespace) -> dict[str, Any]:
+    """Records of a topic by the origin that their headers name; `foreign` are those of another Backfill or of none."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    foreign = 0
+    for message in read_all(options.bootstrap, options.topic):
+        headers = headers_of(message)
+        place = tuple(headers.get(f"kr-origin-{name}", "") for name in ("topic", "partition", "offset"))
+        if headers.get("kr-backfill-id") != options.backfill or not all(place):
+            foreign += 1
+        seen[place] += 1
+    return {"records": seen.total(), "distinct": len(seen), "foreign": foreign}
+
+
+def committed(options: argparse.Namespace) -> dict[str, Any]:
+    """The group's committed offsets of the topic, by partition."""
+    consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": options.group})
+    try:
+        marks = watermarks(consumer, options.topic)
+        asked = consumer.committed([TopicPartition(options.topic, number) for number in marks], timeout=30)
+    finally:
+        consumer.close()
+    return {str(partition.partition): partition.offset for partition in asked}
+
+
+def delete_records(options: argparse.Namespace) -> dict[str, Any]:
+    """Delete the records of one partition before an offset, as retention would."""
+    admin = AdminClient({"bootstrap.servers": options.bootstrap})
+    place = TopicPartition(options.topic, options.partition, options.before)
+    for outcome in admin.delete_records([place]).values():
+        outcome.result()
+    return {"before": options.before}
+
+
 def lag(options: argparse.Namespace) -> dict[str, Any]:
     """Records of the topic that the group has not committed yet."""
     consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": options.group})
@@ -234,7 +295,7 @@ def waiting(options: argparse.Namespace) -> dict[str, Any]:
 
 def write(options: argparse.Namespace) -> dict[str, Any]:
     """Write each line of standard input as one record, without a key or with the line as its key."""
-    producer = Producer({"bootstrap.servers": options.bootstrap, **EXACT})
+    producer = Producer({"bootstrap.servers": options.bootstrap, **EXACT, "message.max.bytes": LARGEST})
     lines = sys.stdin.buffer.read().splitlines()
     for line in lines:
         producer.produce(options.topic, value=line, key=line if options.keyed else None)
@@ -281,6 +342,7 @@ def main() -> None:
         command = commands.add_parser(name)
         command.add_argument("topics", nargs="+")
         command.add_argument("--partitions", type=int, default=12)
+        command.add_argument("--config", action="append", default=[])
         command.set_defaults(run=function)
     command = commands.add_parser("delete-group")
     command.add_argument("groups", nargs="+")
@@ -292,14 +354,22 @@ def main() -> None:
     command = commands.add_parser("topics")
     command.add_argument("prefix")
     command.set_defaults(run=topics)
-    for name, function in (("produce", produce), ("count", count), ("lag", lag), ("write", write), ("read", read)):
+    reading = (("count", count), ("lag", lag), ("read", read), ("expect", expect), ("origins", origins))
+    changing = (("produce", produce), ("write", write), ("delete-records", delete_records))
+    for name, function in (*changing, *reading, ("committed", committed)):
         command = commands.add_parser(name)
         command.add_argument("--topic", required=True)
         command.add_argument("--output", default="")
         command.add_argument("--failed", default="")
         command.add_argument("--redrive", default="")
         command.add_argument("--group", default="")
+        command.add_argument("--backfill", default="")
         command.add_argument("--keyed", action="store_true")
+        command.add_argument("--mended", action="store_true")
+        command.add_argument("--from-ms", type=int, default=0)
+        command.add_argument("--to-ms", type=int, default=sys.maxsize)
+        command.add_argument("--partition", type=int, default=0)
+        command.add_argument("--before", type=int, default=0)
         command.add_argument("--pause-seconds-per-thousand", type=float, default=0.0)
         command.set_defaults(run=function)
     options = parser.parse_args()

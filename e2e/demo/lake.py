@@ -1,0 +1,60 @@
+"""The Parquet side of the demo. It runs in a pod of the Spark image, which has pyarrow.
+
+It is one file without any code of the project, as `inside.py`: the counter must share no code with what it counts. The
+result is one JSON object on standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet  # type: ignore[import-not-found,unused-ignore]
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Every row below a folder of slices; files of writes that were not committed are none of it."""
+    found: list[dict[str, Any]] = []
+    for file in sorted(folder.glob("slice=*/*.parquet")):
+        found += pyarrow.parquet.ParquetFile(file).read().to_pylist()
+    return found
+
+
+def count(folder: Path) -> dict[str, Any]:
+    """Rows, distinct origins, and the sum of the digests of keys and values, which no order changes."""
+    rows = rows_of(folder)
+    digests = (hashlib.sha256(row["key"] + b"\0" + row["value"]).digest()[:8] for row in rows)
+    return {
+        "rows": len(rows),
+        "distinct": len({(row["partition"], row["offset"], row["output"]) for row in rows}),
+        "checksum": sum(int.from_bytes(digest, "big") for digest in digests) % 2**64,
+        "slices": len(list(folder.glob("slice=*"))),
+    }
+
+
+def differences(folder: Path) -> dict[str, Any]:
+    """The number of records that two handlers answered differently, and the first of them."""
+    rows = rows_of(folder / "differences")
+    first = {name: _text(value) for name, value in rows[0].items()} if rows else {}
+    return {"rows": len(rows), "distinct": len({(row["partition"], row["offset"]) for row in rows}), "first": first}
+
+
+def _text(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def main() -> None:
+    """Run the command; a folder that does not exist is one without rows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=("count", "differences"))
+    parser.add_argument("folder", type=Path)
+    options = parser.parse_args()
+    print(json.dumps({"count": count, "differences": differences}[options.command](options.folder), default=str))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Backfills that cannot be done: each ends, or waits, in the right phase and says why and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.backfill_scene import BackfillScene, backfill_scene, described_failure, message, parquet
+from e2e.cluster import PATIENCE_S, CommandFailed, conditions, eventually
+from e2e.conftest import Fleets
+from e2e.install import Installation
+
+pytestmark = pytest.mark.usefixtures("spark")
+HOUR = {"last": {"seconds": 3600}}
+NONE: dict[str, Any] = {"none": {}}
+ECHO = """
+from fleet_consumer import Produce
+
+
+def handle(record):
+    return Produce("OUTPUT", record.value, key=record.key)
+"""
+LARGE = 5 * 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def scene(installation: Installation, fleets: Fleets) -> Iterator[BackfillScene]:
+    """A fleet whose handler returns each record as it is; its topic takes records of up to 16 MiB."""
+    with backfill_scene(installation, fleets, "refused", flights=False) as made:
+        fleet = made.fleet
+        handler = fleet.handler_source(made.fleet_example("handler.py"))
+        handler["data"] = {"handler.py": ECHO.replace("OUTPUT", fleet.output)}
+        group = fleet.manifests()[-1]
+        del group["spec"]["handler"]["decode"]
+        fleet.cluster.apply([handler, group], namespace=fleet.namespace)
+        lines = "\n".join(f"record-{number}" for number in range(1200)).encode()
+        fleet.inside("write", "--topic", fleet.source, "--keyed", stdin=lines)
+        yield made
+
+
+def refused(scene: BackfillScene, name: str, **spec: Any) -> tuple[str, str]:
+    """Reason and message of a Backfill that ends as Failed, with nothing written and nothing left running."""
+    with described_failure(scene):
+        found = scene.run(scene.plain(name, **{"range": HOUR, "sink": NONE, **spec}), "Failed")
+        entries = conditions(found)
+        assert entries["Complete"]["status"] == "False", entries
+        assert scene.pods(name, "driver") == scene.pods(name, "executor") == []
+        print(f"{name}: {message(found)}")
+        return message(found)
+
+
+def test_range_of_which_retention_has_taken_a_part_is_refused_and_runs_when_that_is_ignored(
+    scene: BackfillScene,
+) -> None:
+    fleet = scene.fleet
+    fleet.inside("create-topics", "aged", "--partitions", "1")
+    lines = "\n".join(f"aged-{number}" for number in range(50)).encode()
+    fleet.inside("write", "--topic", "aged", stdin=lines)
+    fleet.inside("delete-records", "--topic", "aged", "--partition", "0", "--before", "20")
+    offsets = {"offsets": {"from": {"0": 5}, "to": {"0": 40}}}
+    reason, text = refused(scene, "expired", source={"topic": "aged"}, range=offsets)
+    assert reason == "RangeExpired", text
+    assert "20" in text, text
+    reason, text = refused(scene, "expired-time", source={"topic": "aged"}, range=HOUR)
+    assert reason == "RangeExpired", text
+    ignoring = {**offsets, "expired": "Ignore"}
+    found = scene.run(scene.plain("rest", source={"topic": "aged"}, range=ignoring, sink=NONE))
+    assert found["status"]["records"]["in"] == 20, found["status"]
+
+
+def test_topic_that_does_not_exist_is_named(scene: BackfillScene) -> None:
+    reason, text = refused(scene, "unknown", source={"topic": "nowhere"})
+    assert (reason, "nowhere" in text) == ("SourceTopicNotFound", True), text
+
+
+def test_time_that_is_none_is_refused_by_the_api_server(scene: BackfillScene) -> None:
+    with pytest.raises(CommandFailed, match=r"spec\.range\.time"):
+        scene.backfills.apply(scene.plain("bad", range={"time": {"from": "yesterday", "to": "today"}}, sink=NONE))
+
+
+def test_handler_that_the_image_lacks_ends_before_spark_begins(scene: BackfillScene) -> None:
+    candidate = {"callable": "nowhere:handle", "image": scene.spark_image}
+    reason, text = refused(scene, "missing", sink=parquet(), compare=candidate)
+    assert (reason, "nowhere" in text) == ("HandlerImportFailed", True), text
+
+
+def test_image_that_cannot_be_pulled_ends_at_its_own_deadline(scene: BackfillScene) -> None:
+    reason, text = refused(
+        scene, "no-image", spark={"image": "consumer-fleet-spark:nowhere"}, deadlines={"startSeconds": 30}
+    )
+    assert reason == "DriverNotStarted", text
+    assert "nowhere" in text, text
+
+
+def test_driver_with_too_little_memory_says_so(scene: BackfillScene) -> None:
+    reason, text = refused(scene, "small", spark={"driver": {"memory": "300m"}})
+    assert "memory" in text.lower(), (reason, text)
+
+
+def test_record_larger_than_all_others_is_handled_and_one_that_a_topic_refuses_is_a_failure(
+    scene: BackfillScene,
+) -> None:
+    fleet = scene.fleet
+    fleet.inside("create-topics", "large", "--partitions", "1", "--config", f"max.message.bytes={4 * LARGE}")
+    small = b"\n".join(b"small-%d" % number for number in range(100))
+    fleet.inside("write", "--topic", "large", stdin=small + b"\n" + b"x" * LARGE + b"\n" + small)
+    source = {"source": {"topic": "large"}, "range": HOUR}
+    with described_failure(scene):
+        found = scene.run(scene.plain("large", **source, sink=parquet(), slice={"maxRecords": 10, "maxSeconds": 5}))
+        assert scene.lake.count(found)["rows"] == 201
+        fleet.inside("create-topics", "narrow", "--partitions", "1")
+        found = scene.run(scene.plain("narrow", **source, onError="Skip", sink={"topic": {"name": "narrow"}}))
+        assert found["status"]["records"]["failed"] == 1, found["status"]
+        assert len(fleet.inside("read", "--topic", "narrow")["records"]) == 200
+    reason, text = refused(scene, "narrow-fail", **source, sink={"topic": {"name": "narrow"}})
+    assert (reason, "100" in text) == ("HandlerFailed", True), text
+
+
+def test_backfill_waits_for_the_spark_operator_and_runs_once_it_is_there(
+    scene: BackfillScene, installation: Installation
+) -> None:
+    installation.remove_spark_operator()
+    try:
+        scene.backfills.apply(scene.plain("patient", range=HOUR, sink=NONE))
+
+        def waits() -> bool:
+            found = scene.backfills.get("patient")
+            entry = conditions(found).get("SparkAvailable", {})
+            assert (found["status"]["phase"], entry.get("status")) == ("Pending", "False"), found["status"]
+            assert "SparkApplication" in entry["message"], entry
+            return True
+
+        with described_failure(scene):
+            eventually(waits, timeout_s=PATIENCE_S, what="the Backfill waits for the Spark operator")
+            assert conditions(scene.fleet.group())["Ready"]["status"] == "True"
+    finally:
+        installation.install_spark_operator()
+    with described_failure(scene):
+        assert scene.backfills.wait("patient", "Succeeded")["status"]["records"]["in"] >= 1200
+
+
+def test_deleted_backfill_leaves_no_pod_and_no_application(scene: BackfillScene) -> None:
+    fleet = scene.fleet
+    with described_failure(scene):
+        scene.backfills.apply(
+            scene.plain("cancelled", range=HOUR, sink=NONE, rate={"recordsPerSecond": 5}, slice={"maxSeconds": 5})
+        )
+        scene.wait_slices("cancelled", 1)
+        fleet.kubectl("delete", "backfill", "cancelled", "--wait=false")
+        selector = "consumerfleet.io/backfill=cancelled"
+
+        def gone() -> bool:
+            for kind in ("pods", "sparkapplications", "configmaps", "serviceaccounts", "rolebindings", "roles"):
+                left = fleet.cluster.list(kind, namespace=fleet.namespace, selector=selector)
+                assert not left, (kind, [each["metadata"]["name"] for each in left])
+            return True
+
+        eventually(gone, timeout_s=PATIENCE_S, what="everything of the Backfill is gone")

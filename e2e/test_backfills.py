@@ -1,0 +1,289 @@
+"""Backfills of a whole year on the real Spark operator: exact, beside a live group that they leave alone."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.backfill_scene import BackfillScene, Standing, Watch, backfill_scene, described_failure, parquet
+from e2e.cluster import PATIENCE_S, conditions, eventually
+from e2e.conftest import Fleets
+from e2e.demo.flights import CANCELLED, FLIGHTS
+from e2e.install import Installation
+
+pytestmark = pytest.mark.usefixtures("spark")
+SLICE = 20_000
+MENDED = "flights-handler-mended"
+
+
+def shown(status: dict[str, Any]) -> str:
+    """The figures of a Backfill for the test's output."""
+    names = ("phase", "progressText", "slices", "records", "ratePerSecond", "attempts", "startedAt", "finishedAt")
+    return ", ".join(f"{name}={status.get(name)}" for name in names)
+
+
+@pytest.fixture(scope="module")
+def year(installation: Installation, fleets: Fleets) -> Iterator[BackfillScene]:
+    """A fleet that has handled the whole year."""
+    with backfill_scene(installation, fleets, "year") as scene:
+        yield scene
+
+
+def test_year_in_slices_equals_an_independent_count_and_leaves_the_live_group_alone(year: BackfillScene) -> None:
+    with described_failure(year) as scene:
+        before = Standing.of(scene.fleet)
+        found = scene.run(scene.parquet("year", slice={"maxRecords": SLICE, "maxSeconds": 60}))
+        status = found["status"]
+        print(shown(status))
+        wanted, written = scene.expect(), scene.lake.count(found)
+        assert (wanted["in"], wanted["out"], wanted["failed"]) == (FLIGHTS, FLIGHTS - CANCELLED, CANCELLED)
+        assert (written["rows"], written["distinct"]) == (wanted["out"], wanted["out"])
+        assert written["checksum"] == wanted["checksum"]
+        assert status["slices"]["done"] >= FLIGHTS // SLICE, status
+        assert status["records"]["in"] == FLIGHTS, status
+        assert status["records"]["out"] == FLIGHTS - CANCELLED, status
+        assert status["records"]["failed"] == CANCELLED, status
+        assert (status["offsetsCovered"], status["offsetsTotal"]) == (FLIGHTS, FLIGHTS)
+        assert status["attempts"] == 1, status
+        assert Standing.of(scene.fleet) == before
+        assert scene.fleet.count().line() == f"demo: in={FLIGHTS} done={FLIGHTS - CANCELLED} failed={CANCELLED} " + (
+            "lost=0 duplicated=0"
+        ), "nothing was written to the live outputs"
+
+
+def test_two_handlers_over_a_year_are_compared_record_by_record(year: BackfillScene) -> None:
+    """The example's two: alike but for the field that is ignored, or the old one fails; then with that field."""
+    with described_failure(year) as scene:
+        before = Standing.of(scene.fleet)
+        compare(scene)
+        assert Standing.of(scene.fleet) == before
+        assert scene.fleet.count().adds_up(), "neither handler wrote to the live outputs"
+
+
+def compare(scene: BackfillScene) -> None:
+    mended = scene.fleet.handler_source(scene.fleet_example("mended/handler.py"))
+    mended["metadata"]["name"] = MENDED
+    scene.fleet.cluster.apply([mended], namespace=scene.fleet.namespace)
+    candidate = {"callable": "handler:handle", "configMapRef": {"name": MENDED}}
+    found = scene.run(scene.plain("mended", sink=parquet(), compare={**candidate, "ignoreFields": ["cancelled"]}))
+    outcome = found["status"]["comparison"]
+    print(shown(found["status"]), outcome)
+    counts = {name: outcome[name] for name in ("equal", "different", "failedLiveOnly", "failedCandidateOnly")}
+    assert counts == {
+        "equal": FLIGHTS - CANCELLED,
+        "different": 0,
+        "failedLiveOnly": CANCELLED,
+        "failedCandidateOnly": 0,
+    }
+    assert len(outcome["samples"]) == 10
+    assert "cancelled" in outcome["samples"][0]["live"], outcome["samples"][0]
+    assert scene.lake.differences(found)["distinct"] == CANCELLED
+
+    january = {"time": {"from": "2013-01-01T00:00:00Z", "to": "2013-01-03T00:00:00Z"}}
+    found = scene.run(scene.plain("field", range=january, sink=parquet(), compare=candidate))
+    outcome = found["status"]["comparison"]
+    wanted = scene.expect("--to-ms", "1357171200000")
+    assert (outcome["equal"], outcome["different"]) == (0, wanted["out"]), outcome
+    assert outcome["failedLiveOnly"] == wanted["failed"], outcome
+    differing = [sample for sample in outcome["samples"] if "Error" not in sample["live"]]
+    assert differing, outcome
+    assert "cancelled" in differing[0]["candidate"], differing[0]
+    assert "cancelled" not in differing[0]["live"], differing[0]
+    assert scene.lake.differences(found)["rows"] == wanted["in"]
+
+
+def test_deaths_cost_an_attempt_and_never_a_record(installation: Installation, year: BackfillScene) -> None:
+    """Driver deleted, driver gone by force, an executor killed, the operator killed: Parquet stays exact.
+
+    To a topic, records of one slice for each attempt may be there twice, and the headers say which.
+    """
+    with described_failure(year) as scene:
+        fleet = scene.fleet
+        scene.backfills.apply(scene.parquet("exact", slice={"maxRecords": SLICE, "maxSeconds": 60}))
+        scene.wait_slices("exact", 1)
+        (driver,) = scene.pods("exact", "driver")
+        fleet.kubectl("delete", "pod", driver, "--wait=false")
+        done = wait_attempt(scene, "exact", 2)
+        scene.wait_slices("exact", done + 1)
+        (driver,) = scene.pods("exact", "driver")
+        fleet.kubectl("delete", "pod", driver, "--grace-period=0", "--force")
+        done = wait_attempt(scene, "exact", 3)
+        scene.wait_slices("exact", done + 1)
+        executor = scene.pods("exact", "executor")[0]
+        installation.kill_container(namespace=fleet.namespace, pod=executor)
+        installation.kill_operator()
+        found = scene.backfills.wait("exact", "Succeeded")
+        print(shown(found["status"]))
+        wanted, written = scene.expect(), scene.lake.count(found)
+        assert (written["rows"], written["checksum"]) == (wanted["out"], wanted["checksum"])
+        assert found["status"]["attempts"] >= 3, found["status"]
+        assert found["status"]["records"]["in"] == FLIGHTS, found["status"]
+
+        fleet.inside("create-topics", "replayed")
+        scene.backfills.apply(
+            scene.plain(
+                "topic",
+                onError="Skip",
+                sink={"topic": {"name": "replayed"}},
+                slice={"maxRecords": SLICE, "maxSeconds": 60},
+            )
+        )
+        scene.wait_slices("topic", 1)
+        (driver,) = scene.pods("topic", "driver")
+        fleet.kubectl("delete", "pod", driver, "--grace-period=0", "--force")
+        found = scene.backfills.wait("topic", "Succeeded")
+        print(shown(found["status"]))
+        seen = fleet.inside("origins", "--topic", "replayed", "--backfill", found["metadata"]["uid"])
+        print(seen)
+        assert seen["distinct"] == wanted["out"], seen
+        assert seen["foreign"] == 0, "every record names its backfill and its origin"
+        assert seen["records"] - seen["distinct"] <= SLICE * (found["status"]["attempts"] - 1), seen
+
+
+def wait_attempt(scene: BackfillScene, name: str, attempt: int) -> int:
+    """Wait until an attempt is under way; the slices that were done by then."""
+
+    def probe() -> dict[str, Any]:
+        status = scene.backfills.status(name)
+        assert status.get("attempts", 0) >= attempt, status
+        return status
+
+    found = eventually(probe, timeout_s=PATIENCE_S, what=f"attempt {attempt} of {name}")
+    return int(found["slices"]["done"])
+
+
+SLOW = """
+import time
+
+
+def handle(record):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.together
+def test_orders_reach_a_running_backfill_within_a_slice(installation: Installation, fleets: Fleets) -> None:
+    """Suspend, resume, another rate, a guard that trips and is released, a dry run: seen with `kubectl get -w`."""
+    seconds = 10
+    with backfill_scene(installation, fleets, "orders", flights=False) as scene:
+        fleet, backfills = scene.fleet, scene.backfills
+        write(scene, 6000)
+        handler = fleet.handler_source(scene.fleet_example("handler.py"))
+        handler["data"] = {"handler.py": SLOW}
+        fleet.cluster.apply([handler], namespace=fleet.namespace)
+        with Watch(fleet) as watch:
+            ranged = {"last": {"seconds": 3600}}
+            dry = scene.run(scene.plain("dry", range=ranged, sink={"none": {}}, dryRun=True))
+            assert dry["status"]["offsetsTotal"] == 6000, dry["status"]
+            assert "applicationName" not in dry["status"], dry["status"]
+            watch.wait("dry", "Succeeded")
+
+            backfills.apply(
+                scene.plain(
+                    "slow",
+                    range=ranged,
+                    sink={"none": {}},
+                    parallelism=1,
+                    slice={"maxRecords": 100_000, "maxSeconds": seconds},
+                    rate={"recordsPerSecond": 30},
+                    guard={"maxLiveBehindSeconds": 20},
+                )
+            )
+            scene.wait_slices("slow", 1)
+            watch.wait("slow", "Running", "Rate")
+            assert scene.wait_slices("slow", 2)["ratePerSecond"] <= 33
+
+            backfills.patch("slow", {"rate": {"recordsPerSecond": 60}})
+            faster = took(lambda: backfills.status("slow").get("ratePerSecond", 0) > 36, "another rate")
+            backfills.patch("slow", {"suspend": True})
+            paused = took(lambda: backfills.status("slow")["phase"] == "Paused", "the pause")
+            watch.wait("slow", "Paused")
+            assert scene.pods("slow", "driver") == []
+            covered = backfills.status("slow")["offsetsCovered"]
+            backfills.patch("slow", {"suspend": False, "rate": {"recordsPerSecond": 2000}})
+            resumed = took(lambda: backfills.status("slow")["offsetsCovered"] > covered, "the resumption")
+
+            fleet.kubectl("patch", "kcg", fleet.name, "--type=merge", "--patch", '{"spec": {"replicas": 0}}')
+            write(scene, 100)
+            watch.wait("slow", "Guard")
+            tripped = backfills.status("slow")
+            assert tripped["throttledBy"] == "Guard", tripped
+            fleet.kubectl("patch", "kcg", fleet.name, "--type=merge", "--patch", '{"spec": {"replicas": 2}}')
+            released = took(lambda: backfills.status("slow").get("throttledBy") != "Guard", "the release")
+            found = backfills.wait("slow", "Succeeded")
+            print(f"rate {faster:.0f} s, pause {paused:.0f} s, resumed {resumed:.0f} s, released {released:.0f} s")
+            assert found["status"]["records"]["in"] == 6000, found["status"]
+            assert max(faster, paused) <= 3 * seconds, "one slice, and a look of the operator"
+
+
+def took(condition: Any, what: str) -> float:
+    """Seconds until a condition holds."""
+    started = time.monotonic()
+    eventually(condition, timeout_s=PATIENCE_S, what=what)
+    return time.monotonic() - started
+
+
+def write(scene: BackfillScene, count: int) -> None:
+    """Records with keys, so that they are on all partitions."""
+    lines = "\n".join(f"record-{number}" for number in range(count))
+    scene.fleet.inside("write", "--topic", scene.fleet.source, "--keyed", stdin=lines.encode())
+
+
+FAILING = """
+from fleet_consumer import Produce
+
+
+def handle(record):
+    number = int(record.value.decode().rpartition("-")[2])
+    if number % 100 == 0:
+        raise ValueError(f"{number} is a round number")
+    return Produce("OUTPUT", record.value, key=record.key)
+"""
+
+
+@pytest.mark.together
+def test_handler_that_fails_for_one_record_in_a_hundred_ends_as_on_error_says(
+    installation: Installation, fleets: Fleets
+) -> None:
+    with backfill_scene(installation, fleets, "failing", flights=False) as scene:
+        fleet = scene.fleet
+        handler = fleet.handler_source(scene.fleet_example("handler.py"))
+        handler["data"] = {"handler.py": FAILING.replace("OUTPUT", fleet.output)}
+        fleet.cluster.apply([handler, raw_group(fleet)], namespace=fleet.namespace)
+        write(scene, 3000)
+        ranged = {"last": {"seconds": 3600}}
+        fleet.wait_drained()
+
+        failed = scene.run(scene.plain("fail", range=ranged, sink=parquet()), "Failed")
+        entry = conditions(failed)["Failed"]
+        assert entry["reason"] == "HandlerFailed", entry
+        assert "ValueError" in entry["message"], entry
+        assert "partition" in entry["message"], entry
+        assert scene.lake.count(failed)["rows"] == 0, "nothing half-done is left of the slice"
+
+        found = scene.run(scene.plain("skip", range=ranged, onError="Skip", sink=parquet()))
+        records = found["status"]["records"]
+        assert (records["in"], records["out"], records["failed"]) == (3000, 2970, 30), records
+        assert scene.lake.count(found)["rows"] == 2970
+
+        before = len(fleet.inside("read", "--topic", fleet.failed)["records"])
+        found = scene.run(scene.plain("dead", range=ranged, onError="FailedTopic", sink={"none": {}}))
+        uid = found["metadata"]["uid"]
+        dead = [
+            each
+            for each in fleet.inside("read", "--topic", fleet.failed)["records"]
+            if each["headers"].get("kr-backfill-id") == uid
+        ]
+        assert (before, len(dead)) == (30, 30)
+        assert Counter(each["headers"]["kr-reason"] for each in dead) == {"manual": 30}
+
+
+def raw_group(fleet: Any) -> dict[str, Any]:
+    """The example's group for records that are no JSON."""
+    group: dict[str, Any] = fleet.manifests()[-1]
+    del group["spec"]["handler"]["decode"]
+    return group
