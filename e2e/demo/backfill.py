@@ -42,11 +42,7 @@ class Lake:
     def make(self) -> None:
         """Make the claim and the pod, and wait for both. May be repeated."""
         fleet, namespace = self._fleet, self._fleet.namespace
-        if not foreign_kubeconfig():
-            folder = self._instance.directory / "volumes" / namespace
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o777)  # the kubelet gives no group to a folder of its node
-            fleet.cluster.apply([_volume(namespace, folder)], namespace=namespace)
+        make_volume(fleet, self._instance, CLAIM)
         source = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": POD}}
         source |= {"data": {"lake.py": SCRIPT.read_text()}}
         fleet.cluster.apply([_claim(), source, _pod(self._image)], namespace=namespace)
@@ -120,6 +116,21 @@ class Backfills:
         return eventually(probe, timeout_s=timeout_s, what=f"Backfill {name} is {phase}", poll_s=0.5)
 
 
+def make_volume(fleet: FlightFleet, instance: Instance, claim: str) -> None:
+    """The volume for a claim of the fleet's namespace, a folder of the embedded cluster's machine."""
+    if foreign_kubeconfig():
+        return
+    folder = instance.directory / "volumes" / fleet.namespace / claim
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o777)  # the kubelet gives no group to a folder of its node
+    fleet.cluster.apply([_volume(fleet.namespace, claim, folder)], namespace=fleet.namespace)
+
+
+def remove_volume(fleet: FlightFleet, claim: str) -> None:
+    """Remove the volume, which no namespace holds; its folder goes with the cluster."""
+    fleet.cluster.kubectl("delete", "pv", f"{fleet.namespace}-{claim}", "--ignore-not-found", "--wait=false")
+
+
 def _claim() -> dict[str, Any]:
     return {
         "apiVersion": "v1",
@@ -129,17 +140,17 @@ def _claim() -> dict[str, Any]:
     }
 
 
-def _volume(namespace: str, folder: Path) -> dict[str, Any]:
+def _volume(namespace: str, claim: str, folder: Path) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": f"{namespace}-lake"},
+        "metadata": {"name": f"{namespace}-{claim}"},
         "spec": {
             "capacity": {"storage": "2Gi"},
             "accessModes": ["ReadWriteMany"],
             "persistentVolumeReclaimPolicy": "Retain",
             "hostPath": {"path": str(folder), "type": "Directory"},
-            "claimRef": {"namespace": namespace, "name": CLAIM},
+            "claimRef": {"namespace": namespace, "name": claim},
         },
     }
 
