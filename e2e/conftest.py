@@ -72,6 +72,12 @@ def cluster(installation: Installation) -> Cluster:
 
 
 @pytest.fixture(scope="session")
+def spark(installation: Installation) -> None:
+    """The Spark operator, which Backfills need."""
+    installation.install_spark_operator()
+
+
+@pytest.fixture(scope="session")
 def scene(installation: Installation) -> Iterator[Scene]:
     """The groups with retries, each for one test."""
     made = Scene.make(installation)

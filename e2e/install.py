@@ -61,6 +61,15 @@ class Installation:
         self._local_cluster("kafka")
         self.install_chart()
 
+    def install_spark_operator(self) -> None:
+        """The Spark operator and the image of its jobs; a foreign cluster must have both."""
+        if not foreign_kubeconfig():
+            self._local_cluster("spark")
+
+    def remove_spark_operator(self) -> None:
+        """Remove the Spark operator from the embedded cluster, with its CRDs and all of its applications."""
+        self._local_cluster("spark", "--remove")
+
     def install_chart(self) -> None:
         """Install or upgrade the operator from the checkout, and wait until it is ready."""
         values = {
@@ -92,8 +101,8 @@ class Installation:
         else:
             self._local_cluster("down")
 
-    def _local_cluster(self, command: str) -> None:
-        words = [sys.executable, "-m", "e2e.local_cluster", command, "--name", self.instance.name]
+    def _local_cluster(self, command: str, *options: str) -> None:
+        words = [sys.executable, "-m", "e2e.local_cluster", command, *options, "--name", self.instance.name]
         subprocess.run(words, cwd=ROOT, check=True)
 
     def kill_container(self, *, namespace: str, pod: str) -> None:
