@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from typing import Any
 
@@ -103,4 +102,4 @@ def additions() -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
