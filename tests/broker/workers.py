@@ -98,6 +98,18 @@ class Kafka:
         """Return the names of all topics."""
         return set(self._admin.list_topics(timeout=10).topics)
 
+    def groups_with_members(self) -> set[str]:
+        """Return the ids of all groups that somebody is a member of."""
+        listed = self._admin.list_consumer_groups(request_timeout=10).result(READ_TIMEOUT_S).valid
+        described = self._admin.describe_consumer_groups([each.group_id for each in listed], request_timeout=10)
+        return {name for name, found in described.items() if found.result(READ_TIMEOUT_S).members}
+
+    def delete_before(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """Delete the records of partitions below these offsets (DeleteRecords)."""
+        wanted = [confluent_kafka.TopicPartition(topic, part, offset) for part, offset in offsets.items()]
+        for done in self._admin.delete_records(wanted, request_timeout=10).values():
+            done.result(READ_TIMEOUT_S)
+
     def produce(self, topic: str, values: Iterable[bytes], *, partition: int | None = None) -> int:
         """Write values with keys; return their number."""
         producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})

@@ -71,7 +71,9 @@ class Driver:
         scratch = folder / f"scratch-{attempt}"
         scratch.mkdir(exist_ok=True)
         settings = "--driver-memory 600m --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 "
-        settings += f"--conf spark.local.dir={scratch} --conf spark.log.level=WARN pyspark-shell"
+        settings += f"--conf spark.local.dir={scratch} --conf spark.log.level=WARN "
+        # Short runs: a JVM that compiles less starts in half the time.
+        settings += "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' pyspark-shell"
         own = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),

@@ -12,15 +12,17 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 from fleet_consumer.backfill.api_server import ApiFailed, ApiServer
 from fleet_consumer.backfill.brokers_view import BrokersView
+from fleet_consumer.backfill.engine import SparkEngine
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded
 from fleet_consumer.backfill.java_client import check_mechanism, connection_options
 from fleet_consumer.backfill.ledger_store import ControlReader, LedgerStore
-from fleet_consumer.backfill.run import Parts, Run
+from fleet_consumer.backfill.run import Engine, Parts, Run
 from fleet_consumer.backfill.work import BOTH, Work, load_all, policies_text
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig, load_config
@@ -109,13 +111,14 @@ class _Attempt:
         )
         self._run = Run(self._config, self._options.attempt, parts)
         self._run.begin()
-        from fleet_consumer.backfill.engine import SparkEngine
+        with ExitStack() as ends:
 
-        engine = SparkEngine(self._config, self._options.master)
-        try:
-            return self._run.go(engine)
-        finally:
-            engine.close()
+            def start() -> Engine:
+                engine = SparkEngine(self._config, self._options.master)
+                ends.callback(engine.close)
+                return engine
+
+            return self._run.go(start)
 
     def _prepare(self, seconds: float, rate: float | None) -> tuple[Work, Mapping[str, str]]:
         """A slice's order, and Spark's options with the credentials as they are now."""

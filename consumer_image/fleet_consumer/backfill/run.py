@@ -98,17 +98,26 @@ class Run:
             extra=_fields(backfill=self._config.id, attempt=self._attempt, offsets=ledger.offsets_left),
         )
 
-    def go(self, engine: Engine) -> bool:
-        """Play all slices; True when everything is covered, False when stopped by the control."""
+    def go(self, start: Callable[[], Engine]) -> bool:
+        """Play all slices; True when everything is covered, False when stopped by the control.
+
+        `start` makes the engine, which takes a while: at the first use, and not for a run that has nothing to do.
+        """
         assert self._ledger is not None, "call begin first"
-        engine.discard_from(self._ledger.slices_done)
+        engine: Engine | None = None
         while self._ledger.remaining:
             control = self._await_go()
             if control is None:
                 self._end()
                 return False
+            if engine is None:
+                engine = start()
+                engine.discard_from(self._ledger.slices_done)
             self._play(engine, control)
-        self._join(engine)
+        if self._pass == CANDIDATE and self._ledger.comparison is None:
+            # After the second pass of a comparison: its answers beside those of the first.
+            engine = engine or start()
+            self._write(replace(self._ledger, comparison=_sum(engine.join_passes())))
         self._end()
         return True
 
@@ -198,12 +207,14 @@ class Run:
         if outcome.failure is not None:
             engine.discard_from(ledger.slices_done)
             raise self._handler_failed(outcome.failure, outcome.failures)
+        # Of the tasks alone: the job around them costs the same for any size.
+        worked = sum(report.seconds for report in reports.values()) / min(len(planned), engine.cores)
+        self._observed = outcome.offsets / max(worked, 1e-3)
         self._note(outcome, max(1e-3, clock.monotonic() - began), pace, rate)
 
     def _note(self, outcome: SliceOutcome, seconds: float, pace: Pace, rate: int | None) -> None:
         assert self._ledger is not None
         ledger = self._ledger
-        self._observed = max(outcome.offsets / seconds, 0.001)
         handled = outcome.counts.records_in + outcome.counts.dropped
         remaining = without(ledger.remaining, outcome.covered)
         bound = rate is not None and outcome.waited > WAITED_SHARE * seconds
@@ -233,13 +244,6 @@ class Run:
                 offsetsLeft=done.offsets_left,
             ),
         )
-
-    def _join(self, engine: Engine) -> None:
-        """After the second pass of a comparison: compare the answers of both."""
-        assert self._ledger is not None
-        if self._pass != CANDIDATE or self._ledger.comparison is not None:
-            return
-        self._write(replace(self._ledger, comparison=_sum(engine.join_passes())))
 
     def _end(self) -> None:
         assert self._ledger is not None

@@ -1,0 +1,109 @@
+"""Comparison of two answers as what would be written, or as the failure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fleet_consumer.backfill.comparing import (
+    DIFFERENT,
+    EQUAL,
+    FAILED_CANDIDATE_ONLY,
+    FAILED_LIVE_ONLY,
+    answer_of,
+    compare,
+    dumped,
+    error_text,
+    result_text,
+    sample_text,
+)
+from fleet_consumer.backfill.reports import TaskReport
+from fleet_consumer.backfill.two_passes import judged
+from fleet_consumer.contract.backfill_ledger import SAMPLE_TEXT_MAX
+from fleet_consumer.handlers.performing import Result
+from fleet_consumer.record import Fatal, Produce, Skip
+
+
+def outputs(*produces: Produce) -> Result:
+    return Result(produces)
+
+
+def verdict(one: Result, other: Result, *ignored: str) -> str:
+    live, candidate = answer_of(one, None), answer_of(other, None)
+    stored = compare(json.loads(dumped(live)), json.loads(dumped(candidate)), ignored)
+    assert stored == compare(live, candidate, ignored), "stored answers compare alike"
+    return stored
+
+
+VALUE = Produce("t", b'{"a": 1, "at": 5}')
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "ignored", "expected"),
+    [
+        (outputs(), outputs(), (), EQUAL),
+        (outputs(VALUE), outputs(VALUE), (), EQUAL),
+        (outputs(VALUE), outputs(), (), DIFFERENT),
+        (outputs(VALUE), outputs(Produce("t", '{"at":5,"a":1}')), (), EQUAL),
+        (outputs(VALUE), outputs(Produce("t", b'{"a": 1, "at": 6}')), (), DIFFERENT),
+        (outputs(VALUE), outputs(Produce("t", b'{"a": 1, "at": 6}')), ("at",), EQUAL),
+        (outputs(VALUE), outputs(Produce("t", b'{"a": 1}')), ("at",), EQUAL),
+        (outputs(VALUE), outputs(Produce("u", VALUE.value)), ("at",), DIFFERENT),
+        (outputs(Produce("t", b"[1]")), outputs(Produce("t", b"[ 1]")), (), DIFFERENT),
+        (outputs(Produce("t", "x")), outputs(Produce("t", b"x")), (), EQUAL),
+        (outputs(Produce("t", b"\xff")), outputs(Produce("t", b"\xfe")), (), DIFFERENT),
+        (outputs(Produce("t", b"\xff")), outputs(Produce("t", b"\xff")), (), EQUAL),
+        (outputs(Produce("t", None)), outputs(Produce("t", b"")), (), DIFFERENT),
+        (outputs(Produce("t", b"x", "k")), outputs(Produce("t", b"x", "l")), (), DIFFERENT),
+        (
+            outputs(Produce("t", b"x", headers=[("a", b"1")])),
+            outputs(Produce("t", b"x", headers=[("a", None)])),
+            (),
+            DIFFERENT,
+        ),
+        (Result(error=ValueError("1")), Result(error=ValueError("2")), (), EQUAL),
+        (Result(error=ValueError("1")), Result(error=KeyError("1")), (), DIFFERENT),
+        (Result(error=ValueError("1")), Result(error=Fatal("1")), (), DIFFERENT),
+        (Result(error=ValueError("1")), outputs(), (), FAILED_LIVE_ONLY),
+        (outputs(), Result(error=ValueError("1")), (), FAILED_CANDIDATE_ONLY),
+        (Result(error=Skip("a")), Result(error=Skip("b")), (), EQUAL),
+        (Result(error=Skip("a")), outputs(), (), DIFFERENT),
+        (Result(error=Skip("a")), Result(error=ValueError("b")), (), FAILED_CANDIDATE_ONLY),
+    ],
+)
+def test_verdicts(one: Result, other: Result, ignored: tuple[str, ...], expected: str) -> None:
+    assert verdict(one, other, *ignored) == expected
+
+
+def test_texts_of_both_sides() -> None:
+    failed = answer_of(Result(error=ValueError("no id")), None)
+    assert (error_text(failed), result_text(failed)) == ("Exhausted: ValueError: no id", None)
+    done = answer_of(outputs(Produce("t", b"v")), None)
+    assert error_text(done) is None
+    assert result_text(done) == '{"outputs":[{"headers":[],"key":null,"topic":"t","value":"v"}]}'
+    assert len(sample_text(answer_of(outputs(Produce("t", b"v" * 999)), None))) == SAMPLE_TEXT_MAX
+    assert sample_text(None) == "no record"
+
+
+def test_error_texts_may_stay_out() -> None:
+    failed = answer_of(Result(error=ValueError("secret")), None, error_text=False)
+    assert "secret" not in dumped(failed)
+    assert error_text(failed) == "Exhausted: ValueError"
+    assert "secret" not in dumped(answer_of(Result(error=Skip("secret")), None, error_text=False))
+
+
+def test_join_of_stored_answers() -> None:
+    report = TaskReport()
+    done = dumped(answer_of(outputs(VALUE), None))
+    later = dumped(answer_of(outputs(Produce("t", b'{"a": 1, "at": 6}')), None))
+    place: dict[str, Any] = {"partition": 1, "offset": 7, "timestamp": 5, "key": b"k"}
+    assert judged("topic", {**place, "live": done, "candidate": done}, (), report) is None
+    assert judged("topic", {**place, "live": done, "candidate": later}, ("at",), report) is None
+    assert judged("topic", {**place, "live": done, "candidate": None}, (), report) == (
+        *("topic", 1, 7, 5, b"k"),
+        *(result_text(json.loads(done)), None, None, None),
+    )
+    assert report.compared == {"equal": 2, "different": 1}
+    assert report.samples[0].candidate == "no record"
