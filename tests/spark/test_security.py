@@ -42,7 +42,11 @@ def test_scram_over_tls_and_a_client_certificate(secured: tuple[KafkaBroker, Pla
         scene.api.put("second", {})
         refused = scene.run(code=21, ledger="second", **worker)
         assert "wrong-secret" not in refused.log.read_text()
-        own = {"caFile": broker.pki.ca_file, "certFile": broker.pki.cert_file, "keyFile": broker.pki.key_file}
+        own: dict[str, Any] = {
+            "caFile": broker.pki.ca_file,
+            "certFile": broker.pki.cert_file,
+            "keyFile": broker.pki.key_file,
+        }
         connection = {"bootstrapServers": [broker.mutual_bootstrap], "tls": own, "sasl": None}
         scene.api.put("third", {})
         mutual: dict[str, Any] = {"worker.connection": connection, "ledger": "third"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ class Batch:
     def __init__(self, *records: tuple[int, str]) -> None:
         self.num_rows = len(records)
         offsets = [offset for offset, _ in records]
-        self._columns = {
+        self._columns: dict[str, list[Any]] = {
             "partition": [1] * len(records),
             "offset": offsets,
             "timestamp": [1_000 + offset for offset in offsets],
@@ -77,7 +78,7 @@ class Play:
         monkeypatch.setattr(work_module, "_LOADED", {})
         monkeypatch.setattr(work_module, "_log_as", lambda config: None)
         monkeypatch.setattr("fleet_consumer.backfill.task.batch_of", self._batch_of)
-        monkeypatch.delitem(work_module.sys.modules, "handler", raising=False)
+        monkeypatch.delitem(sys.modules, "handler", raising=False)
         monkeypatch.syspath_prepend(str(folder))
         (folder / "handler.py").write_text(HANDLER)
 
@@ -89,12 +90,12 @@ class Play:
         text = json.dumps(document)
         work = Work(config=text, error_text=True, policies=None, attempt=1, seconds=seconds, rate=None, limits={})
         report = TaskReport()
-        for _ in run_task(work, report, batches):  # type: ignore[arg-type]  # the batches are doubles
+        for _ in run_task(work, report, batches):
             pass
         return report
 
     def seen(self) -> list[Any]:
-        """What the handler was called with."""
+        """The offsets that the handler was called with."""
         import importlib
 
         return list(importlib.import_module("handler").SEEN)
@@ -106,7 +107,7 @@ class Play:
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     yield Play(tmp_path, monkeypatch)
-    work_module.sys.modules.pop("handler", None)
+    sys.modules.pop("handler", None)
 
 
 PARQUET = {"topic": None, "parquet": "/sink"}
