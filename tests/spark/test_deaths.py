@@ -55,7 +55,7 @@ def test_a_topic_has_only_one_slice_twice(place: Place, tmp_path: Path) -> None:
         driver.kill()
         scene.run(attempt=2, **changes)
         written = scene.kafka.read(sink)
-        names = ("kr-origin-partition", "kr-origin-offset", "kr-output-index", "kr-backfill-id", "kr-output-topic")
+        names = ("kr-origin-partition", "kr-origin-offset", "kr-backfill-output", "kr-backfill-id", "kr-backfill-topic")
         seen = Counter(tuple(each.headers[name] for name in names) for each in written)
         expected = {
             (str(part).encode(), str(offset).encode(), b"0", scene.id.encode(), b"done")

@@ -32,7 +32,7 @@ def test_scram_over_tls_and_a_client_certificate(secured: tuple[KafkaBroker, Pla
         sink = f"{scene.name}-sink"
         scene.kafka.create(sink)
         scene.send(100)
-        connection = {"bootstrapServers": [broker.sasl_tls_bootstrap], "tls": tls, "sasl": sasl}
+        connection: dict[str, Any] = {"bootstrapServers": [broker.sasl_tls_bootstrap], "tls": tls, "sasl": sasl}
         worker: dict[str, Any] = {"worker.connection": connection}
         driver = scene.run(sink={"topic": sink, "parquet": None}, **worker)
         assert len(scene.kafka.read(sink)) == 100
