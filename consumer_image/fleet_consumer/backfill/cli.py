@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsInvalid as error:
         return _report(problem_of(error), EXIT_SETTINGS)
     with logs.logging_as(worker.log):
+        logging.getLogger("py4j").setLevel(logging.WARNING)
         return _Attempt(config, worker.handler.error_text, options).run()
 
 

@@ -37,12 +37,13 @@ FOLDERS: Final = {"Live": "live", "Candidate": "candidate", "Both": DIFFERENCES}
 SETTINGS: Final = {
     # A second copy of a slow task would call the handler twice.
     "spark.speculation": "false",
-    "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionOverwriteMode": "STATIC",
     "spark.python.worker.reuse": "true",
-    "spark.ui.showConsoleProgress": "false",
 }
+"""Settings that a Backfill depends on, whatever `sparkConf` says."""
+SHUFFLE: Final = ("spark.sql.shuffle.partitions", "4")
+"""Default of the one join; Spark's own of 200 tasks is for large clusters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,8 @@ class SparkEngine:
         for name, value in SETTINGS.items():
             builder = builder.config(name, value)
         self._spark: SparkSession = self._asked(builder.getOrCreate)
+        if not self._spark.sparkContext.getConf().contains(SHUFFLE[0]):
+            self._spark.conf.set(*SHUFFLE)
         self._reports = self._spark.sparkContext.accumulator({}, Reports())
         self._largest: int | None = None
         self._rows = BATCH_FIRST

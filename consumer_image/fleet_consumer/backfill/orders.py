@@ -48,8 +48,8 @@ class Orders:
             return Order(Course.GO)
         if guard.pause:
             return Order(Course.PAUSE, guard.message)
-        age = now - self._changed_at
-        if age >= LOOK_AGE_MAX_S:
-            seen = f"the operator has not looked at the live group for {age:.0f} s, so its state is unknown"
+        if now - self._changed_at >= LOOK_AGE_MAX_S:
+            # Without the age: the text is written to the ledger when it changes.
+            seen = f"the operator has not looked at the live group for {LOOK_AGE_MAX_S:.0f} s: its state is unknown"
             return Order(Course.PAUSE, f"{seen}; see that the operator runs and reaches the brokers")
         return Order(Course.GO)

@@ -175,8 +175,7 @@ class Run:
         paused = replace(self._ledger, throttled_by=GUARD, throttle_message=order.message, slice_offsets=0)
         if self._ledger.throttled_by != GUARD:
             LOG.info("backfill pauses", extra=_fields(cause=order.message))
-            self._write(paused)
-        elif self._ledger.throttle_message.split(" for ")[0] != order.message.split(" for ")[0]:
+        if paused != self._ledger:
             self._write(paused)
 
     def _play(self, engine: Engine, control: Control) -> None:

@@ -29,6 +29,7 @@ from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig
 from fleet_consumer.contract.backfill_ledger import Sample
 from fleet_consumer.handlers.performing import Result
+from fleet_consumer.record import Produce
 from fleet_consumer.retry.failure import Drop, OutputRefused, Retry, classify, without_words
 
 if TYPE_CHECKING:
@@ -159,9 +160,13 @@ class _Handled:
     def take(self, group: Sequence[Raw]) -> int | None:
         results = self._perform([raw.record(self._config.topic) for raw in group])
         for raw, result in zip(group, results, strict=True):
-            if result.error is None:
-                self._done(raw, result)
-            elif self._stops(raw, result.error):
+            error = result.error
+            if error is None:
+                try:
+                    self._done(raw, [_encoded(each) for each in result.produces])
+                except UnicodeEncodeError as refused:
+                    error = OutputRefused(f"a text of an output has no UTF-8: {refused.reason}")
+            if error is not None and self._stops(raw, error):
                 return raw.offset
         return None
 
@@ -180,18 +185,18 @@ class _Handled:
         rows, self._rows = self._rows, []
         return rows
 
-    def _done(self, raw: Raw, result: Result) -> None:
+    def _done(self, raw: Raw, produces: Sequence[Produce]) -> None:
         self._report.records_in += 1
-        self._report.records_out += len(result.produces)
-        if not result.produces:
+        self._report.records_out += len(produces)
+        if not produces:
             return
         if self._sink is not None:
-            self._sink.send(raw, result.produces)
+            self._sink.send(raw, produces)
         elif self._config.sink.parquet is not None:
             place = (self._config.topic, raw.partition, raw.offset, raw.timestamp)
             self._rows += [
-                (*place, number, each.topic, _bytes(each.key), _bytes(each.value), list(each.headers) or None)
-                for number, each in enumerate(result.produces)
+                (*place, number, each.topic, each.key, each.value, each.headers or None)
+                for number, each in enumerate(produces)
             ]
 
     def _stops(self, raw: Raw, error: BaseException) -> bool:
@@ -308,6 +313,14 @@ class _Answered:
     def rows(self) -> list[Row]:
         rows, self._rows = self._rows, []
         return rows
+
+
+def _encoded(produce: Produce) -> Produce:
+    """The output as bytes, with plain pairs as headers. Raises UnicodeEncodeError."""
+    for name, _ in produce.headers:
+        name.encode()
+    headers = [(name, value) for name, value in produce.headers]
+    return Produce(produce.topic, _bytes(produce.value), _bytes(produce.key), headers)
 
 
 def _bytes(value: bytes | str | None) -> bytes | None:

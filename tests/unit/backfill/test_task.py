@@ -166,6 +166,14 @@ def test_batch_handler_under_fail_reports_the_first_failed_record(play: Play) ->
     assert (report.failure.offset, report.stop) == (11, 11)
 
 
+def test_text_without_utf8_is_the_failure_of_its_record(play: Play, tmp_path: Path) -> None:
+    source = HANDLER.replace('Produce("done", None)', r'Produce("done", "\udc80" if do == "odd" else None)')
+    (tmp_path / "handler.py").write_text(source)
+    report = play(Batch((5, ""), (6, "odd"), (7, "")), onError="Skip", sink=PARQUET)
+    assert (report.records_in, report.records_out, report.failed) == (3, 4, 1)
+    assert [row[2] for row in play.rows] == [5, 5, 7, 7]
+
+
 def test_filtered_records_are_passed_by(play: Play) -> None:
     chosen = {"keyRegex": "k[67]", "headerEquals": {"h": "1"}, "fromTime": None, "toTime": None}
     report = play(Batch((5, ""), (6, ""), (7, ""), (8, "")), filter=chosen)
