@@ -208,7 +208,8 @@ class Scene:
 
     def send(self, count: int, *, first: int = 0, **fields: Any) -> None:
         """Write records of `{"n": n, **fields}`, key `k<n>`, in turns over the partitions."""
-        producer = confluent_kafka.Producer({"bootstrap.servers": self.place.bootstrap, "linger.ms": 20})
+        settings = {"bootstrap.servers": self.place.bootstrap, "linger.ms": 20, "message.max.bytes": 20_000_000}
+        producer = confluent_kafka.Producer(settings)
         for number in range(first, first + count):
             value = json.dumps({"n": number, **fields}).encode()
             headers: list[tuple[str, str | bytes | None]] = [("n", str(number).encode()), ("none", None)]

@@ -12,7 +12,7 @@ import inspect
 import logging
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,14 @@ from fleet_consumer.handlers.performing import Outputs, Performer, Result
 from fleet_consumer.record import Record
 
 LOG = logging.getLogger("fleet_consumer.backfill")
+
+
+GoOn = Callable[[Result], bool]
+"""Asked after each call with its last result: whether the next record is handled."""
+
+
+def _always(result: Result) -> bool:
+    return True
 
 
 class OwnModules:
@@ -97,17 +105,40 @@ class LoadedHandler:
             self._hook(self.handler.setup, context)
         atexit.register(self._tear_down, context)
 
-    def perform(self, records: Sequence[Record]) -> list[Result]:
-        """Call the handler; one result for each record. The records are the handler's own afterwards."""
+    def perform(self, records: Sequence[Record], go_on: GoOn = _always) -> list[Result]:
+        """Call the handler; one result for each record, or for the first ones if `go_on` said no after a call. The
+        records are the handler's own afterwards."""
         with self._modules.entered():
             call = HandlerCall(list(records), threading.get_ident())
             token = CURRENT_CALL.set(call)
             try:
-                if not self.handler.asynchronous:
+                if self.handler.asynchronous:
+                    return self._run(self._perform_async(records, call, go_on))
+                if self.batch:
                     return self._performer.perform(records)
-                return self._run(self._performer.perform_async(records))
+                return self._one_by_one(records, call, go_on)
             finally:
                 CURRENT_CALL.reset(token)
+
+    def _one_by_one(self, records: Sequence[Record], call: HandlerCall, go_on: GoOn) -> list[Result]:
+        results: list[Result] = []
+        for record in records:
+            call.records = [record]
+            results += self._performer.perform(call.records)
+            if not go_on(results[-1]):
+                break
+        return results
+
+    async def _perform_async(self, records: Sequence[Record], call: HandlerCall, go_on: GoOn) -> list[Result]:
+        if self.batch:
+            return await self._performer.perform_async(records)
+        results: list[Result] = []
+        for record in records:
+            call.records = [record]
+            results += await self._performer.perform_async(call.records)
+            if not go_on(results[-1]):
+                break
+        return results
 
     def _tear_down(self, context: HandlerContext) -> None:
         try:

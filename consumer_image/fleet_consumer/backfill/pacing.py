@@ -58,6 +58,10 @@ class Pacer:
             fit = min(fit, max(1, int(GROUP_S / self._interval)))
         return max(1, min(most, fit, 2 * self._taken))
 
+    def in_time(self) -> bool:
+        """True before the end of the time."""
+        return self._clock.monotonic() < self._deadline
+
     @property
     def seconds(self) -> float:
         """The time since the task began to take records."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fleet_consumer.backfill.comparing import EQUAL, answer_of, compare, dumped, error_text, result_text, sample_text
+from fleet_consumer.backfill.handling import LoadedHandler
 from fleet_consumer.backfill.pacing import Pacer
 from fleet_consumer.backfill.reports import FailedRecord, TaskReport
 from fleet_consumer.backfill.rows import (
@@ -39,6 +40,8 @@ LOG = logging.getLogger("fleet_consumer.backfill")
 
 COMPARED_AT_ONCE: Final = 500
 """Records that one handler of a comparison gets before the other does."""
+SINGLE_AT_ONCE: Final = 100
+"""Records that are handled one by one between two looks at the rate."""
 LINES_MAX: Final = 20
 """Lines about single records of one task; a poisoned topic must not fill a disk."""
 
@@ -87,9 +90,10 @@ def task_function(work: Work, number: int, reports: Any) -> Callable[[Iterable[A
 def run_task(work: Work, report: TaskReport, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     """Handle the records of these batches until the time is over or a record ends the run. Raises TaskFailed."""
     config = config_of(work.config, work.error_text)
-    taker = _taker(work, config, report)
-    selection = Selection(config.filter)
+    handlers_of(work)  # before the time begins
     pacer = Pacer(work.seconds, work.rate, SystemClock())
+    taker = _taker(work, config, report, pacer)
+    selection = Selection(config.filter)
     for batch in batches:
         report.stop = _take_batch(batch, taker, selection, pacer, report)
         stop = taker.settle()
@@ -117,7 +121,7 @@ def _take_batch(
             report.filtered += 1
             continue
         if not group:
-            size = pacer.group(taker.at_once) if taker.at_once > 1 else 1
+            size = pacer.group(taker.at_once)
             if not pacer.may_take(size):
                 return raw.offset
         group.append(raw)
@@ -129,10 +133,10 @@ def _take_batch(
     return taker.take(group) if group else None
 
 
-def _taker(work: Work, config: BackfillConfig, report: TaskReport) -> Taker:
+def _taker(work: Work, config: BackfillConfig, report: TaskReport, pacer: Pacer) -> Taker:
     handlers = handlers_of(work)
     if config.compare is None:
-        return _Handled(work, config, handlers[LIVE].perform, report, batch=handlers[LIVE].batch)
+        return _Handled(work, config, handlers[LIVE], report, pacer)
     sides = [(side, each.perform) for side, each in handlers.items()]
     return _Compared(work, config, sides, report) if len(sides) > 1 else _Answered(work, config, sides[0][1], report)
 
@@ -146,10 +150,11 @@ class _Handled:
     columns = OUTPUT_COLUMNS
 
     def __init__(
-        self, work: Work, config: BackfillConfig, perform: Perform, report: TaskReport, *, batch: bool
+        self, work: Work, config: BackfillConfig, handler: LoadedHandler, report: TaskReport, pacer: Pacer
     ) -> None:
-        self.at_once = config.worker.consumer.max_poll_records if batch else 1
-        self._work, self._config, self._perform, self._report = work, config, perform, report
+        self.at_once = config.worker.consumer.max_poll_records if handler.batch else SINGLE_AT_ONCE
+        self._work, self._config, self._perform, self._report = work, config, handler.perform, report
+        self._pacer = pacer
         self._policy = policy_of(work)
         sink = config.sink.topic
         self._sink = None if sink is None else SinkTopic(config, sink, work.limits.get(sink))
@@ -158,16 +163,21 @@ class _Handled:
         self._lines = 0
 
     def take(self, group: Sequence[Raw]) -> int | None:
-        results = self._perform([raw.record(self._config.topic) for raw in group])
-        for raw, result in zip(group, results, strict=True):
-            error = result.error
-            if error is None:
-                try:
-                    self._done(raw, [_encoded(each) for each in result.produces])
-                except UnicodeEncodeError as refused:
-                    error = OutputRefused(f"a text of an output has no UTF-8: {refused.reason}")
-            if error is not None and self._stops(raw, error):
-                return raw.offset
+        left = group
+        while left:
+            results = self._perform([raw.record(self._config.topic) for raw in left], self._go_on)
+            for raw, result in zip(left, results, strict=False):
+                error = result.error
+                if error is None:
+                    try:
+                        self._done(raw, [_encoded(each) for each in result.produces])
+                    except UnicodeEncodeError as refused:
+                        error = OutputRefused(f"a text of an output has no UTF-8: {refused.reason}")
+                if error is not None and self._stops(raw, error):
+                    return raw.offset
+            left = left[len(results) :]
+            if left and not self._pacer.in_time():
+                return left[0].offset
         return None
 
     def settle(self) -> int | None:
@@ -184,6 +194,10 @@ class _Handled:
     def rows(self) -> list[Row]:
         rows, self._rows = self._rows, []
         return rows
+
+    def _go_on(self, result: Result) -> bool:
+        # After an error it is judged first: nothing is handled behind the record that ends the run.
+        return result.error is None and self._pacer.in_time()
 
     def _done(self, raw: Raw, produces: Sequence[Produce]) -> None:
         self._report.records_in += 1
