@@ -253,9 +253,10 @@ class Scene:
         assert found is not None
         return found
 
-    def rows(self, folder: str = "") -> list[dict[str, Any]]:
-        """The rows of the Parquet files in a folder below the Backfill's own; binary columns as latin-1 text."""
-        path = self.sink / self.id / folder
+    def rows(self, folder: str = "", *, of: str | None = None) -> list[dict[str, Any]]:
+        """The rows of the Parquet files in a folder below the Backfill's own, or that of another id; binary columns as
+        latin-1 text."""
+        path = self.sink / (of or self.id) / folder
         words = [str(self.place.python), str(READER), str(path)]
         done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
         return [json.loads(line) for line in done.stdout.splitlines()]

@@ -40,7 +40,7 @@ def test_aborted_records_and_markers_at_the_end(place: Place, tmp_path: Path) ->
         assert not ledger.remaining
         scene.api.put("second", {})
         scene.run(sink=scene.parquet, ledger="second", id="id-two", sliceRecords=150)
-        assert sorted(json.loads(row["value"])["n"] for row in scene.rows("../id-two")) == wanted
+        assert sorted(json.loads(row["value"])["n"] for row in scene.rows(of="id-two")) == wanted
 
 
 def test_compacted_topic(place: Place, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_scram_over_tls_and_a_client_certificate(secured: tuple[KafkaBroker, Pla
         scene.api.put("third", {})
         mutual: dict[str, Any] = {"worker.connection": connection, "ledger": "third"}
         scene.run(sink=scene.parquet, id="id-three", **mutual)
-        assert origins(scene.rows("../id-three")) == every({0: 50, 1: 50})
+        assert origins(scene.rows(of="id-three")) == every({0: 50, 1: 50})
         oauth = {**sasl, "mechanism": "OAUTHBEARER", "oauth": {"tokenEndpoint": "http://127.0.0.1:1/", "scope": None}}
         tokens: dict[str, Any] = {"worker.connection": {**connection, "sasl": oauth}}
         unsupported = scene.run(code=20, **tokens)

@@ -117,8 +117,7 @@ def test_asynchronous_handler_with_timeout(place: Place, tmp_path: Path) -> None
         assert scene.ledger.counts.failed == 1
         scene.api.put("second", {})
         scene.run(sink=scene.parquet, onError="Skip", ledger="second", id=f"{scene.id}-b")
-        outputs = scene.sink / f"{scene.id}-b"
-        rows = scene.rows(str(outputs))
+        rows = scene.rows(of=f"{scene.id}-b")
         assert sorted(int(row["value"]) for row in rows if row["output"] == 0) == [n for n in range(600) if n != 7]
         assert len([row for row in rows if row["output"] == 1 and row["key"] == "second"]) == 599
 
