@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -35,7 +36,7 @@ class Standing:
         status = fleet.group()["status"]
         return cls(
             generation=status["generation"],
-            members=tuple(sorted(member["memberId"] for member in status["members"])),
+            members=tuple(sorted(json.dumps(member, sort_keys=True) for member in status["members"])),
             offsets=fleet.inside("committed", "--topic", fleet.source, "--group", fleet.name),
             lag=fleet.lag()["lag"],
         )
