@@ -90,13 +90,26 @@ def test_image_that_cannot_be_pulled_ends_at_its_own_deadline(scene: BackfillSce
     reason, text = refused(
         scene, "no-image", spark={"image": "consumer-fleet-spark:nowhere"}, deadlines={"startSeconds": 30}
     )
-    assert reason == "DriverNotStarted", text
+    assert reason in ("ErrImagePull", "ImagePullBackOff"), text
     assert "nowhere" in text, text
 
 
-def test_driver_with_too_little_memory_says_so(scene: BackfillScene) -> None:
-    reason, text = refused(scene, "small", spark={"driver": {"memory": "300m"}})
-    assert "memory" in text.lower(), (reason, text)
+HUNGRY = """
+def handle(record):
+    return bytearray(2**30).count(1)  # more than an executor's pod may have
+"""
+
+
+def test_too_little_memory_is_named(scene: BackfillScene) -> None:
+    """The heap by the API server; that of Python's processes when an executor is killed for it."""
+    with pytest.raises(CommandFailed, match=r"spec\.spark\.driver\.memory.*at least 466m"):
+        scene.backfills.apply(scene.plain("small", range=HOUR, sink=NONE, spark={"driver": {"memory": "300m"}}))
+    candidate = {"kind": "ConfigMap", "apiVersion": "v1", "data": {"handler.py": HUNGRY}}
+    candidate |= {"metadata": {"name": "hungry", "labels": {"consumerfleet.io/handler": "true"}}}
+    scene.fleet.cluster.apply([candidate], namespace=scene.fleet.namespace)
+    compare = {"callable": "handler:handle", "configMapRef": {"name": "hungry"}}
+    reason, text = refused(scene, "hungry", compare=compare)
+    assert (reason, "memory" in text) == ("ExecutorLost", True), text
 
 
 def test_record_larger_than_all_others_is_handled_and_one_that_a_topic_refuses_is_a_failure(

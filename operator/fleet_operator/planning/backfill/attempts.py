@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS
+from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.backfill import Backfill
 from fleet_operator.planning.backfill.readings import DriverEnd, Progress
 from fleet_operator.planning.backfill.spark import MESSAGE_CHARACTERS_MAX, SeenApplication, SparkState
 from fleet_operator.planning.problem import Problem
 
-FAILURES_MAX: Final = 5
+FAILURES_MAX: Final = 4
 """Attempts in a row that may fail without any progress."""
+OUTAGES_MAX: Final = 10
+"""The same where the driver itself says that its surroundings failed: with the pauses, half an hour of outage."""
+OF_THE_RUN: Final = frozenset({"DriverFailed", "ExecutorLost", "SliceFailed", "SliceIncomplete"})
+"""Reasons of drivers that speak of the run itself, and not of an outage around it."""
 PAUSE_S: Final = 10.0
 PAUSE_MAX_S: Final = 300.0
 
@@ -55,6 +59,7 @@ class Judged:
 
     verdict: Verdict
     problem: Problem
+    failures_max: int = FAILURES_MAX
 
 
 def judge(
@@ -66,7 +71,8 @@ def judge(
         if ledger.problem is not None:
             said = ledger.problem
             verdict = Verdict.HOPELESS if said.final else Verdict.FAILED
-            return Judged(verdict, Problem(said.reason, said.message or "the driver gave no message"))
+            most = FAILURES_MAX if said.reason in OF_THE_RUN else OUTAGES_MAX
+            return Judged(verdict, Problem(said.reason, said.message or "the driver gave no message"), most)
         if ledger.ended and progress.done:
             return Judged(Verdict.DONE, Problem(c.ALL_HANDLED, "every record of the range was handled"))
         if ledger.ended and progress.pass_done:
@@ -92,7 +98,12 @@ def _without_ledger(number: int, application: SeenApplication, driver: DriverEnd
         message = f"the Spark application of attempt {number} has completed, and its driver has not noted an end"
         return Judged(Verdict.FAILED, Problem(c.ENDED_WITHOUT_LEDGER, message))
     message = said or f"the Spark application of attempt {number} failed without a message"
-    return Judged(Verdict.FAILED, Problem(end.reason or c.DRIVER_FAILED, message))
+    outage = end.code == EXIT_SURROUNDINGS and end.reason not in OF_THE_RUN
+    return Judged(
+        Verdict.FAILED,
+        Problem(end.reason or c.DRIVER_FAILED, message),
+        OUTAGES_MAX if outage else FAILURES_MAX,
+    )
 
 
 def end_of(backfill: Backfill, judged: Judged, covered: int) -> AttemptEnd:

@@ -19,7 +19,7 @@ from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.backfill import FINAL_PHASES, Backfill, Phase
-from fleet_operator.planning.backfill.attempts import FAILURES_MAX, AttemptEnd, Verdict, end_of, judge, read_end
+from fleet_operator.planning.backfill.attempts import AttemptEnd, Verdict, end_of, judge, read_end
 from fleet_operator.planning.backfill.deadlines import NEVER_WATCHED, Watched, late_start, stalled
 from fleet_operator.planning.backfill.ranges import Refused, Resolution, ResolvedRange, Unresolved
 from fleet_operator.planning.backfill.readings import DriverEnd, Progress
@@ -239,7 +239,7 @@ def _over(facts: BackfillFacts, progress: Progress, given_up: Problem | None) ->
     if judged.verdict is Verdict.HOPELESS:
         message = f"{problem.message}: correct the cause and create another Backfill for the rest of the range"
         return BackfillDecision(phase="Failed", reason=problem.reason, message=message, ended=end)
-    if end.failures_in_a_row >= FAILURES_MAX:
+    if end.failures_in_a_row >= judged.failures_max:
         message = (
             f"attempt {number} failed, the {end.failures_in_a_row}th in a row without progress: {problem.message}: "
             "correct the cause and create another Backfill for the rest of the range"
