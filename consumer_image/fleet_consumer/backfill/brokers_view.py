@@ -27,7 +27,9 @@ LOG = logging.getLogger("fleet_consumer.backfill")
 
 MISSING_TRIES: Final = 10
 """A topic is missing if brokers say so again and again: one that has just started may not know it."""
-MISSING_PAUSE_S: Final = 1.0
+TRIES: Final = 30
+"""Tries for any other answer: leaders move, and brokers restart, within a minute or two."""
+PAUSE_S: Final = 2.0
 LIMITS_TIMEOUT_S: Final = 10.0
 
 
@@ -50,9 +52,6 @@ class BrokersView:
         """Raise BackfillFailed if the topic, or a part of these ranges, is gone."""
         bounds = self._bounds(sorted({each.partition for each in planned}))
         for each in planned:
-            if each.partition not in bounds:
-                message = f"partition {each.partition} of topic {self._config.topic!r} has no leader"
-                raise BackfillFailed("PartitionUnavailable", message, final=False)
             first, end = bounds[each.partition]
             if each.first < first:
                 raise self._expired(each, f"the log begins at {first}: retention or a deletion removed the rest")
@@ -81,25 +80,42 @@ class BrokersView:
         return found
 
     def _bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        topic = self._config.topic
-        group = f"fleet-backfill-{self._config.id}"
-        for left in reversed(range(MISSING_TRIES)):
+        """The log start and end of each partition, asked until all have a leader that answers."""
+        missing = failed = 0
+        while True:
             try:
-                settings = consumer_config(self.connection(), group, self._isolation, {})
-                with BoundedReader(settings, stores_offsets=False) as reader:
-                    known = {each.partition for each in reader.partitions(topic)}
-                    if missing := sorted(set(partitions) - known):
-                        raise TopicMissing(f"topic {topic!r} has no partition {missing[0]}")
-                    found = reader.bounds(TopicPartition(topic, each) for each in partitions)
-                    return {each.partition: bounds for each, bounds in found.items()}
+                return self._asked(partitions)
             except TopicMissing as error:
-                if not left:
+                missing += 1
+                if missing >= MISSING_TRIES:
                     raise BackfillFailed("SourceTopicNotFound", str(error), final=True) from error
-                self._wait(MISSING_PAUSE_S)
-            except (ConsumerError, SettingsRefused) as error:
-                reason = str(getattr(error, "reason", type(error).__name__))
-                raise BackfillFailed(reason, str(error), final=False) from error
-        raise AssertionError("the last try returns or raises")
+            except BackfillFailed as error:
+                failed += 1
+                if failed >= TRIES:
+                    raise
+                LOG.info("brokers are asked again", extra={"fields": {"error": str(error)}})
+            self._wait(PAUSE_S)
+
+    def _asked(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
+        topic = self._config.topic
+        settings = consumer_config(self.connection(), f"fleet-backfill-{self._config.id}", self._isolation, {})
+        try:
+            with BoundedReader(settings, stores_offsets=False) as reader:
+                known = {each.partition for each in reader.partitions(topic)}
+                if missing := sorted(set(partitions) - known):
+                    raise TopicMissing(f"topic {topic!r} has no partition {missing[0]}")
+                found = reader.bounds(TopicPartition(topic, each) for each in partitions)
+        except TopicMissing:
+            raise
+        except (ConsumerError, SettingsRefused) as error:
+            reason = str(getattr(error, "reason", type(error).__name__))
+            raise BackfillFailed(reason, str(error), final=False) from error
+        bounds = {each.partition: offsets for each, offsets in found.items()}
+        for partition in partitions:
+            if partition not in bounds:
+                message = f"partition {partition} of topic {topic!r} has no leader"
+                raise BackfillFailed("PartitionUnavailable", message, final=False)
+        return bounds
 
     def _expired(self, planned: TaskRange, seen: str) -> BackfillFailed:
         return BackfillFailed("RangeExpired", f"{self._place(planned)}: {seen}", final=True)
