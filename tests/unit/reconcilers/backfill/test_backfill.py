@@ -1,0 +1,459 @@
+"""A Backfill's reconciler against an API server in memory, a Spark operator in a few lines, and death at any call."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet_consumer.contract.backfill_ledger import RunProblem
+from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, CONSUMER_GROUP, POD, ROLE_BINDING, SPARK_APPLICATION
+from fleet_operator.planning.backfill.ranges import TopicReading
+from tests.unit.planning import builders
+from tests.unit.reconcilers.backfill.world import DeathError, Moment, World, covered, reading, run
+
+
+def test_backfill_resolves_runs_and_ends() -> None:
+    async def life(world: World) -> None:
+        world.backfill()
+        await world.live()
+        status = world.status()
+        assert (status["phase"], world.reason()) == ("Succeeded", "AllHandled")
+        assert status["resolvedRange"] == {"0": "0-10", "1": "0-10"}
+        assert (status["offsetsCovered"], status["offsetsTotal"], status["records"]["in"]) == (20, 20, 20)
+        assert covered(world.played) == [1] * 20
+        assert world.launched == ["again-1"]
+        before = list(world.kube.writes)
+        await world.look()
+        await world.look()
+        assert world.kube.writes == before, "a finished Backfill is left alone"
+
+    run(life)
+
+
+def test_dead_drivers_are_followed_by_others_behind_the_last_slice() -> None:
+    async def life(world: World) -> None:
+        world.ends = {1: ("amid", 143, {}), 2: ("after", 1, {}), 3: ("amid", 21, {"reason": "BrokerUnreachable"})}
+        world.backfill()
+        await world.live(200)
+        assert world.status()["phase"] == "Succeeded"
+        assert world.launched == ["again-1", "again-2", "again-3", "again-4"]
+        twice = [count for count in covered(world.played) if count != 1]
+        assert min(covered(world.played)) == 1, "no record is left out"
+        assert len(twice) <= 8, "at most one slice of each attempt that dies is repeated"
+        assert world.at_work_most == 1
+
+    run(life)
+
+
+def test_attempts_without_progress_end_with_the_last_reason() -> None:
+    async def life(world: World) -> None:
+        world.ends = {n: ("before", 21, {"reason": "BrokerUnreachable", "message": "nobody there"}) for n in range(9)}
+        world.backfill()
+        await world.live(400)
+        status = world.status()
+        assert (status["phase"], world.reason(), status["attempts"]) == ("Failed", "BrokerUnreachable", 5)
+        assert status["lastEnded"]["failuresInARow"] == 5
+        assert "nobody there" in status["conditions"][0]["message"]
+
+    run(life)
+
+
+@pytest.mark.parametrize("way", ["exit code", "ledger"])
+def test_failure_that_others_would_repeat_is_final(way: str) -> None:
+    async def life(world: World) -> None:
+        world.backfill()
+        if way == "exit code":
+            world.ends = {1: ("before", 20, {"reason": "HandlerNotCallable", "message": "no handle in shop"})}
+        else:
+            await world.live(until=lambda: world.ledger() is not None)
+            world.fail_with(1, RunProblem(reason="HandlerNotCallable", message="no handle in shop", final=True))
+        await world.live()
+        assert (world.status()["phase"], world.reason("Failed")) == ("Failed", "HandlerNotCallable")
+        assert world.launched == ["again-1"]
+
+    run(life)
+
+
+def test_completed_application_without_a_last_word_is_no_success() -> None:
+    async def life(world: World) -> None:
+        world.ends = {1: ("after", 0, {})}
+        world.backfill()
+        await world.live(100, until=lambda: len(world.launched) == 2)
+        assert world.status()["lastEnded"]["reason"] == "EndedWithoutLedger"
+        await world.live(100)
+        assert world.status()["phase"] == "Succeeded"
+
+    run(life)
+
+
+def test_next_attempt_waits_until_no_pod_is_left() -> None:
+    async def life(world: World) -> None:
+        world.lingering = True
+        world.ends = {1: ("amid", 143, {})}
+        world.backfill()
+        await world.live(60)
+        assert (world.launched, world.reason()) == (["again-1"], "WaitingForLastRun")
+        world.lingering = False
+        world.finish(1, 143)
+        await world.live(60)
+        assert (world.status()["phase"], world.at_work_most) == ("Succeeded", 1)
+
+    run(life)
+
+
+def test_suspension_stops_between_slices_and_goes_on_there() -> None:
+    async def life(world: World) -> None:
+        world.backfill()
+        await world.live(until=lambda: bool(world.played))
+        world.backfill(suspend=True)
+        await world.live(until=lambda: world.status()["phase"] == "Paused")
+        assert (world.reason(), world.control().suspend) == ("Suspended", True)
+        assert world.status()["lastEnded"]["failuresInARow"] == 0
+        done = len(world.played)
+        await world.live(5)
+        assert len(world.played) == done
+        world.backfill(suspend=False)
+        await world.live()
+        assert (world.status()["phase"], covered(world.played)) == ("Succeeded", [1] * 20)
+        assert world.launched == ["again-1", "again-2"]
+
+    run(life)
+
+
+def test_suspended_backfill_makes_nothing() -> None:
+    async def life(world: World) -> None:
+        world.backfill(suspend=True)
+        await world.live(5)
+        assert (world.status()["phase"], world.launched, world.sight.questions) == ("Paused", [], [])
+        assert {kind for _, kind, _ in world.kube.writes} == {BACKFILL.kind}
+
+    run(life)
+
+
+def test_rate_reaches_a_running_driver() -> None:
+    async def life(world: World) -> None:
+        world.backfill(rate={"recordsPerSecond": 5})
+        await world.live(until=lambda: bool(world.played))
+        assert world.control().records_per_second == 5
+        world.backfill(rate={"recordsPerSecond": 7})
+        await world.look()
+        assert world.control().records_per_second == 7
+
+    run(life)
+
+
+def test_guard_pauses_while_the_live_group_is_behind_or_unknown() -> None:
+    async def life(world: World) -> None:
+        world.backfill(guard={"maxLiveBehindSeconds": 60})
+        await world.live(until=lambda: bool(world.played))
+        guard = world.control().guard
+        assert guard is not None
+        assert not guard.pause
+        world.sight.seen = builders.observation(observed_at=builders.NOW + 30, groups={})
+        await world.look()
+        later = world.control().guard
+        assert later is not None
+        assert (later.pause, "not known" in later.message, later.look != guard.look) == (True, True, True)
+
+    run(life)
+
+
+def test_dry_run_counts_without_spark() -> None:
+    async def life(world: World) -> None:
+        world.spark_installed = False
+        world.backfill(dryRun=True)
+        await world.live()
+        assert (world.status()["phase"], world.reason(), world.status()["offsetsTotal"]) == (
+            "Succeeded",
+            "AllCounted",
+            20,
+        )
+        assert {kind for _, kind, _ in world.kube.writes} == {BACKFILL.kind}
+
+    run(life)
+
+
+def test_empty_range_succeeds() -> None:
+    async def life(world: World) -> None:
+        world.sight.reading = lambda question: reading(ends={0: 0, 1: 0}, end={0: None, 1: None}, first={0: None, 1: None})
+        world.backfill()
+        await world.live()
+        assert (world.status()["phase"], world.reason(), world.launched) == ("Succeeded", "RangeEmpty", [])
+
+    run(life)
+
+
+def test_missing_spark_is_waited_for() -> None:
+    async def life(world: World) -> None:
+        world.spark_installed = False
+        world.backfill()
+        await world.live(5)
+        assert (world.status()["phase"], world.reason("SparkAvailable")) == ("Pending", "SparkNotInstalled")
+        assert world.sight.questions == [], "a range is resolved when the run can begin"
+        world.spark_installed = True
+        await world.live()
+        assert world.status()["phase"] == "Succeeded"
+
+    run(life)
+
+
+def test_topic_is_unknown_only_after_several_answers() -> None:
+    async def life(world: World) -> None:
+        answers = [TopicReading(partitions=None), TopicReading(partitions=None), reading()]
+        world.sight.reading = lambda question: answers[min(len(world.sight.questions), 3) - 1]
+        world.backfill()
+        await world.live(until=lambda: len(world.sight.questions) == 2)
+        await world.look()
+        assert (world.status()["phase"], world.reason()) == ("Resolving", "SourceTopicNotFound")
+        await world.live()
+        assert world.status()["phase"] == "Succeeded"
+
+    run(life)
+
+
+def test_unknown_topic_fails() -> None:
+    async def life(world: World) -> None:
+        world.sight.reading = lambda question: TopicReading(partitions=None)
+        world.backfill()
+        await world.live()
+        assert (world.status()["phase"], world.reason(), len(world.sight.questions)) == (
+            "Failed",
+            "SourceTopicNotFound",
+            3,
+        )
+
+    run(life)
+
+
+@pytest.mark.parametrize("damage", ["{}", "no json", '{"version":1}', "x" * 100_000])
+def test_damaged_ledger_is_neither_a_beginning_nor_an_end(damage: str) -> None:
+    async def life(world: World) -> None:
+        world.backfill()
+        await world.live(until=lambda: bool(world.played))
+        world.note(damage)
+        await world.look()
+        assert (world.status()["phase"], world.reason()) == ("Failed", "LedgerUnreadable")
+        await world.look()
+        assert world.applications() == {}, "its application is deleted once the end is on record"
+
+    run(life)
+
+
+def test_deleted_ledger_is_no_beginning() -> None:
+    async def life(world: World) -> None:
+        world.ends = {1: ("after", 143, {})}
+        world.backfill()
+        await world.live(until=lambda: "lastEnded" in world.status())
+        del world.kube.objects[CONFIG_MAP.kind, "shop", "again-ledger"]
+        await world.live()
+        assert (world.status()["phase"], world.reason(), world.launched) == ("Failed", "LedgerUnreadable", ["again-1"])
+
+    run(life)
+
+
+def test_deleted_group_cancels() -> None:
+    async def life(world: World) -> None:
+        world.backfill()
+        await world.live(until=lambda: bool(world.played))
+        del world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
+        await world.look()
+        assert (world.status()["phase"], world.reason("Failed")) == ("Cancelled", "GroupDeleted")
+        await world.look()
+        assert world.applications() == {}
+
+    run(life)
+
+
+def test_application_that_somebody_deletes_is_a_failed_attempt() -> None:
+    async def life(world: World) -> None:
+        world.backfill()
+        await world.live(until=lambda: bool(world.played))
+        await world.look()
+        del world.kube.objects[SPARK_APPLICATION.kind, "shop", "again-1"]
+        await world.live(100)
+        assert (world.status()["phase"], world.launched) == ("Succeeded", ["again-1", "again-2"])
+
+    run(life)
+
+
+def test_driver_that_never_runs_fails_with_its_pods_reason() -> None:
+    async def life(world: World) -> None:
+        world.backfill(deadlines={"startSeconds": 30})
+        await world.live(until=lambda: bool(world.launched))
+        (body,) = world.applications().values()
+        world._pod(body)
+        waiting = {"reason": "ErrImagePull", "message": "no such image"}
+        pod = world.get(POD, "again-1-driver")
+        assert pod is not None
+        world._set(pod, {"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]})
+        world.say(1, "SUBMITTED")
+        for _ in range(12):
+            await world.look()
+            await asyncio.sleep(5.0)
+        assert (world.status()["phase"], world.reason()) == ("Failed", "ErrImagePull")
+        assert world.applications() == {}
+
+    run(life)
+
+
+def test_application_that_nobody_takes_says_so() -> None:
+    async def life(world: World) -> None:
+        world.backfill(deadlines={"startSeconds": 30})
+        for _ in range(20):
+            await world.look()
+            await asyncio.sleep(5.0)
+        assert (world.status()["phase"], world.reason()) == ("Failed", "SparkOperatorNotResponding")
+
+    run(life)
+
+
+def test_driver_without_progress_is_followed_by_another() -> None:
+    async def life(world: World) -> None:
+        world.backfill(deadlines={"progressSeconds": 60})
+        await world.live(until=lambda: bool(world.played))
+        for _ in range(18):
+            await world.look()
+            await asyncio.sleep(5.0)
+        assert world.status()["lastEnded"]["reason"] == "NoProgress"
+        assert world.applications() == {}
+        await world.live(100)
+        assert (world.status()["phase"], world.launched) == ("Succeeded", ["again-1", "again-2"])
+
+    run(life)
+
+
+def test_paused_driver_has_no_deadline() -> None:
+    async def life(world: World) -> None:
+        world.backfill(deadlines={"progressSeconds": 60}, guard={"maxLiveBehindSeconds": 5})
+        await world.live(until=lambda: bool(world.played))
+        ledger = world.ledger()
+        assert ledger is not None
+        world.note(replace(ledger, throttled_by="Guard", throttle_message="the live group is behind"))
+        for _ in range(30):
+            await world.look()
+            await asyncio.sleep(5.0)
+        assert (world.status()["phase"], world.status()["throttledBy"]) == ("Running", "Guard")
+
+    run(life)
+
+
+def test_two_images_are_compared_in_two_passes() -> None:
+    async def life(world: World) -> None:
+        world.backfill(
+            compare={"callable": "shop:next", "image": "candidate:1"}, sink={"parquet": {"path": "s3a://bucket/x"}}
+        )
+        await world.live(100)
+        assert (world.status()["phase"], covered(world.played)) == ("Succeeded", [2] * 20)
+        images = [body["spec"]["image"] for _, body in sorted(world.applications().items())]
+        assert images == ["consumer-fleet-spark:0.2.0", "candidate:1"]
+        assert (world.status()["offsetsCovered"], world.status()["offsetsTotal"]) == (40, 40)
+
+    run(life)
+
+
+def test_handler_is_that_of_the_beginning_for_every_attempt() -> None:
+    async def life(world: World) -> None:
+        world.ends = {1: ("after", 143, {})}
+        world.backfill()
+        await world.live(until=lambda: "lastEnded" in world.status())
+        world.config_map("source", {"shop.py": "def handle(record): raise"})
+        await world.live(100)
+        copy = world.get(CONFIG_MAP, "again-backfill-handler")
+        assert copy is not None
+        assert copy["data"] == {"shop.py": "def handle(record): ..."}
+        assert world.status()["phase"] == "Succeeded"
+
+    run(life)
+
+
+def test_lost_settings_end_a_backfill() -> None:
+    async def life(world: World) -> None:
+        world.ends = {1: ("after", 143, {})}
+        world.backfill()
+        await world.live(until=lambda: "lastEnded" in world.status())
+        del world.kube.objects[CONFIG_MAP.kind, "shop", "again-backfill"]
+        await world.live(100)
+        assert (world.status()["phase"], world.reason()) == ("Failed", "SettingsLost")
+
+    run(life)
+
+
+def test_finished_backfill_is_deleted_after_its_time() -> None:
+    async def life(world: World) -> None:
+        world.backfill(ttlSecondsAfterFinished=30)
+        await world.live()
+        await world.look()
+        assert world.get(BACKFILL, "again") is not None
+        await asyncio.sleep(31)
+        await world.look()
+        assert world.get(BACKFILL, "again") is None
+
+    run(life)
+
+
+def ending(world: World) -> tuple[Any, ...]:
+    """All that a Backfill leaves."""
+    kinds = sorted((kind, name) for kind, _, name in world.kube.objects if kind not in (POD.kind,))
+    status = {k: v for k, v in world.status().items() if k not in ("startedAt", "finishedAt", "estimatedEnd")}
+    for condition in status["conditions"]:
+        condition.pop("lastTransitionTime")
+    status.pop("resolvedTime")
+    status.pop("applicationUid")
+    return kinds, status
+
+
+def test_operator_killed_at_any_call_makes_no_attempt_twice() -> None:
+    """Its calls are those of a life with a driver that dies, a suspension and an end."""
+
+    async def whole(world: World, fatal: int = 0, moment: Moment = "before") -> int:
+        client = world.start(fatal, moment)
+        world.ends = {1: ("after", 143, {})}
+        world.backfill()
+        suspended = resumed = False
+        for _ in range(300):
+            try:
+                await world.look()
+            except DeathError:
+                client = world.start()
+            world.controller()
+            if world.is_final():
+                break
+            if not suspended and len(world.launched) == 2 and len(world.played) >= 3:
+                world.backfill(suspend=True)
+                suspended = True
+            elif suspended and not resumed and world.status()["phase"] == "Paused":
+                world.backfill(suspend=False)
+                resumed = True
+            await asyncio.sleep(1.0)
+        calls = client.calls
+        for _ in range(3):
+            await world.look()
+        return calls
+
+    results: dict[str, Any] = {}
+
+    async def undisturbed(world: World) -> None:
+        results["calls"] = await whole(world)
+        results["end"] = ending(world)
+        assert world.status()["phase"] == "Succeeded"
+        assert world.launched == ["again-1", "again-2", "again-3"]
+
+    run(undisturbed)
+    died = 0
+    for fatal in range(1, results["calls"] + 1):
+        for moment in ("before", "after"):
+
+            async def killed(world: World, fatal: int = fatal, moment: Any = moment) -> None:
+                await whole(world, fatal, moment)
+                assert world.launched == ["again-1", "again-2", "again-3"], (fatal, moment)
+                assert ending(world) == results["end"], (fatal, moment)
+                assert covered(world.played) == [1] * 20, (fatal, moment)
+                assert world.at_work_most == 1
+
+            run(killed)
+            died += 1
+    print(f"killed at {died} places")
+    assert ROLE_BINDING.kind in {kind for kind, _ in results["end"][0]}
