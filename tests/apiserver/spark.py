@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from pathlib import Path
 from typing import Any
 
+from e2e.local_cluster.spark_operator import spark_operator_crds
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.backfill_ledger import (
     CONTROL_KEY,
@@ -28,18 +27,13 @@ from tests.support.waiting import eventually
 JsonObject = dict[str, Any]
 NOW = "2026-01-01T00:00:00Z"
 NAME = "again"
-MODULE = "github.com/kubeflow/spark-operator/v2@v2.5.2"
 CRD = "sparkapplications.sparkoperator.k8s.io"
 
 
-def crd_file() -> Path:
-    """The CRD of SparkApplications, as released."""
-    found = subprocess.run(["go", "mod", "download", "-json", MODULE], check=True, capture_output=True, text=True)
-    return Path(json.loads(found.stdout)["Dir"]) / "config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml"
-
-
 def install_crd(server: ApiServer) -> None:
-    server.kubectl("apply", "--server-side", "-f", str(crd_file()))
+    """Install the CRD of SparkApplications, as released."""
+    (path,) = (path for path in spark_operator_crds() if path.stem.endswith("_sparkapplications"))
+    server.kubectl("apply", "--server-side", "-f", str(path))
     server.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", f"--timeout={PATIENCE_S:.0f}s")
 
 

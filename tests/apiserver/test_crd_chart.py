@@ -15,11 +15,14 @@ import yaml
 
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.gomodules import HELM, ensure_programs
+from fleet_operator.api.v1alpha1 import Backfill
+from fleet_operator.planning.backfill import manifests
 from fleet_operator.runtime.settings import parse
 from tests.apiserver.client import Client
 from tests.apiserver.conftest import PATIENCE_S
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import eventually
+from tests.unit.api.backfill_objects import backfill
 
 CHART = Path(__file__).parents[2] / "charts" / "consumer-fleet"
 NAMESPACE = "fleet-system"
@@ -178,6 +181,7 @@ def test_life_of_a_release(helm: Helm) -> None:
     api.kubectl("wait", "--for=condition=Established", *(f"crd/{crd}" for crd in CRDS), "--timeout=60s")
     expect_pods(api)
     expect_rights(api)
+    expect_driver_rights(api)
 
     api.kubectl("create", "namespace", "shop")
     here, there = ("get", "secrets", "shop"), ("get", "secrets", "default")
@@ -229,6 +233,41 @@ def expect_pods(api: ApiServer) -> None:
     assert len(objects(api, "poddisruptionbudgets")) == 1
 
 
+def expect_driver_rights(api: ApiServer) -> None:
+    """The operator can give a Backfill's driver what it needs, and nobody any other role."""
+    body = Backfill.model_validate(backfill({"metadata.namespace": "default", "metadata.uid": "1"}))
+    (deployment,) = objects(api, "deployments")
+    role = parse(deployment["spec"]["template"]["spec"]["containers"][0]["args"], {}).spark_driver_role
+
+    def given(child: dict[str, Any]) -> str:
+        child["metadata"].pop("ownerReferences")
+        apply = ("apply", "--server-side", "--as", ACCOUNT, "-f", "-")
+        return api.kubectl(*apply, input=json.dumps(child))
+
+    rights = manifests.driver_rights(body, role)
+    assert [each["kind"] for each in rights] == ["ServiceAccount", "Role", "RoleBinding", "RoleBinding"]
+    for child in rights:
+        given(child)
+    driver = "system:serviceaccount:default:again-driver"
+
+    def can(verb: str, resource: str, name: str = "") -> bool:
+        asked = ("auth", "can-i", verb, f"{resource}/{name}" if name else resource, "--as", driver)
+        try:
+            return api.kubectl(*asked).strip() == "yes"
+        except ClusterError:
+            return False
+
+    eventually(lambda: can("create", "pods"), timeout_s=PATIENCE_S, what="the driver's rights")
+    assert can("update", "configmaps", "again-ledger")
+    assert can("get", "configmaps", "again-control")
+    assert not can("update", "configmaps", "again-control")
+    assert not any(can("get", resource) for resource in ("configmaps", "secrets", "services"))
+    *_, binding = manifests.driver_rights(body, "cluster-admin")
+    binding["metadata"]["name"] = "too-much"
+    with pytest.raises(ClusterError, match="forbidden"):
+        given(binding)
+
+
 def expect_rights(api: ApiServer) -> None:
     """Rights that the operator needs, and some that it must never get."""
     allowed = (
@@ -239,6 +278,12 @@ def expect_rights(api: ApiServer) -> None:
         ("create", "statefulsets.apps", "default"),
         ("update", "jobs.batch", "default"),
         ("delete", "redrives.consumerfleet.io", "default"),
+        ("delete", "backfills.consumerfleet.io", "default"),
+        ("patch", "backfills.consumerfleet.io/status", "default"),
+        ("watch", "sparkapplications.sparkoperator.k8s.io", "default"),
+        ("create", "sparkapplications.sparkoperator.k8s.io", "default"),
+        ("delete", "sparkapplications.sparkoperator.k8s.io", "default"),
+        ("create", "rolebindings.rbac.authorization.k8s.io", "default"),
         ("delete", "pods", "default"),
         ("create", "events.events.k8s.io", "default"),
         ("update", "leases.coordination.k8s.io", NAMESPACE),
@@ -252,6 +297,10 @@ def expect_rights(api: ApiServer) -> None:
         ("update", "consumergroups.consumerfleet.io", "default"),
         ("patch", "retrypolicies.consumerfleet.io", "default"),
         ("patch", "redrives.consumerfleet.io", "default"),
+        ("patch", "backfills.consumerfleet.io", "default"),
+        ("patch", "sparkapplications.sparkoperator.k8s.io", "default"),
+        ("bind", "clusterroles.rbac.authorization.k8s.io", "default"),
+        ("escalate", "roles.rbac.authorization.k8s.io", "default"),
         ("delete", "consumergroups.consumerfleet.io", "default"),
         ("create", "pods/exec", "default"),
         ("get", "nodes", "default"),

@@ -13,10 +13,17 @@ import yaml
 
 from e2e.local_cluster.errors import ClusterError
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
+from tests.apiserver.backfill_rules import (
+    BACKFILL_IMMUTABLE,
+    BACKFILL_IMMUTABLE_WORDS,
+    BACKFILL_RULES,
+    BACKFILL_SCHEMA,
+)
 from tests.apiserver.conftest import Site
 from tests.apiserver.offsets_rules import OFFSETS_IMMUTABLE, OFFSETS_REFUSED
 from tests.apiserver.pod_rules import ACCEPTED_PODS, POD_RULES, POD_SCHEMA, UNKNOWN_FIELDS
 from tests.apiserver.retry_rules import REDRIVE_IMMUTABLE, REDRIVE_IMMUTABLE_WORDS, RETRY_RULES, RETRY_SCHEMA
+from tests.unit.api.backfill_objects import backfill, full_backfill
 from tests.unit.api.crd_objects import (
     REMOVED,
     JsonObject,
@@ -172,10 +179,12 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
     ),
     *POD_RULES,
     *RETRY_RULES,
+    *BACKFILL_RULES,
 ]
 
 REFUSED_BY_SCHEMA: list[tuple[str, JsonObject, str]] = [
     *RETRY_SCHEMA,
+    *BACKFILL_SCHEMA,
     ("no broker", kafka_cluster({"spec.bootstrapServers": []}), "spec.bootstrapServers"),
     ("a broker without a port", kafka_cluster({"spec.bootstrapServers": ["kafka"]}), "spec.bootstrapServers[0]"),
     ("port 0", kafka_cluster({"spec.bootstrapServers": ["kafka:0"]}), "spec.bootstrapServers[0]"),
@@ -267,6 +276,7 @@ ACCEPTED: list[tuple[str, JsonObject]] = [
     ("an HTTP handler", consumer_group({"spec.handler": {"http": {"port": 8000}}})),
     ("a fleet that sleeps", consumer_group({"spec.replicas": 0})),
     ("a Redrive of everything", redrive()),
+    ("a Backfill of a day", backfill()),
     ("a policy of delays in any order", retry_policy({"spec.sequence": ["7d", "1s", "60s", "1m", "168h"]})),
     ("every field of a policy", full_retry_policy()),
     ("a budget of defaults", retry_policy({"spec.budget": {"action": "Fail"}})),
@@ -315,7 +325,7 @@ def test_every_rule_has_a_refused_example() -> None:
     """A rule that no object can break is untested."""
     messages = [message for path in sorted((ROOT / "crds").glob("*.yaml")) for message in rules(documents(path)[0])]
     tried = [words for _, _, words in REFUSED_BY_RULE] + [words for _, _, _, words in IMMUTABLE]
-    tried.append(REDRIVE_IMMUTABLE_WORDS)
+    tried += [REDRIVE_IMMUTABLE_WORDS, BACKFILL_IMMUTABLE_WORDS]
     assert len(messages) > 15
     assert [message for message in messages if not any(message.startswith(words) for words in tried)] == []
 
@@ -347,9 +357,22 @@ def test_redrive_follows_one_spec_to_its_end(here: Site, first: Mapping[str, Any
         here.client.delete(here.name, made)
 
 
+@pytest.mark.parametrize(("first", "second"), named(BACKFILL_IMMUTABLE))
+def test_backfill_follows_one_spec_to_its_end(here: Site, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    made = backfill({"metadata.name": "fixed", "metadata.namespace": here.name, **first})
+    here.client.create(here.name, made)
+    try:
+        assert BACKFILL_IMMUTABLE_WORDS in here.refusal(changed(made, second), replaces=True)
+        allowed = {"suspend": True, "rate": {"recordsPerSecond": 5}, "ttlSecondsAfterFinished": 60}
+        allowed["guard"] = {"maxLiveBehindSeconds": 60}
+        here.client.would_replace(here.name, changed(made, {f"spec.{name}": value for name, value in allowed.items()}))
+    finally:
+        here.client.delete(here.name, made)
+
+
 @pytest.mark.parametrize(
     "body",
-    [full_kafka_cluster(), full_consumer_group(), full_retry_policy(), full_redrive()],
+    [full_kafka_cluster(), full_consumer_group(), full_retry_policy(), full_redrive(), full_backfill()],
     ids=lambda body: str(body["kind"]),
 )
 def test_object_with_every_field_is_stored_as_given(here: Site, body: JsonObject) -> None:

@@ -103,7 +103,9 @@ class World:
         self.sight = Sight()
         self.clock = VirtualClock(asyncio.get_running_loop())
         self.spark_installed = True
-        self.ends: dict[int, tuple[str, int, JsonObject]] = {}  # attempt -> where it dies: before, amid or after a slice
+        self.ends: dict[
+            int, tuple[str, int, JsonObject]
+        ] = {}  # attempt -> where it dies: before, amid or after a slice
         self.lingering = False  # pods of ended applications live on
         self.at_work_most = 0
         self.played: list[tuple[int, int, int, int]] = []  # attempt, partition, first, end
@@ -151,7 +153,7 @@ class World:
 
     def start(self, fatal: int = 0, moment: Moment = "before") -> Mortal:
         """Another operator process."""
-        self.client = Mortal(self.kube, fatal, moment)
+        self.client = Mortal(self.kube, fatal, moment, writes_only=True)
         kube = cast("KubeClient", self.client)
         metrics, observers = Metrics(), cast("ObserverPool", self.sight)
         self.store = Store(kube, self.clock, WATCHED)
@@ -303,7 +305,9 @@ class World:
         handled = ledger.counts.plus(Counts(records_in=until - first))
         done = ledger.slices_done + 1
         self.note(
-            replace(ledger, remaining=left, counts=handled, slices_done=done, slices_left=len(left), records_per_second=2.0)
+            replace(
+                ledger, remaining=left, counts=handled, slices_done=done, slices_left=len(left), records_per_second=2.0
+            )
         )
         if place is not None:
             self.finish(number, place[1], **place[2])

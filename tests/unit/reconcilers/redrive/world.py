@@ -42,14 +42,17 @@ class DeathError(BaseException):
 
 
 class Mortal:
-    """`KubeClient` that dies at the `fatal`-th call; 0 means never."""
+    """`KubeClient` that dies at the `fatal`-th call; 0 means never. With `writes_only` reads do not count."""
 
-    def __init__(self, kube: MemoryKube, fatal: int = 0, moment: Moment = "before") -> None:
+    def __init__(
+        self, kube: MemoryKube, fatal: int = 0, moment: Moment = "before", *, writes_only: bool = False
+    ) -> None:
         self.kube, self.calls = kube, 0
-        self._fatal, self._moment = fatal, moment
+        self._fatal, self._moment, self._writes_only = fatal, moment, writes_only
 
     def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
-        return self._counted(getattr(self.kube, verb))
+        call: Callable[..., Awaitable[Any]] = getattr(self.kube, verb)
+        return call if self._writes_only and verb in ("get", "list") else self._counted(call)
 
     def _counted(self, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         async def counted(*args: P.args, **kwargs: P.kwargs) -> T:

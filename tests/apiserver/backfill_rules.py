@@ -1,0 +1,169 @@
+"""Backfills that the API server refuses, for test_crd_rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.unit.api.backfill_objects import backfill
+from tests.unit.api.crd_objects import REMOVED, JsonObject
+
+TIME = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}
+CLAIM = {"persistentVolumeClaim": {"claimName": "results"}}
+CANDIDATE = {"callable": "shop:next"}
+
+
+def of_offsets(first: dict[str, int], end: dict[str, int]) -> JsonObject:
+    return backfill({"spec.range": {"offsets": {"from": first, "to": end}}})
+
+
+def parquet(path: str, **more: Any) -> JsonObject:
+    return backfill({"spec.sink": {"parquet": {"path": path, **more}}})
+
+
+def conf(name: str) -> JsonObject:
+    return backfill({"spec.spark": {"sparkConf": {"spark.sql.shuffle.partitions": "8", name: "x"}}})
+
+
+BACKFILL_RULES: list[tuple[str, JsonObject, str]] = [
+    ("a Backfill with a long name", backfill({"metadata.name": "a" * 41}), "metadata.name must be a DNS label of at"),
+    ("a range of two sorts", backfill({"spec.range.time": TIME}), "spec.range must have exactly one of"),
+    ("a range of none", backfill({"spec.range": {}}), "spec.range must have exactly one of"),
+    (
+        "a range of no time",
+        backfill({"spec.range": {"time": {"from": TIME["from"], "to": TIME["from"]}}}),
+        "spec.range.time.from must be before spec.range.time.to",
+    ),
+    (
+        "offsets without an end",
+        of_offsets({"0": 5, "1": 5}, {"0": 9}),
+        "spec.range.offsets.from and spec.range.offsets.to must name",
+    ),
+    (
+        "an end without a beginning",
+        of_offsets({"0": 5}, {"0": 9, "1": 9}),
+        "spec.range.offsets.from and spec.range.offsets.to must name",
+    ),
+    ("offsets that end before", of_offsets({"0": 10}, {"0": 9}), "spec.range.offsets.from must not be behind"),
+    (
+        "offsets of no partition",
+        of_offsets({"all": 5}, {"all": 9}),
+        "spec.range.offsets.from and spec.range.offsets.to must have numbers",
+    ),
+    (
+        "partitions named twice",
+        backfill({"spec.source": {"partitions": [0]}, "spec.range": {"offsets": {"from": {"0": 5}, "to": {"0": 9}}}}),
+        "spec.source.partitions cannot be used with spec.range.offsets",
+    ),
+    (
+        "failed records as the source",
+        backfill({"spec.source": {"topic": "_fleet.orders.failed"}}),
+        "spec.source.topic must not be a topic that",
+    ),
+    (
+        "commits as the source",
+        backfill({"spec.source": {"topic": "__consumer_offsets"}}),
+        "spec.source.topic must not be a topic that",
+    ),
+    (
+        "a key pattern that is none",
+        backfill({"spec.filter": {"keyRegex": "("}}),
+        "spec.filter.keyRegex must be a regular",
+    ),
+    ("two sinks", backfill({"spec.sink.topic": {"name": "x"}}), "spec.sink must have exactly one of"),
+    ("no sink", backfill({"spec.sink": {}}), "spec.sink must have exactly one of"),
+    (
+        "a sink in a retry topic",
+        backfill({"spec.sink": {"topic": {"name": "_fleet.orders.retry.5m"}}}),
+        "spec.sink.topic.name must not be a topic that",
+    ),
+    ("files in the pod", parquet("file:///tmp/x"), "spec.sink.parquet.path without a volume"),
+    ("a path without a volume", parquet("results"), "spec.sink.parquet.path without a volume"),
+    ("a path from the root", parquet("/results", volume=CLAIM), "spec.sink.parquet.path with a volume"),
+    ("a path that leaves the volume", parquet("a/../../b", volume=CLAIM), "spec.sink.parquet.path with a volume"),
+    ("a path that ends outside", parquet("..", volume=CLAIM), "spec.sink.parquet.path with a volume"),
+    ("a URI with a volume", parquet("s3a://b/c", volume=CLAIM), "spec.sink.parquet.path with a volume"),
+    ("no volume at all", parquet("results", volume={}), "spec.sink.parquet.volume must have exactly one of"),
+    (
+        "a comparison that writes",
+        backfill({"spec.compare": CANDIDATE | {"configMapRef": {"name": "x"}}, "spec.sink": {"topic": {"name": "x"}}}),
+        "spec.sink.topic cannot be used with spec.compare",
+    ),
+    (
+        "two images without files",
+        backfill({"spec.compare": CANDIDATE | {"image": "next:1"}}),
+        "spec.compare.image needs spec.sink.parquet",
+    ),
+    ("a candidate of nowhere", backfill({"spec.compare": CANDIDATE}), "spec.compare must have exactly one of"),
+    (
+        "a candidate of two places",
+        backfill(
+            {
+                "spec.compare": CANDIDATE | {"image": "next:1", "configMapRef": {"name": "x"}},
+                "spec.sink": {"parquet": {"path": "s3a://b/c"}},
+            }
+        ),
+        "spec.compare must have exactly one of",
+    ),
+    *(
+        (f"the setting {name}", conf(name), "spec.spark.sparkConf must not set")
+        for name in (
+            "spark.kubernetes.namespace",
+            "spark.kubernetes.authenticate.driver.serviceAccountName",
+            "spark.kubernetes.driver.volumes.hostPath.x.mount.path",
+            "spark.kubernetes.file.upload.path",
+            "spark.submit.deployMode",
+            "spark.jars",
+            "spark.jars.packages",
+            "spark.files",
+            "spark.archives",
+            "spark.plugins",
+            "spark.extraListeners",
+            "spark.sql.extensions",
+            "spark.sql.catalog.x",
+            "spark.speculation",
+            "spark.master",
+            "spark.driver.extraJavaOptions",
+            "spark.executor.extraClassPath",
+            "spark.executor.instances",
+            "spark.hadoop.hadoop.security.credential.provider.path",
+            "spark.task.cpus",
+            "spark.ui.enabled",
+            "kubernetes.master",
+            "xspark.network.timeout",
+        )
+    ),
+]
+
+BACKFILL_SCHEMA: list[tuple[str, JsonObject, str]] = [
+    ("a Backfill of no group", backfill({"spec.groupRef": REMOVED}), "spec.groupRef"),
+    ("a Backfill of no range", backfill({"spec.range": REMOVED}), "spec.range"),
+    ("a Backfill without a sink", backfill({"spec.sink": REMOVED}), "spec.sink"),
+    ("a time in words", backfill({"spec.range": {"time": {"from": "yesterday", "to": "now"}}}), "spec.range.time.from"),
+    ("no seconds", backfill({"spec.range": {"last": {"seconds": 0}}}), "spec.range.last.seconds"),
+    ("an offset below zero", of_offsets({"0": -1}, {"0": 9}), "spec.range.offsets.from.0"),
+    ("a claim without a name", parquet("x", volume={"persistentVolumeClaim": {}}), "claimName"),
+    ("an unknown answer to errors", backfill({"spec.onError": "Retry"}), "spec.onError"),
+    ("no tasks", backfill({"spec.parallelism": 0}), "spec.parallelism"),
+    ("memory in other units", backfill({"spec.spark": {"driver": {"memory": "1Gi"}}}), "spec.spark.driver.memory"),
+    ("a deadline of no time", backfill({"spec.deadlines": {"startSeconds": 1}}), "spec.deadlines.startSeconds"),
+]
+
+BACKFILL_IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
+    ("another group", {}, {"spec.groupRef": {"name": "other"}}),
+    ("another range", {}, {"spec.range": {"last": {"seconds": 5}}}),
+    ("expired records taken", {}, {"spec.range": {"last": {"seconds": 86400}, "expired": "Ignore"}}),
+    ("a source added", {}, {"spec.source": {"topic": "orders"}}),
+    ("a source taken away", {"spec.source": {"topic": "orders"}}, {"spec.source": REMOVED}),
+    ("a filter added", {}, {"spec.filter": {"keyRegex": "a"}}),
+    ("another order", {}, {"spec.ordering": "None"}),
+    ("other slices", {}, {"spec.slice": {"maxRecords": 5}}),
+    ("another answer to errors", {}, {"spec.onError": "Skip"}),
+    ("a comparison added", {}, {"spec.compare": CANDIDATE | {"configMapRef": {"name": "x"}}}),
+    ("another sink", {}, {"spec.sink": {"topic": {"name": "x"}}}),
+    ("more tasks", {}, {"spec.parallelism": 3}),
+    ("a dry run made real", {"spec.dryRun": True}, {"spec.dryRun": False}),
+    ("other deadlines", {}, {"spec.deadlines": {"startSeconds": 60}}),
+    ("another image", {}, {"spec.spark": {"image": "x:1"}}),
+]
+BACKFILL_IMMUTABLE_WORDS = "spec is immutable except suspend, rate, guard and ttlSecondsAfterFinished"
