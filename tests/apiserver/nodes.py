@@ -44,7 +44,8 @@ class Answer:
 
 def by_handler(config: JsonObject) -> Answer:
     """The default result: a handler named `missing` cannot be imported, everything else passes."""
-    if config["handler"]["python"]["callable"].endswith(":missing"):
+    python = config["handler"]["python"]
+    if python is not None and python["callable"].endswith(":missing"):
         return Answer(20, "HandlerNotCallable", "module `handler` has no `missing`")
     return Answer()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.spark_operator import spark_operator_crds
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.backfill_ledger import (
@@ -34,7 +35,15 @@ def install_crd(server: ApiServer) -> None:
     """Install the CRD of SparkApplications, as released."""
     (path,) = (path for path in spark_operator_crds() if path.stem.endswith("_sparkapplications"))
     server.kubectl("apply", "--server-side", "-f", str(path))
-    server.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", f"--timeout={PATIENCE_S:.0f}s")
+
+    def served() -> bool:
+        try:
+            server.kubectl("get", CRD, "--all-namespaces")
+        except ClusterError as error:
+            raise AssertionError(str(error)) from error
+        return True
+
+    eventually(served, timeout_s=PATIENCE_S, what="the API server to serve SparkApplications")
 
 
 def backfill(in_namespace: str, name: str = NAME, **spec: Any) -> JsonObject:

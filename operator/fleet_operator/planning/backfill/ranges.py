@@ -107,7 +107,8 @@ def ask_range(
     if wanted.time is not None:
         from_s, to_s = times.from_text(wanted.time.from_), times.from_text(wanted.time.to)
     elif wanted.last is not None:
-        from_s, to_s = int(now) - wanted.last.seconds, int(now)
+        # Whole seconds, as the status has them; records of this very second are in.
+        from_s, to_s = int(now) - wanted.last.seconds, int(now) + 1
     return RangeQuestion(
         topic=topic,
         read_committed=read_committed,

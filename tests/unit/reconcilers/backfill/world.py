@@ -214,7 +214,7 @@ class World:
         return dict(found["status"])
 
     def reason(self, kind: str = "Complete") -> str:
-        return next(c["reason"] for c in self.status()["conditions"] if c["type"] == kind)
+        return str(next(c["reason"] for c in self.status()["conditions"] if c["type"] == kind))
 
     def applications(self) -> dict[int, JsonObject]:
         found = [body for address, body in self.kube.objects.items() if address[0] == SPARK_APPLICATION.kind]
