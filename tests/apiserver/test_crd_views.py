@@ -9,9 +9,16 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.api.v1alpha1 import Redrive, conditions
+from fleet_consumer.contract.backfill_ledger import Comparison, Counts, Ledger, Sample
+from fleet_operator.api.v1alpha1 import Backfill, Redrive, conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.planning import times
+from fleet_operator.planning.backfill.attempts import AttemptEnd
+from fleet_operator.planning.backfill.phase import BackfillDecision, BackfillFacts
+from fleet_operator.planning.backfill.ranges import ResolvedRange, range_status
+from fleet_operator.planning.backfill.readings import BOTH, Progress
+from fleet_operator.planning.backfill.spark import SeenApplication, SparkState
+from fleet_operator.planning.backfill.status import project_backfill_status
 from fleet_operator.planning.observation import OffsetSample, RetryObservation, StuckPartition, WorkerObservation
 from fleet_operator.planning.redrive.phase import RedriveDecision, RedriveFacts
 from fleet_operator.planning.redrive.readings import RedriveProgress
@@ -21,14 +28,17 @@ from fleet_operator.planning.status.consumergroup import project_consumergroup_s
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from tests.apiserver.conftest import PATIENCE_S, Site
 from tests.support.waiting import eventually
+from tests.unit.api.backfill_objects import backfill
 from tests.unit.api.crd_objects import consumer_group, kafka_cluster, redrive, retry_policy
 from tests.unit.planning import builders
 
-KINDS = ("KafkaCluster", "ConsumerGroup", "RetryPolicy", "Redrive")
+KINDS = ("KafkaCluster", "ConsumerGroup", "RetryPolicy", "Redrive", "Backfill")
 COLUMNS = "NAME STATE REPLICAS TARGET PARTS LAG BEHIND LIMIT READY AGE"
 WIDE_COLUMNS = "PROGRESS PROTOCOL ASSIGNOR MEMBERS COORDINATOR RETRY NEXT-DUE FAILED MESSAGE"
 REDRIVE_COLUMNS = "NAME GROUP PHASE SELECTED MOVED RATE READY AGE"
 REDRIVE_WIDE_COLUMNS = "REMAINING GUARDED MOVED-BEFORE FAILED-AGAIN DRY-RUN FINISHED MESSAGE"
+BACKFILL_COLUMNS = "NAME GROUP PHASE PROGRESS RATE END FAILED AGE"
+BACKFILL_WIDE_COLUMNS = "THROTTLED ATTEMPTS DRY-RUN DIFFERENT READY MESSAGE"
 CLUSTER_COLUMNS = "NAME CLUSTER-ID BROKERS GROUPS OFFSETS-PARTITIONS READY AGE"
 
 
@@ -68,17 +78,46 @@ def redrive_status() -> dict[str, Any]:
     return project_redrive_status(RedriveFacts(redrive=body), decision, progress, 6, builders.NOW)
 
 
+def backfill_status() -> dict[str, Any]:
+    """A Backfill between two attempts, with every field that is written by then."""
+    sample = Sample(partition=0, offset=3, live="1", candidate="2")
+    note = Ledger(
+        attempt=2,
+        remaining={0: ((4, 10),)},
+        slices_done=1,
+        slices_left=2,
+        slice_offsets=6,
+        counts=Counts(records_in=4, failed=1),
+        comparison=Comparison(equal=3, different=1, samples=(sample,)),
+        records_per_second=2.0,
+        throttled_by="Rate",
+    )
+    resolved = ResolvedRange(topic="orders", ranges={0: (0, 10)}, from_ms=1_000, to_ms=9_000)
+    ended = AttemptEnd(attempt=2, reason="DriverFailed", message="x" * 600, failures_in_a_row=1, offsets_covered=4)
+    known = {**range_status(resolved), "attempts": 2, "applicationName": "again-2", "startedAt": "2026-01-01T00:00:00Z"}
+    facts = BackfillFacts(
+        backfill=Backfill.model_validate({**backfill(), "status": known}),
+        resolved=resolved,
+        progress=Progress(ledger=note, passes=BOTH, covered=4, total=10),
+        application=SeenApplication(state=SparkState.RUNNING, uid="a-1"),
+    )
+    decision = BackfillDecision(phase="Running", reason=conditions.RUNNING, message="at work", ended=ended)
+    return project_backfill_status(facts, decision, builders.NOW)
+
+
 @pytest.fixture(scope="module")
 def shown(quiet_site: Callable[..., Site]) -> Iterator[Site]:
     """A namespace with one object of each kind, each with a status that no operator will overwrite."""
     made = quiet_site("crd-views")
     place = {"metadata.namespace": made.name}
     made.apply(kafka_cluster(place), consumer_group({**place, "spec.replicas": 2}), redrive(place))
+    made.apply(backfill(place))
+    made.client.merge_status("backfills", made.name, "again", backfill_status())
     made.client.merge_status("kafkaclusters", made.name, "main", cluster_status())
     made.client.merge_status("consumergroups", made.name, "orders", busy_status())
     made.client.merge_status("redrives", made.name, "mended", redrive_status())
     yield made
-    made.kubectl("delete", "kafkaclusters,consumergroups,redrives", "--all")
+    made.kubectl("delete", "kafkaclusters,consumergroups,redrives,backfills", "--all")
 
 
 def table(site: Site, *arguments: str) -> tuple[str, str]:
@@ -92,6 +131,7 @@ def test_status_is_stored_as_projected(shown: Site) -> None:
     assert shown.status("consumergroups", "orders") == busy_status()
     assert shown.status("kafkaclusters", "main") == cluster_status()
     assert shown.status("redrives", "mended") == redrive_status()
+    assert shown.status("backfills", "again") == backfill_status()
 
 
 def test_columns_of_consumer_groups(shown: Site) -> None:
@@ -113,6 +153,14 @@ def test_columns_of_kafka_clusters(shown: Site) -> None:
     assert row.startswith("main cluster-a 2 7 50 True ")
 
 
+def test_columns_of_backfills(shown: Site) -> None:
+    header, row = table(shown, "kbf")
+    assert header == BACKFILL_COLUMNS
+    assert row.startswith("again orders Running 40 %, slice 2 of 3 2 ")
+    header, _ = table(shown, "backfills", "-o", "wide")
+    assert header == f"{BACKFILL_COLUMNS} {BACKFILL_WIDE_COLUMNS}"
+
+
 def test_columns_of_redrives(shown: Site) -> None:
     header, row = table(shown, "krd")
     assert header == REDRIVE_COLUMNS
@@ -125,6 +173,7 @@ def test_columns_of_redrives(shown: Site) -> None:
 def test_category_lists_all_kinds(shown: Site) -> None:
     listed = shown.kubectl("get", "consumerfleet", "-o", "name").split()
     assert listed == [
+        "backfill.consumerfleet.io/again",
         "consumergroup.consumerfleet.io/orders",
         "kafkacluster.consumerfleet.io/main",
         "redrive.consumerfleet.io/mended",
@@ -155,12 +204,13 @@ def test_object_that_no_operator_has_seen_says_so(quiet_site: Callable[..., Site
     """Helm and Flux take an object without `status.observedGeneration` for ready."""
     here = quiet_site("crd-unseen")
     place = {"metadata.namespace": here.name}
-    here.apply(kafka_cluster(place), consumer_group(place), retry_policy(place), redrive(place))
-    seen = json.loads(here.kubectl("get", "kafkaclusters,consumergroups,retrypolicies,redrives", "-o", "json"))
+    here.apply(kafka_cluster(place), consumer_group(place), retry_policy(place), redrive(place), backfill(place))
+    every = "kafkaclusters,consumergroups,retrypolicies,redrives,backfills"
+    seen = json.loads(here.kubectl("get", every, "-o", "json"))
     assert [(body["kind"], body["status"]) for body in seen["items"]] == [
         (kind, {"observedGeneration": -1}) for kind in KINDS
     ]
-    here.kubectl("delete", "kafkaclusters,consumergroups,retrypolicies,redrives", "--all")
+    here.kubectl("delete", every, "--all")
 
 
 def undescribed(schema: Mapping[str, Any], path: str) -> Iterator[str]:

@@ -10,8 +10,11 @@ import pytest
 import yaml
 
 from charts import sync
-from fleet_operator.api.v1alpha1 import Redrive
+from fleet_operator.api.v1alpha1 import Backfill, Redrive
 from fleet_operator.clients.kinds import CONSUMER_GROUP
+from fleet_operator.planning.backfill.phase import BackfillFacts
+from fleet_operator.planning.backfill.phase import decide as decide_backfill
+from fleet_operator.planning.backfill.status import project_backfill_status
 from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive.phase import RedriveFacts, decide
@@ -20,6 +23,7 @@ from fleet_operator.planning.run import JobFacts, RunState
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from tests.support.argo import SCRIPTS, health
+from tests.unit.api.backfill_objects import backfill
 from tests.unit.api.crd_objects import redrive
 from tests.unit.planning import builders
 from tests.unit.planning.status.projecting import brand_new, cause, project
@@ -121,6 +125,18 @@ CASES: Final[dict[str, tuple[Given, str, str]]] = {
         "Suspended: s",
     ),
     "redrive halted": (made("Redrive", "Complete=False H: h", status={"phase": "Paused"}), "Progressing", "H: h"),
+    "backfill runs": (made("Backfill", "Complete=False R: yes", status={"phase": "Running"}), "Progressing", "R: yes"),
+    "backfill succeeded": (
+        made("Backfill", "Complete=True A: all", status={"phase": "Succeeded"}),
+        "Healthy",
+        "A: all",
+    ),
+    "backfill failed": (made("Backfill", "Complete=False J: e", status={"phase": "Failed"}), "Degraded", "J: e"),
+    "backfill suspended": (
+        made("Backfill", "Complete=False Suspended: s", status={"phase": "Paused"}, spec={"suspend": True}),
+        "Suspended",
+        "Suspended: s",
+    ),
     "redrive edited after its end": (
         made("Redrive", "Complete=True A: all", status={"phase": "Succeeded", "observedGeneration": 2}),
         "Healthy",
@@ -247,5 +263,21 @@ def test_health_of_a_projected_redrive(facts: dict[str, Any], status: str) -> No
     body = redrive()
     given = RedriveFacts(redrive=Redrive.model_validate(body), **facts)
     projected = project_redrive_status(given, decide(given), None, None, builders.NOW)
+    found = health({**body, "metadata": {"generation": projected["observedGeneration"]}, "status": projected})
+    assert found.status == status, found
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ({"obstacle": Problem("GroupNotFound", "create it")}, "Progressing"),
+        ({}, "Progressing"),
+        ({"refusal": Problem("FilterRefused", "no such pattern")}, "Degraded"),
+    ],
+)
+def test_health_of_a_projected_backfill(facts: dict[str, Any], status: str) -> None:
+    body = backfill()
+    given = BackfillFacts(backfill=Backfill.model_validate(body), **facts)
+    projected = project_backfill_status(given, decide_backfill(given), builders.NOW)
     found = health({**body, "metadata": {"generation": projected["observedGeneration"]}, "status": projected})
     assert found.status == status, found

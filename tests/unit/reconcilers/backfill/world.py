@@ -235,7 +235,7 @@ class World:
         return None if text is None else parse_ledger(text)
 
     def note(self, ledger: Ledger | str) -> None:
-        """What a driver, or somebody else, writes into the ledger."""
+        """Write into the ledger, as a driver or somebody else."""
         found = self.get(CONFIG_MAP, "again-ledger")
         assert found is not None
         self.kube.version += 1
@@ -338,7 +338,7 @@ class World:
 
 
 def covered(played: list[tuple[int, int, int, int]]) -> list[int]:
-    """How often each offset of each partition was handled."""
+    """The number of times that each offset of each partition was handled."""
     counts = [0] * (PARTITIONS * END)
     for _, partition, first, end in played:
         for offset in range(first, end):

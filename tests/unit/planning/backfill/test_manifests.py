@@ -1,0 +1,246 @@
+"""Children of a Backfill, as the operator makes them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fleet_consumer.contract.backfill_config import parse_config
+from fleet_consumer.contract.backfill_ledger import CONTROL_KEY, Control, parse_control
+from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster
+from fleet_operator.clients.spark import STATES, KubeflowBackend
+from fleet_operator.planning.backfill import manifests
+from fleet_operator.planning.backfill.config import Handlers, backfill_config, for_attempt
+from fleet_operator.planning.backfill.spark import NO_APPLICATION, Launch, SparkState
+from fleet_operator.planning.fleet.worker_config import worker_config
+from fleet_operator.planning.labels import BACKFILL_LABEL, COMPONENT_LABEL, GROUP_LABEL
+from tests.unit.api.backfill_objects import full_backfill
+from tests.unit.planning import builders
+from tests.unit.planning.backfill.things import RANGE, backfill
+
+MOUNTED = {"python": {"callable": "shop:handle", "configMapRef": {"name": "source"}}}
+SASL = {"mechanism": "SCRAM-SHA-512", "secretRef": {"name": "login"}}
+
+
+def worker(**spec: Any) -> dict[str, Any]:
+    group = builders.consumer_group(handler=MOUNTED, **spec)
+    return worker_config(group, builders.kafka_cluster(), revision="r1")
+
+
+def rendered(body: Backfill, handlers: str = "Both") -> dict[str, Any]:
+    """The settings as they are mounted."""
+    config_map = manifests.settings(body, backfill_config(body, RANGE, worker(), handlers))
+    document: dict[str, Any] = json.loads(config_map["data"]["backfill.json"])
+    return document
+
+
+def launched(
+    body: Backfill | None = None,
+    *,
+    group: ConsumerGroup | None = None,
+    cluster: KafkaCluster | None = None,
+    **more: Any,
+) -> Launch:
+    keys: dict[str, Any] = {"handler_keys": ("shop.py",), "candidate_keys": None, **more}
+    body = body or backfill({"attempts": 2})
+    return manifests.launch(
+        body,
+        group or builders.consumer_group(handler=MOUNTED),
+        cluster or builders.kafka_cluster(),
+        image="spark:1",
+        **keys,
+    )
+
+
+def container(template: Any) -> dict[str, Any]:
+    (found,) = template["spec"]["containers"]
+    return dict(found)
+
+
+def volumes(template: Any) -> dict[str, dict[str, Any]]:
+    return {volume["name"]: volume for volume in template["spec"]["volumes"]}
+
+
+def test_settings_are_what_the_driver_reads() -> None:
+    config = parse_config(rendered(backfill()))
+    assert (config.id, config.topic, config.ranges) == ("b-1", "orders", {0: (0, 10), 1: (5, 15)})
+    assert (config.filter.from_ms, config.filter.to_ms) == (1_000, 9_000)
+    assert (config.ledger, config.control) == ("again-ledger", "again-control")
+    assert (config.slice_records, config.slice_seconds, config.parallelism) == (200_000, 60, 2)
+
+
+def test_every_field_of_a_spec_reaches_the_driver() -> None:
+    body = full_backfill()
+    body["metadata"] |= {"uid": "b-1", "namespace": "shop"}
+    config = parse_config(rendered(Backfill.model_validate(body)))
+    assert config.filter.key is not None
+    assert (config.filter.headers, config.ordering, config.on_error) == ({"region": "north"}, "None", "FailedTopic")
+    assert (config.slice_records, config.slice_seconds, config.parallelism) == (20_000, 30, 4)
+    assert config.sink.parquet == "/var/lib/consumer-fleet/sink/backfills/again"
+    assert config.compare is not None
+    assert config.compare.candidate.path == "/etc/consumer-fleet/candidate"
+    assert config.compare.ignore_fields == ("handledAt",)
+
+
+def test_further_attempts_differ_in_brokers_and_pass_only() -> None:
+    two = backfill(compare={"callable": "shop:next", "image": "x:1"}, sink={"parquet": {"path": "s3a://a/b"}})
+    first = rendered(two, "Live")
+    connection = {**first["worker"]["connection"], "bootstrapServers": ["elsewhere:9092"]}
+    again = for_attempt(first, connection, "Candidate")
+    assert parse_config(again).worker.brokers.bootstrap_servers == ("elsewhere:9092",)
+    changed = {
+        **again,
+        "compare": first["compare"],
+        "worker": {**again["worker"], "connection": first["worker"]["connection"]},
+    }
+    assert changed == first
+    assert again["compare"]["handlers"] == "Candidate"
+    plain = rendered(backfill())
+    assert for_attempt(plain, plain["worker"]["connection"], "Both") == plain
+
+
+def test_children_belong_to_the_backfill() -> None:
+    body = backfill()
+    handlers = Handlers(worker=worker(), handler_files={"shop.py": ""}, candidate_files={"next.py": ""})
+    children = [
+        *manifests.driver_rights(body, "role"),
+        *manifests.sources(body, handlers),
+        manifests.settings(body, {}),
+        manifests.ledger(body),
+        manifests.control(body, Control()),
+    ]
+    for child in children:
+        metadata = child["metadata"]
+        (owner,) = metadata["ownerReferences"]
+        assert (owner["kind"], owner["uid"], owner["controller"]) == ("Backfill", "b-1", True)
+        assert (metadata["labels"][BACKFILL_LABEL], metadata["labels"][GROUP_LABEL]) == ("again", "orders")
+    assert manifests.ledger(body)["data"] == {}
+    names = [(child["kind"], child["metadata"]["name"]) for child in children]
+    assert len(set(names)) == len(names)
+
+
+def test_orders_are_what_the_driver_reads() -> None:
+    text = manifests.control(backfill(), Control(suspend=True, records_per_second=5))["data"][CONTROL_KEY]
+    assert parse_control(text) == Control(suspend=True, records_per_second=5)
+
+
+def test_driver_may_write_its_ledger_and_nothing_else_of_the_kind() -> None:
+    account, role, own, pods = manifests.driver_rights(backfill(), "spark-driver")
+    assert account["automountServiceAccountToken"] is False
+    assert [(rule["resourceNames"], rule["verbs"]) for rule in role["rules"]] == [
+        (["again-ledger"], ["get", "update"]),
+        (["again-control"], ["get"]),
+    ]
+    assert [each["roleRef"]["name"] for each in (own, pods)] == ["again-driver", "spark-driver"]
+    assert [each["roleRef"]["kind"] for each in (own, pods)] == ["Role", "ClusterRole"]
+
+
+def test_only_the_driver_has_a_token() -> None:
+    launch = launched()
+    assert launch.driver_template["spec"]["automountServiceAccountToken"] is True
+    assert launch.executor_template["spec"]["automountServiceAccountToken"] is False
+    assert (launch.driver_account, launch.executor_account) == ("again-driver", "default")
+    named = builders.consumer_group(template={"spec": {"serviceAccountName": "shop"}})
+    launch = launched(group=named)
+    assert (launch.driver_account, launch.executor_account) == ("again-driver", "shop")
+    assert "serviceAccountName" not in launch.driver_template["spec"]
+
+
+@pytest.mark.parametrize("role", ["driver", "executor"])
+def test_pods_are_the_worker_s_with_another_program(role: str) -> None:
+    added = [
+        {"name": "worker", "env": [{"name": "REGION", "value": "n"}], "envFrom": [{"secretRef": {"name": "s"}}]},
+        {"name": "proxy", "image": "p", "readinessProbe": {"tcpSocket": {"port": 1}}},
+    ]
+    spec = {
+        "containers": added,
+        "initContainers": [{"name": "first", "image": "f"}],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+    }
+    group = builders.consumer_group(
+        handler=MOUNTED, retry={"policyRef": {"name": "p"}}, template={"spec": {**spec, "nodeSelector": {"a": "b"}}}
+    )
+    launch = launched(group=group, cluster=builders.kafka_cluster(sasl=SASL))
+    template = launch.driver_template if role == "driver" else launch.executor_template
+    worker_like = container(template)
+    assert worker_like["name"] == f"spark-kubernetes-{role}"
+    assert not worker_like.keys() & {"image", "command", "args", "resources", "ports", "readinessProbe", "startupProbe"}
+    assert {"name": "REGION", "value": "n"} in worker_like["env"]
+    assert worker_like["envFrom"] == [{"secretRef": {"name": "s"}}]
+    security = worker_like["securityContext"]
+    assert (security["readOnlyRootFilesystem"], security["allowPrivilegeEscalation"]) == (True, False)
+    first, proxy = template["spec"]["initContainers"]
+    assert (first["name"], proxy["name"], proxy["restartPolicy"]) == ("first", "proxy", "Always")
+    assert "readinessProbe" not in proxy
+    context = template["spec"]["securityContext"]
+    assert (context["runAsUser"], context["runAsGroup"], context["runAsNonRoot"]) == (185, 0, True)
+    assert template["spec"]["nodeSelector"] == {"a": "b"}
+    assert template["metadata"]["labels"][COMPONENT_LABEL] == f"backfill-{role}"
+    sources = volumes(template)["consumer-fleet-settings"]["projected"]["sources"]
+    assert [each["configMap"]["name"] for each in sources if "configMap" in each] == [
+        "again-backfill",
+        "again-backfill-handler",
+    ]
+    assert [each["secret"]["name"] for each in sources if "secret" in each] == ["login"]
+    assert {"v", "consumer-fleet-retry"} <= volumes(template).keys()
+
+
+def test_candidate_and_sink_are_mounted_into_both() -> None:
+    sink = {"parquet": {"path": "x", "volume": {"persistentVolumeClaim": {"claimName": "results"}}}}
+    launch = launched(backfill({"attempts": 1}, sink=sink), candidate_keys=("next.py",))
+    for template in (launch.driver_template, launch.executor_template):
+        assert volumes(template)["consumer-fleet-sink"]["persistentVolumeClaim"] == {"claimName": "results"}
+        mounts = {each["mountPath"] for each in container(template)["volumeMounts"]}
+        assert "/var/lib/consumer-fleet/sink" in mounts
+        items = volumes(template)["consumer-fleet-settings"]["projected"]["sources"][2]["configMap"]["items"]
+        assert items == [{"key": "next.py", "path": "candidate/next.py"}]
+
+
+def test_handler_of_an_image_is_not_mounted() -> None:
+    sources = volumes(launched(handler_keys=None).driver_template)["consumer-fleet-settings"]["projected"]["sources"]
+    assert [each["configMap"]["name"] for each in sources] == ["again-backfill"]
+
+
+def test_no_user_setting_replaces_what_isolates_a_run() -> None:
+    conf = launched(backfill({"attempts": 1}, spark={"sparkConf": {"spark.sql.shuffle.partitions": "8"}})).conf
+    assert conf["spark.sql.shuffle.partitions"] == "8"
+    assert conf["spark.kubernetes.executor.disableConfigMap"] == "true"
+
+
+@pytest.mark.parametrize(("tasks", "cores", "pods"), [(2, 1, 2), (3, 2, 2), (1, 4, 1), (8, 4, 2)])
+def test_there_are_as_many_executors_as_tasks_need(tasks: int, cores: int, pods: int) -> None:
+    body = backfill({"attempts": 1}, parallelism=tasks, spark={"executor": {"cores": cores}})
+    assert launched(body).executors == pods
+
+
+def test_application_is_run_once_and_kept_for_a_day() -> None:
+    body = KubeflowBackend().render(launched())
+    spec = body["spec"]
+    assert (body["metadata"]["name"], body["kind"]) == ("again-2", "SparkApplication")
+    assert spec["arguments"] == ["--config", "/etc/consumer-fleet/backfill.json", "--attempt", "2"]
+    assert (spec["restartPolicy"], spec["timeToLiveSeconds"]) == ({"type": "Never"}, 86_400)
+    assert (spec["mainApplicationFile"], spec["image"]) == ("local:///opt/fleet/backfill.py", "spark:1")
+    assert spec["driver"]["memory"] == spec["executor"]["memory"] == "512m"
+    assert (spec["driver"]["memoryOverhead"], spec["executor"]["memoryOverhead"]) == ("200m", "256m")
+
+
+def test_states_of_applications() -> None:
+    backend = KubeflowBackend()
+    assert backend.observe(None) == NO_APPLICATION
+
+    def observed(status: dict[str, Any] | None) -> Any:
+        return backend.observe({"metadata": {"uid": "u"}, **({"status": status} if status is not None else {})})
+
+    new = observed(None)
+    assert (new.state, new.taken) == (SparkState.SUBMITTED, False)
+    for word, state in STATES.items():
+        assert observed({"applicationState": {"state": word}}).state is state
+    assert observed({"applicationState": {"state": "SUSPENDED"}}).state is SparkState.UNKNOWN
+    failed = observed(
+        {"applicationState": {"state": "FAILED", "errorMessage": "x" * 9000}, "driverInfo": {"podName": "p"}}
+    )
+    assert (failed.driver_pod, len(failed.message), failed.taken) == ("p", 4096, True)
+    over = {state for state in SparkState if state.over}
+    assert over == {SparkState.ABSENT, SparkState.SUCCEEDED, SparkState.FAILED}

@@ -1,0 +1,442 @@
+"""Next step and status of a Backfill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet_consumer.contract.backfill_ledger import COUNTS, Comparison, Counts, RunProblem, Sample, ledger_text
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.planning.backfill.attempts import (
+    FAILURES_MAX,
+    AttemptEnd,
+    Verdict,
+    end_of,
+    end_status,
+    judge,
+    pause_s,
+    read_end,
+)
+from fleet_operator.planning.backfill.deadlines import NEVER_WATCHED, Watched, late_start, stalled, subject_of, watch
+from fleet_operator.planning.backfill.guard import LiveGroup, control_of
+from fleet_operator.planning.backfill.phase import BackfillDecision, decide
+from fleet_operator.planning.backfill.readings import (
+    APART,
+    BOTH,
+    DriverEnd,
+    Progress,
+    end_by_message,
+    passes_of,
+    read_ledger,
+    read_pods,
+)
+from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState
+from fleet_operator.planning.backfill.status import invalid_backfill_status, project_backfill_status, renew_final_status
+from fleet_operator.planning.lag import Behind
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.run import Act
+from tests.unit.planning import builders
+from tests.unit.planning.backfill.things import RANGE, RANGED, backfill, facts, ledger, progress
+
+RUNNING = SeenApplication(state=SparkState.RUNNING, uid="a-1", taken=True)
+FAILED = SeenApplication(state=SparkState.FAILED, uid="a-1", taken=True)
+SUBMITTED = SeenApplication(state=SparkState.SUBMITTED, uid="a-1", taken=True)
+COMPLETED = SeenApplication(state=SparkState.SUCCEEDED, uid="a-1", taken=True)
+COVERED = ledger(remaining={}, ended=True, slices_left=0)
+
+
+def decided(**changes: Any) -> BackfillDecision:
+    return decide(facts(**changes))
+
+
+def test_nothing_is_made_before_the_range_is_on_record() -> None:
+    first = decide(facts(backfill=backfill(), resolved=None, resolution=RANGE, progress=None))
+    assert (first.phase, first.resolved, first.attempt, first.act) == ("Resolving", RANGE, None, Act.NOTHING)
+    second = decide(facts(backfill=backfill(RANGED)))
+    assert (second.phase, second.attempt, second.act) == ("Running", 1, Act.NOTHING)
+    third = decided()
+    assert (third.phase, third.act) == ("Running", Act.CREATE)
+
+
+def test_end_of_an_attempt_is_on_record_before_anything_else() -> None:
+    ended = decided(application=FAILED, driver=DriverEnd(code=143))
+    assert (ended.act, ended.attempt) == (Act.NOTHING, None)
+    assert ended.ended is not None
+    known = {"lastEnded": end_status(ended.ended)}
+    waits = decided(status=known, application=FAILED, rested=False)
+    assert (waits.reason, waits.attempt) == ("WaitingToRetry", None)
+    following = decided(status=known, application=FAILED)
+    assert (following.attempt, following.act) == (2, Act.NOTHING)
+
+
+def test_given_up_application_is_deleted_once_its_end_is_on_record() -> None:
+    late = Watched("x", 0.0, 900.0)
+    given_up = decided(application=RUNNING, watched=late)
+    assert (given_up.act, given_up.ended is not None and given_up.ended.reason) == (Act.NOTHING, "NoProgress")
+    assert given_up.ended is not None
+    known = {"lastEnded": end_status(given_up.ended)}
+    assert decided(status=known, application=RUNNING).act is Act.DELETE
+    leaving = replace(RUNNING, deleting=True)
+    assert decided(status=known, application=leaving).reason == "WaitingForLastRun"
+
+
+def test_driver_that_has_finished_although_it_hangs_is_not_repeated() -> None:
+    done = decided(application=RUNNING, watched=Watched("x", 0.0, 900.0), progress=progress(COVERED, covered=20))
+    assert (done.phase, done.reason) == ("Succeeded", "AllHandled")
+
+
+def test_application_that_is_gone_counts_by_its_ledger() -> None:
+    done = decided(known=True, progress=progress(COVERED, covered=20))
+    assert (done.phase, done.reason) == ("Succeeded", "AllHandled")
+    lost = decided(known=True, progress=progress(ledger()))
+    assert lost.ended is not None
+    assert lost.ended.reason == "ApplicationGone"
+
+
+def test_application_that_was_never_seen_is_made_under_the_same_number() -> None:
+    assert decided(status={"attempts": 3}, progress=progress(ledger(attempt=2))).act is Act.CREATE
+
+
+@pytest.mark.parametrize(
+    ("application", "note", "driver", "verdict", "reason"),
+    [
+        (COMPLETED, COVERED, DriverEnd(code=0), Verdict.DONE, "AllHandled"),
+        (COMPLETED, ledger(ended=True), DriverEnd(code=0), Verdict.STOPPED, "Stopped"),
+        (COMPLETED, ledger(), DriverEnd(code=0), Verdict.FAILED, "EndedWithoutLedger"),
+        (COMPLETED, None, None, Verdict.FAILED, "EndedWithoutLedger"),
+        (COMPLETED, replace(COVERED, attempt=0), None, Verdict.FAILED, "EndedWithoutLedger"),
+        (FAILED, COVERED, DriverEnd(code=1), Verdict.DONE, "AllHandled"),
+        (FAILED, ledger(), DriverEnd(code=143), Verdict.FAILED, "DriverFailed"),
+        (FAILED, ledger(), DriverEnd(code=20, reason="HandlerNotCallable"), Verdict.HOPELESS, "HandlerNotCallable"),
+        (FAILED, ledger(), DriverEnd(code=21, reason="BrokerUnreachable"), Verdict.FAILED, "BrokerUnreachable"),
+        (FAILED, ledger(problem=RunProblem(reason="A", message="", final=True)), None, Verdict.HOPELESS, "A"),
+        (FAILED, ledger(problem=RunProblem(reason="A", message="m", final=False)), None, Verdict.FAILED, "A"),
+        (
+            FAILED,
+            ledger(attempt=0, problem=RunProblem(reason="A", message="", final=True)),
+            None,
+            Verdict.FAILED,
+            "DriverFailed",
+        ),
+        (NO_APPLICATION, ledger(), None, Verdict.FAILED, "ApplicationGone"),
+    ],
+)
+def test_verdicts(application: Any, note: Any, driver: DriverEnd | None, verdict: Verdict, reason: str) -> None:
+    judged = judge(1, progress(note), application, driver, None)
+    assert (judged.verdict, judged.problem.reason) == (verdict, reason)
+    assert judged.problem.message
+
+
+def test_message_of_a_failed_submission_is_cut() -> None:
+    judged = judge(1, progress(), replace(FAILED, message="x" * 11_000), None, None)
+    assert len(judged.problem.message) == 512
+
+
+def end(failures: int, covered: int = 4, attempt: int = 1) -> AttemptEnd:
+    return AttemptEnd(attempt=attempt, reason="R", message="m", failures_in_a_row=failures, offsets_covered=covered)
+
+
+def test_failures_count_on_only_while_nothing_is_done() -> None:
+    judged = judge(2, progress(ledger()), FAILED, None, None)
+    body = backfill({"attempts": 2, "lastEnded": end_status(end(3))})
+    assert end_of(body, judged, 4).failures_in_a_row == 4
+    assert end_of(body, judged, 5).failures_in_a_row == 1
+    stopped = judge(2, progress(ledger(attempt=2, ended=True)), COMPLETED, None, None)
+    assert end_of(body, stopped, 4).failures_in_a_row == 0
+
+
+def test_pauses_grow_up_to_five_minutes() -> None:
+    assert [pause_s(end(n)) for n in (0, 1, 2, 3, 4, 5, 6, 50)] == [0, 10, 20, 40, 80, 160, 300, 300]
+
+
+def test_too_many_failures_end_it() -> None:
+    known = {"attempts": 5, "lastEnded": end_status(end(FAILURES_MAX - 1, attempt=4))}
+    last = decided(status=known, application=FAILED, driver=DriverEnd(code=21, reason="BrokerUnreachable"))
+    assert (last.phase, last.reason, "5th in a row" in last.message) == ("Failed", "BrokerUnreachable", True)
+
+
+def test_end_in_a_status_is_read_as_it_was_written() -> None:
+    assert read_end({"lastEnded": end_status(end(2))}) == end(2)
+    assert read_end({}) is None
+
+
+def test_group_that_is_gone_cancels_only_what_has_begun() -> None:
+    gone = Problem("GroupNotFound", "create it")
+    assert decided(group_gone=True, obstacle=gone, application=RUNNING).phase == "Cancelled"
+    assert decide(facts(backfill=backfill(), group_gone=True, obstacle=gone, resolved=None)).phase == "Pending"
+
+
+def test_another_cluster_stops_a_run() -> None:
+    other = Problem(c.CLUSTER_ID_CHANGED, "another cluster")
+    assert facts(obstacle=other).stop
+    assert decided(obstacle=other, application=RUNNING).reason == "Stopping"
+    stopped = decided(obstacle=other, application=COMPLETED, progress=progress(ledger(ended=True)))
+    assert (stopped.phase, stopped.reason) == ("Paused", c.CLUSTER_ID_CHANGED)
+    assert stopped.ended is not None
+    known = {"lastEnded": end_status(stopped.ended)}
+    assert decided(status=known, obstacle=other, application=COMPLETED).phase == "Paused"
+
+
+def test_other_obstacles_only_keep_attempts_from_starting() -> None:
+    away = Problem("BrokerUnreachable", "no broker answers")
+    assert decided(obstacle=away, application=RUNNING).reason == "Running"
+    assert decided(obstacle=away).phase == "Pending"
+    assert decided(status={"lastEnded": end_status(end(1))}, obstacle=away, application=FAILED).phase == "Pending"
+
+
+def test_unreadable_ledger_and_range_end_it() -> None:
+    assert decided(progress=Problem("LedgerUnreadable", "x"), application=RUNNING).phase == "Failed"
+    assert decided(resolved=None).reason == "RangeLost"
+
+
+# --- readings --------------------------------------------------------------------------------------------------------
+
+
+def read(text: str | None, status: dict[str, Any] | None = None, passes: tuple[str, ...] = BOTH) -> Progress | Problem:
+    body = None if text is None else {"data": {"ledger.json": text} if text else {}}
+    return read_ledger(backfill({"attempts": 1, **(status or {})}), RANGE, passes, body)
+
+
+def test_ledger_is_a_beginning_only_at_the_beginning() -> None:
+    for text, status in ((None, {}), ("", {}), ("", {"applicationUid": "a"}), ("", {"attempts": 2})):
+        found = read(text, status)
+        assert isinstance(found, Progress), (text, status)
+        assert (found.covered, found.total, found.next_pass) == (0, 20, "Both")
+    lost: list[tuple[str | None, dict[str, Any]]]
+    lost = [(None, {"applicationUid": "a"}), (None, {"attempts": 2}), ("", {"slices": {}})]
+    for text, known in lost:
+        assert isinstance(read(text, known), Problem), (text, known)
+
+
+def test_ledger_counts_what_is_done() -> None:
+    found = read(ledger_text(ledger()))
+    assert isinstance(found, Progress)
+    assert (found.covered, found.done) == (4, False)
+    assert isinstance(done := read(ledger_text(COVERED)), Progress)
+    assert done.done
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ledger(remaining={0: ((0, 11),)}),
+        ledger(remaining={7: ((0, 5),)}),
+        ledger(remaining={1: ((4, 15),)}),
+        ledger(handlers="Live"),
+        ledger(attempt=9),
+    ],
+)
+def test_ledger_of_something_else_is_a_problem(wrong: Any) -> None:
+    found = read(ledger_text(wrong))
+    assert isinstance(found, Problem)
+    assert found.reason == "LedgerUnreadable"
+
+
+def test_ledger_that_has_gone_back_is_a_problem() -> None:
+    assert isinstance(read(ledger_text(ledger()), {"offsetsCovered": 5}), Problem)
+
+
+def test_two_passes_follow_each_other() -> None:
+    live = replace(COVERED, handlers="Live")
+    found = read(ledger_text(live), passes=APART)
+    assert isinstance(found, Progress)
+    assert (found.covered, found.total, found.pass_done, found.done, found.next_pass) == (
+        20,
+        40,
+        True,
+        False,
+        "Candidate",
+    )
+    judged = judge(1, found, COMPLETED, None, None)
+    assert judged.verdict is Verdict.PASS_DONE
+    second = read(ledger_text(replace(live, handlers="Candidate")), passes=APART)
+    assert isinstance(second, Progress)
+    assert (second.covered, second.done) == (40, True)
+
+
+def test_passes_depend_on_images() -> None:
+    files = {"parquet": {"path": "s3a://a/b"}}
+    two = backfill(compare={"callable": "a:b", "image": "x:1"}, sink=files)
+    assert passes_of(two, "spark:1") == APART
+    assert passes_of(two, "x:1") == BOTH
+    assert passes_of(backfill(compare={"callable": "a:b", "configMapRef": {"name": "n"}}), "spark:1") == BOTH
+    assert passes_of(backfill(), "spark:1") == BOTH
+
+
+def test_driver_s_end_is_read_from_its_pod() -> None:
+    ended = {"exitCode": 20, "message": 'noise\n{"ok":false,"reason":"A","message":"b"}'}
+    statuses = [
+        {"name": "proxy", "state": {"terminated": {"exitCode": 0}}},
+        {"name": "spark-kubernetes-driver", "state": {"terminated": ended}},
+    ]
+    pod = {"metadata": {"name": "d"}, "status": {"phase": "Failed", "containerStatuses": statuses}}
+    (found,) = read_pods([pod])
+    assert (found.ended, found.end) == (True, DriverEnd(code=20, reason="A", message="b"))
+    (running,) = read_pods([{"metadata": {"name": "e"}, "status": {"phase": "Unknown"}}])
+    assert not running.ended
+
+
+def test_exit_code_is_read_from_words() -> None:
+    assert end_by_message("driver container failed with ExitCode: 143, Reason: Error") == DriverEnd(code=143)
+    assert end_by_message("driver pod not found") is None
+
+
+# --- deadlines -------------------------------------------------------------------------------------------------------
+
+
+def test_only_time_between_own_looks_counts() -> None:
+    watched = watch(NEVER_WATCHED, "a", 100.0)
+    for tick in (105.0, 110.0, 4000.0):
+        watched = watch(watched, "a", tick)
+    assert watched.seconds == 40.0
+    assert watch(watched, "a", 4005.0, counts=False).seconds == 40.0
+    assert watch(watched, "b", 4005.0).seconds == 0.0
+
+
+def test_start_has_a_deadline_and_progress_another() -> None:
+    late, body = Watched("x", 0.0, 301.0), backfill(deadlines={"startSeconds": 300, "progressSeconds": 300})
+    assert late_start(body, RUNNING, late, None) is None
+    assert stalled(body, SUBMITTED, late, None) is None
+    untaken = late_start(body, replace(SUBMITTED, taken=False), late, None)
+    assert (untaken and untaken.reason) == "SparkOperatorNotResponding"
+    waits = late_start(body, SUBMITTED, late, Problem("ErrImagePull", "no such image"))
+    assert (waits and waits.reason) == "ErrImagePull"
+    assert (found := late_start(body, SUBMITTED, late, None)) is not None
+    assert found.reason == "DriverNotStarted"
+    unknown = stalled(body, replace(RUNNING, state=SparkState.UNKNOWN), late, None)
+    assert (unknown and unknown.reason) == "NoProgress"
+
+
+def test_running_driver_is_watched_by_its_ledger() -> None:
+    body = backfill({"attempts": 2})
+    assert subject_of(body, RUNNING, "a") != subject_of(body, RUNNING, "b")
+    assert subject_of(body, SUBMITTED, "a") == subject_of(body, SUBMITTED, "b")
+
+
+# --- orders ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("behind", "paused", "pause"),
+    [
+        (None, False, True),
+        (Behind(59), False, False),
+        (Behind(61), False, True),
+        (Behind(59), True, True),
+        (Behind(47), True, False),
+        (Behind(3, at_least=True), False, True),
+        (Behind(100, at_least=True), False, True),
+    ],
+)
+def test_guard_pauses_above_its_limit_and_releases_well_below(behind: Any, paused: bool, pause: bool) -> None:
+    body = backfill(guard={"maxLiveBehindSeconds": 60})
+    guard = control_of(body, LiveGroup(1000.0, behind), stop=False, paused=paused).guard
+    assert guard is not None
+    assert (guard.pause, bool(guard.message)) == (pause, pause)
+
+
+def test_look_changes_with_the_observation_in_steps() -> None:
+    body = backfill(guard={"maxLiveBehindSeconds": 60})
+    looks = [control_of(body, LiveGroup(at), stop=False, paused=False).guard for at in (1005.0, 1019.0, 1020.0)]
+    assert looks[0] == looks[1] != looks[2]
+
+
+def test_orders_without_a_guard() -> None:
+    control = control_of(backfill(rate={"recordsPerSecond": 5}), None, stop=True, paused=False)
+    assert (control.suspend, control.records_per_second, control.guard) == (True, 5, None)
+
+
+# --- status ----------------------------------------------------------------------------------------------------------
+
+
+def projected(now: float = builders.NOW, **changes: Any) -> dict[str, Any]:
+    given = facts(**changes)
+    return project_backfill_status(given, decide(given), now)
+
+
+def test_status_mirrors_the_ledger() -> None:
+    sample = Sample(partition=0, offset=3, live="1", candidate="2")
+    comparison = Comparison(equal=3, different=1, samples=(sample,) * 11)
+    note = ledger(
+        counts=Counts(records_in=4, records_out=3, failed=1, dropped=2, filtered=5),
+        records_per_second=2.0,
+        throttled_by="Rate",
+        slice_offsets=6,
+        comparison=comparison,
+    )
+    status = projected(application=RUNNING, progress=progress(note))
+    assert status["records"] == dict(zip(COUNTS, (4, 3, 1, 2, 5), strict=True))
+    assert status["slices"] == {"total": 4, "done": 1, "running": 1}
+    assert (status["progressText"], status["throttledBy"]) == ("20 %, slice 2 of 4", "Rate")
+    assert (status["ratePerSecond"], status["estimatedEnd"]) == (2, "2027-01-15T08:00:08Z")
+    assert (status["comparison"]["different"], len(status["comparison"]["samples"])) == (1, 10)
+    assert status["applicationUid"] == "a-1"
+
+
+def test_status_is_calm_while_the_ledger_stands_still() -> None:
+    note = ledger(records_per_second=2.0)
+    first = projected(application=RUNNING, progress=progress(note))
+    again = projected(builders.NOW + 60, status=first, application=RUNNING, progress=progress(note))
+    assert again == first
+
+
+def test_counts_stay_where_the_ledger_cannot_be_read() -> None:
+    first = projected(application=RUNNING, progress=progress(ledger()))
+    lost = projected(status=first, application=RUNNING, progress=Problem("LedgerUnreadable", "gone"))
+    assert (lost["phase"], lost["offsetsCovered"], lost["slices"]) == ("Failed", 4, first["slices"])
+
+
+def test_number_of_an_attempt_forgets_the_application_before() -> None:
+    known = {"applicationUid": "a-1", "lastEnded": end_status(end(1))}
+    status = projected(status=known, application=FAILED)
+    assert (status["attempts"], status["applicationName"]) == (2, "again-2")
+    assert "applicationUid" not in status
+
+
+def verdicts(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {each["type"]: (each["status"], each["reason"]) for each in status["conditions"]}
+
+
+def test_ended_backfill_has_exactly_one_of_complete_and_failed() -> None:
+    done = projected(application=COMPLETED, progress=progress(COVERED, covered=20))
+    assert [verdicts(done)[kind][0] for kind in (c.COMPLETE, c.FAILED, c.READY)] == ["True", "False", "True"]
+    assert done["finishedAt"] == done["estimatedEnd"]
+    failed = projected(application=FAILED, driver=DriverEnd(code=20))
+    assert [verdicts(failed)[kind][0] for kind in (c.COMPLETE, c.FAILED, c.READY)] == ["False", "True", "False"]
+    assert tuple(verdicts(done)) == c.BACKFILL_CONDITIONS
+
+
+def test_conditions_of_a_backfill_that_waits() -> None:
+    missing = Problem("SparkNotInstalled", "install it")
+    given = facts(backfill=backfill(), resolved=None, progress=None, obstacle=missing, spark=missing)
+    status = project_backfill_status(given, decide(given), builders.NOW)
+    found = verdicts(status)
+    assert found[c.SPARK_AVAILABLE] == ("False", "SparkNotInstalled")
+    assert found[c.READY] == ("False", "SparkNotInstalled")
+    assert found[c.RANGE_RESOLVED][0] == "False"
+
+
+def test_verdicts_stand_while_nobody_asks_again() -> None:
+    first = facts(
+        backfill=backfill(), resolution=RANGE, resolved=None, progress=None, spark_asked=True, handler_read=True
+    )
+    status = project_backfill_status(first, decide(first), builders.NOW)
+    later = projected(status=status, application=RUNNING, progress=progress(ledger()))
+    for kind in (c.SPARK_AVAILABLE, c.HANDLER_SUPPORTED, c.RANGE_RESOLVED):
+        assert verdicts(later)[kind] == verdicts(status)[kind]
+        assert verdicts(later)[kind][0] == "True"
+
+
+def test_final_status_is_renewed_without_another_word() -> None:
+    done = projected(application=COMPLETED, progress=progress(COVERED, covered=20))
+    renewed = renew_final_status(done, 7)
+    assert {each["observedGeneration"] for each in renewed["conditions"]} == {7}
+    assert {**renewed, "conditions": [], "observedGeneration": 2} == {**done, "conditions": []}
+
+
+def test_invalid_object_keeps_its_last_status() -> None:
+    status = invalid_backfill_status(3, "no range", {"phase": "Running"}, builders.NOW)
+    assert status["phase"] == "Running"
+    assert verdicts(status)[c.READY] == ("False", "SpecInvalid")

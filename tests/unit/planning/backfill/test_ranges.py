@@ -1,0 +1,165 @@
+"""The range of a Backfill, from its spec and what the brokers have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleet_operator.planning.backfill.ranges import (
+    PARTITIONS_MAX,
+    RangeQuestion,
+    Refused,
+    ResolvedRange,
+    TopicReading,
+    Unresolved,
+    ask_range,
+    find_range_refusal,
+    range_status,
+    read_range,
+    resolve,
+)
+from tests.unit.planning.backfill.things import backfill, reading
+
+TIMES = {"time": {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}}
+
+
+def asked(wanted: dict[str, Any], **spec: Any) -> RangeQuestion:
+    return ask_range(backfill(range=wanted, **spec), "orders", read_committed=False, others=(), now=1000.7)
+
+
+def resolved(wanted: dict[str, Any], read: TopicReading, **spec: Any) -> ResolvedRange:
+    found = resolve(backfill(range=wanted, **spec), asked(wanted), read)
+    assert isinstance(found, ResolvedRange), found
+    return found
+
+
+def refused(wanted: dict[str, Any], read: TopicReading, **spec: Any) -> tuple[str, str]:
+    found = resolve(backfill(range=wanted, **spec), asked(wanted), read)
+    assert isinstance(found, Refused), found
+    return found.problem.reason, found.problem.message
+
+
+def of_offsets(first: int, end: int, **more: Any) -> dict[str, Any]:
+    return {"offsets": {"from": {"0": first}, "to": {"0": end}}, **more}
+
+
+def test_last_seconds_end_with_the_present_one() -> None:
+    question = asked({"last": {"seconds": 60}})
+    assert (question.from_ms, question.to_ms) == (940_000, 1_001_000)
+
+
+def test_times_are_asked_for_and_offsets_are_not() -> None:
+    assert (asked(TIMES).from_ms, asked(TIMES).to_ms) == (1_767_225_600_000, 1_767_312_000_000)
+    assert (asked(of_offsets(1, 2)).from_ms, asked(of_offsets(1, 2)).to_ms) == (None, None)
+
+
+def test_time_range_ends_at_its_end_or_at_that_of_the_log() -> None:
+    assert resolved(TIMES, reading()).ranges == {0: (20, 100), 1: (20, 90)}
+
+
+def test_time_after_all_records_is_an_empty_range() -> None:
+    found = resolved(TIMES, reading(first={0: None, 1: None}, end={0: None, 1: None}))
+    assert (found.ranges, found.offsets) == ({}, 0)
+
+
+def test_only_the_named_partitions_are_taken() -> None:
+    assert resolved(TIMES, reading(), source={"partitions": [1]}).ranges == {1: (20, 90)}
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(reading(first={0: 10, 1: 20}), id="the oldest record is of the time"),
+        pytest.param(
+            reading(starts={0: 100, 1: 10}, first={0: None, 1: 20}, end={0: None, 1: None}), id="no record is left"
+        ),
+    ],
+)
+def test_records_that_may_be_gone_are_not_passed_over(read: TopicReading) -> None:
+    reason, message = refused(TIMES, read)
+    assert (reason, "partition 0" in message, "Ignore" in message) == ("RangeExpired", True, True)
+    found = resolved({**TIMES, "expired": "Ignore"}, read)
+    assert found.note
+    assert all(first >= 10 for first, _ in found.ranges.values())
+
+
+def test_log_that_has_lost_nothing_is_complete() -> None:
+    """At offset 0 there was never an older record."""
+    assert resolved(TIMES, reading(starts={0: 0, 1: 0}, first={0: 0, 1: 0})).note == ""
+
+
+def test_offsets_are_taken_as_they_are() -> None:
+    assert resolved(of_offsets(12, 100), reading()).ranges == {0: (12, 100)}
+    assert resolved(of_offsets(12, 12), reading()).ranges == {}
+
+
+def test_offsets_below_the_log_are_gone() -> None:
+    assert refused(of_offsets(5, 50), reading())[0] == "RangeExpired"
+    assert resolved(of_offsets(5, 50, expired="Ignore"), reading()).ranges == {0: (10, 50)}
+    assert resolved(of_offsets(3, 7, expired="Ignore"), reading()).ranges == {}
+
+
+@pytest.mark.parametrize(("first", "end", "field"), [(101, 200, "from"), (50, 101, "to")])
+def test_offsets_behind_the_end_are_refused(first: int, end: int, field: str) -> None:
+    reason, message = refused(of_offsets(first, end), reading())
+    assert (reason, f"spec.range.offsets.{field}" in message) == ("OffsetsBeyondEnd", True)
+
+
+def test_partition_that_is_not_there_is_refused() -> None:
+    assert refused(TIMES, reading(), source={"partitions": [0, 2]})[0] == "PartitionNotFound"
+    wanted = {"offsets": {"from": {"7": 0}, "to": {"7": 0}}}
+    assert refused(wanted, reading())[0] == "PartitionNotFound"
+
+
+def test_topic_that_is_not_there_is_refused() -> None:
+    assert refused(TIMES, TopicReading(partitions=None))[0] == "SourceTopicNotFound"
+
+
+def test_partition_without_a_leader_is_waited_for() -> None:
+    for read in (reading(starts={0: 10}), reading(ends={1: 100}), reading(first={0: 20}), reading(end={1: 90})):
+        found = resolve(backfill(range=TIMES), asked(TIMES), read)
+        assert isinstance(found, Unresolved)
+        assert found.problem.reason == "PartitionsUnknown"
+
+
+def test_more_partitions_than_a_status_holds_are_refused() -> None:
+    assert refused(TIMES, reading(partitions=PARTITIONS_MAX + 1))[0] == "RangeTooLarge"
+
+
+def test_status_holds_the_range() -> None:
+    wanted = {"last": {"seconds": 60}}
+    found = resolved(wanted, reading())
+    status = range_status(found)
+    assert status["resolvedRange"] == {"0": "20-100", "1": "20-90"}
+    assert read_range(backfill(status, range=wanted)) == found
+
+
+def test_times_with_fractions_stay_exact() -> None:
+    wanted = {"time": {"from": "2026-01-01T00:00:00.250Z", "to": "2026-01-02T00:00:00Z"}}
+    found = resolved(wanted, reading())
+    again = read_range(backfill(range_status(found), range=wanted))
+    assert again is not None
+    assert again.from_ms == 1_767_225_600_250
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        {"topic": "orders"},
+        {"topic": "orders", "resolvedRange": {"0": "5"}},
+        {"topic": "orders", "resolvedRange": {"a": "5-9"}},
+        {"topic": 5, "resolvedRange": {}},
+    ],
+)
+def test_range_that_cannot_be_read_is_none(status: dict[str, Any]) -> None:
+    assert read_range(backfill(status)) is None
+
+
+def test_time_that_is_none_is_refused() -> None:
+    """The CRD's format takes some texts that are none."""
+    wanted = {"time": {"from": "2026-13-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}}
+    problem = find_range_refusal(backfill(range=wanted))
+    assert problem is not None
+    assert problem.reason == "RangeRefused"
