@@ -105,6 +105,11 @@ BACKFILL_RULES: list[tuple[str, JsonObject, str]] = [
         ),
         "spec.compare must have exactly one of",
     ),
+    (
+        "a heap that is too small",
+        backfill({"spec.spark": {"driver": {"memory": "465m"}}}),
+        "must be at least 466m",
+    ),
     *(
         (f"the setting {name}", conf(name), "spec.spark.sparkConf must not set")
         for name in (

@@ -85,7 +85,7 @@ def test_life_of_a_backfill(site: MakeSite, broker: KafkaBroker, topic: str) -> 
     spark.end_driver(here, 2, 0)
     spark.set_state(here, 2, "COMPLETED")
     status = spark.wait_phase(here, "Succeeded", "AllHandled")
-    assert (status["attempts"], status["offsetsCovered"], status["progressText"]) == (2, 72, "100 %, slice 2 of 2")
+    assert (status["attempts"], status["offsetsCovered"], status["progressText"]) == (2, 72, "100 %, 2 slices")
     assert spark.applications(here) == ["again-1", "again-2"]
     header, row = here.kubectl("get", "kbf", "again").strip().splitlines()
     assert header.split() == ["NAME", "GROUP", "PHASE", "PROGRESS", "RATE", "END", "FAILED", "AGE"]

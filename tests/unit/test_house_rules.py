@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FILE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 70
-ARCHITECTURE_BYTES_MAX = 15_000
+ARCHITECTURE_BYTES_MAX = 16_000
 QUESTIONS = {"What", "Which", "How", "Whether", "Whose", "Where", "When", "Why", "Who"}
 
 

@@ -108,9 +108,10 @@ def _progress(progress: Progress, previous: Mapping[str, Any], now: float) -> di
 def _text(progress: Progress, ledger: Ledger) -> str:
     percent = 100 * progress.covered // progress.total if progress.total else 100
     total = ledger.slices_done + ledger.slices_left
-    at = min(ledger.slices_done + 1, total) if ledger.slices_left else total
     which = f" of the {ledger.handlers.lower()} handler" if len(progress.passes) > 1 else ""
-    return f"{percent} %, slice {at} of {total}{which}"
+    if not ledger.offsets_left:
+        return f"{percent} %, {total} slice{'s' if total != 1 else ''}{which}"
+    return f"{percent} %, slice {min(ledger.slices_done + 1, total)} of {total}{which}"
 
 
 def _estimate(progress: Progress, ledger: Ledger, now: float) -> str | None:

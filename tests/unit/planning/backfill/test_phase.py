@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.contract.backfill_ledger import COUNTS, Comparison, Counts, RunProblem, Sample, ledger_text
+from fleet_consumer.contract.backfill_ledger import RunProblem, ledger_text
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.planning.backfill.attempts import (
     FAILURES_MAX,
+    OUTAGES_MAX,
     AttemptEnd,
     Verdict,
     end_of,
@@ -33,11 +34,9 @@ from fleet_operator.planning.backfill.readings import (
     read_pods,
 )
 from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState
-from fleet_operator.planning.backfill.status import invalid_backfill_status, project_backfill_status, renew_final_status
 from fleet_operator.planning.lag import Behind
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import Act
-from tests.unit.planning import builders
 from tests.unit.planning.backfill.things import RANGE, RANGED, backfill, facts, ledger, progress
 
 RUNNING = SeenApplication(state=SparkState.RUNNING, uid="a-1", taken=True)
@@ -153,8 +152,18 @@ def test_pauses_grow_up_to_five_minutes() -> None:
 
 def test_too_many_failures_end_it() -> None:
     known = {"attempts": 5, "lastEnded": end_status(end(FAILURES_MAX - 1, attempt=4))}
-    last = decided(status=known, application=FAILED, driver=DriverEnd(code=21, reason="BrokerUnreachable"))
-    assert (last.phase, last.reason, "5th in a row" in last.message) == ("Failed", "BrokerUnreachable", True)
+    last = decided(status=known, application=FAILED, driver=DriverEnd(code=21, reason="ExecutorLost"))
+    assert (last.phase, last.reason) == ("Failed", "ExecutorLost")
+    assert f"{FAILURES_MAX}th in a row" in last.message
+
+
+def test_outage_is_borne_for_longer() -> None:
+    away = DriverEnd(code=21, reason="BrokerUnreachable")
+    known = {"attempts": 9, "lastEnded": end_status(end(OUTAGES_MAX - 2, attempt=8))}
+    assert decided(status=known, application=FAILED, driver=away).phase == "Running"
+    known = {"attempts": 10, "lastEnded": end_status(end(OUTAGES_MAX - 1, attempt=9))}
+    assert decided(status=known, application=FAILED, driver=away).phase == "Failed"
+    assert sum(pause_s(end(n)) for n in range(1, OUTAGES_MAX)) > 1500
 
 
 def test_end_in_a_status_is_read_as_it_was_written() -> None:
@@ -346,97 +355,3 @@ def test_look_changes_with_the_observation_in_steps() -> None:
 def test_orders_without_a_guard() -> None:
     control = control_of(backfill(rate={"recordsPerSecond": 5}), None, stop=True, paused=False)
     assert (control.suspend, control.records_per_second, control.guard) == (True, 5, None)
-
-
-# --- status ----------------------------------------------------------------------------------------------------------
-
-
-def projected(now: float = builders.NOW, **changes: Any) -> dict[str, Any]:
-    given = facts(**changes)
-    return project_backfill_status(given, decide(given), now)
-
-
-def test_status_mirrors_the_ledger() -> None:
-    sample = Sample(partition=0, offset=3, live="1", candidate="2")
-    comparison = Comparison(equal=3, different=1, samples=(sample,) * 11)
-    note = ledger(
-        counts=Counts(records_in=4, records_out=3, failed=1, dropped=2, filtered=5),
-        records_per_second=2.0,
-        throttled_by="Rate",
-        slice_offsets=6,
-        comparison=comparison,
-    )
-    status = projected(application=RUNNING, progress=progress(note))
-    assert status["records"] == dict(zip(COUNTS, (4, 3, 1, 2, 5), strict=True))
-    assert status["slices"] == {"total": 4, "done": 1, "running": 1}
-    assert (status["progressText"], status["throttledBy"]) == ("20 %, slice 2 of 4", "Rate")
-    assert (status["ratePerSecond"], status["estimatedEnd"]) == (2, "2027-01-15T08:00:08Z")
-    assert (status["comparison"]["different"], len(status["comparison"]["samples"])) == (1, 10)
-    assert status["applicationUid"] == "a-1"
-
-
-def test_status_is_calm_while_the_ledger_stands_still() -> None:
-    note = ledger(records_per_second=2.0)
-    first = projected(application=RUNNING, progress=progress(note))
-    again = projected(builders.NOW + 60, status=first, application=RUNNING, progress=progress(note))
-    assert again == first
-
-
-def test_counts_stay_where_the_ledger_cannot_be_read() -> None:
-    first = projected(application=RUNNING, progress=progress(ledger()))
-    lost = projected(status=first, application=RUNNING, progress=Problem("LedgerUnreadable", "gone"))
-    assert (lost["phase"], lost["offsetsCovered"], lost["slices"]) == ("Failed", 4, first["slices"])
-
-
-def test_number_of_an_attempt_forgets_the_application_before() -> None:
-    known = {"applicationUid": "a-1", "lastEnded": end_status(end(1))}
-    status = projected(status=known, application=FAILED)
-    assert (status["attempts"], status["applicationName"]) == (2, "again-2")
-    assert "applicationUid" not in status
-
-
-def verdicts(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    return {each["type"]: (each["status"], each["reason"]) for each in status["conditions"]}
-
-
-def test_ended_backfill_has_exactly_one_of_complete_and_failed() -> None:
-    done = projected(application=COMPLETED, progress=progress(COVERED, covered=20))
-    assert [verdicts(done)[kind][0] for kind in (c.COMPLETE, c.FAILED, c.READY)] == ["True", "False", "True"]
-    assert done["finishedAt"] == done["estimatedEnd"]
-    failed = projected(application=FAILED, driver=DriverEnd(code=20))
-    assert [verdicts(failed)[kind][0] for kind in (c.COMPLETE, c.FAILED, c.READY)] == ["False", "True", "False"]
-    assert tuple(verdicts(done)) == c.BACKFILL_CONDITIONS
-
-
-def test_conditions_of_a_backfill_that_waits() -> None:
-    missing = Problem("SparkNotInstalled", "install it")
-    given = facts(backfill=backfill(), resolved=None, progress=None, obstacle=missing, spark=missing)
-    status = project_backfill_status(given, decide(given), builders.NOW)
-    found = verdicts(status)
-    assert found[c.SPARK_AVAILABLE] == ("False", "SparkNotInstalled")
-    assert found[c.READY] == ("False", "SparkNotInstalled")
-    assert found[c.RANGE_RESOLVED][0] == "False"
-
-
-def test_verdicts_stand_while_nobody_asks_again() -> None:
-    first = facts(
-        backfill=backfill(), resolution=RANGE, resolved=None, progress=None, spark_asked=True, handler_read=True
-    )
-    status = project_backfill_status(first, decide(first), builders.NOW)
-    later = projected(status=status, application=RUNNING, progress=progress(ledger()))
-    for kind in (c.SPARK_AVAILABLE, c.HANDLER_SUPPORTED, c.RANGE_RESOLVED):
-        assert verdicts(later)[kind] == verdicts(status)[kind]
-        assert verdicts(later)[kind][0] == "True"
-
-
-def test_final_status_is_renewed_without_another_word() -> None:
-    done = projected(application=COMPLETED, progress=progress(COVERED, covered=20))
-    renewed = renew_final_status(done, 7)
-    assert {each["observedGeneration"] for each in renewed["conditions"]} == {7}
-    assert {**renewed, "conditions": [], "observedGeneration": 2} == {**done, "conditions": []}
-
-
-def test_invalid_object_keeps_its_last_status() -> None:
-    status = invalid_backfill_status(3, "no range", {"phase": "Running"}, builders.NOW)
-    assert status["phase"] == "Running"
-    assert verdicts(status)[c.READY] == ("False", "SpecInvalid")

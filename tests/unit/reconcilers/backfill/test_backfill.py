@@ -9,6 +9,7 @@ import pytest
 
 from fleet_consumer.contract.backfill_ledger import RunProblem
 from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, CONSUMER_GROUP, POD, SPARK_APPLICATION
+from fleet_operator.planning.backfill.attempts import FAILURES_MAX
 from fleet_operator.planning.backfill.ranges import TopicReading
 from tests.unit.planning import builders
 from tests.unit.reconcilers.backfill.world import World, covered, reading, run
@@ -49,13 +50,13 @@ def test_dead_drivers_are_followed_by_others_behind_the_last_slice() -> None:
 
 def test_attempts_without_progress_end_with_the_last_reason() -> None:
     async def life(world: World) -> None:
-        world.ends = {n: ("before", 21, {"reason": "BrokerUnreachable", "message": "nobody there"}) for n in range(9)}
+        world.ends = {n: ("before", 1, {"reason": "ExecutorLost", "message": "out of memory"}) for n in range(9)}
         world.backfill()
         await world.live(400)
         status = world.status()
-        assert (status["phase"], world.reason(), status["attempts"]) == ("Failed", "BrokerUnreachable", 5)
-        assert status["lastEnded"]["failuresInARow"] == 5
-        assert "nobody there" in status["conditions"][0]["message"]
+        assert (status["phase"], world.reason(), status["attempts"]) == ("Failed", "ExecutorLost", FAILURES_MAX)
+        assert status["lastEnded"]["failuresInARow"] == FAILURES_MAX
+        assert "out of memory" in status["conditions"][0]["message"]
 
     run(life)
 
