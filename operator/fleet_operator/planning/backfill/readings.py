@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
@@ -26,6 +27,8 @@ from fleet_operator.planning.run import read_waiting
 BOTH: Final = ("Both",)
 APART: Final = ("Live", "Candidate")
 """Passes of a comparison whose handlers are in two images."""
+LEDGER_CHARACTERS_MAX: Final = 512 * 1024
+"""Enough for some ranges of each of 5,000 partitions. What people write may not take the operator's time."""
 EXIT_CODE: Final = re.compile(r"ExitCode: (\d+)")
 
 
@@ -99,8 +102,10 @@ def read_ledger(
         if (body is None and began) or "slices" in backfill.status:
             return _unreadable(name, "is gone" if body is None else f"has no {LEDGER_KEY} any more")
         return Progress(ledger=None, passes=passes, covered=0, total=total)
+    if len(text) > LEDGER_CHARACTERS_MAX:
+        return _unreadable(name, f"has {len(text)} characters, and a driver's never has that many")
     try:
-        ledger = parse_ledger(text)
+        ledger = _parsed(text)
     except SettingsInvalid as error:
         return _unreadable(name, f"cannot be read: {error}")
     if ledger.attempt > backfill.attempts:
@@ -114,6 +119,12 @@ def read_ledger(
     if covered < covered_before:
         return _unreadable(name, f"shows {covered} offsets as done, and before it were {covered_before}")
     return Progress(ledger=ledger, passes=passes, covered=covered, total=total)
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> Ledger:
+    """A ledger changes with each slice, and is looked at more often."""
+    return parse_ledger(text)
 
 
 def _unreadable(name: str, seen: str) -> Problem:

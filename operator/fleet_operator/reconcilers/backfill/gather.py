@@ -30,7 +30,7 @@ from fleet_operator.planning.backfill.readings import (
     read_ledger,
     read_pods,
 )
-from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication
+from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState
 from fleet_operator.planning.labels import BACKFILL_LABEL
 from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.backfill.handlers import read_handlers
@@ -114,7 +114,10 @@ class Gatherer:
             number = naming.backfill_application(name, backfill.attempts)
             application = _own(await store.kube.get(self._backend.kind, namespace, number), body)
             ledger = _own(await store.kube.get(CONFIG_MAP, namespace, naming.backfill_ledger(name)), body)
-        if live:
+        ended = self._backend.observe(application).state in (SparkState.SUCCEEDED, SparkState.FAILED)
+        last = read_end(backfill.status)
+        # Of a driver whose end is not on record yet, the cache may not have the last word.
+        if live or (ended and (last is None or last.attempt != backfill.attempts)):
             pods = (await store.list(POD, namespace, f"{BACKFILL_LABEL}={name}")).items
         else:
             pods = store.cache(POD).having((namespace, backfill.spec.group_ref.name))

@@ -243,6 +243,12 @@ def test_ledger_of_something_else_is_a_problem(wrong: Any) -> None:
     assert found.reason == "LedgerUnreadable"
 
 
+def test_ledger_of_any_size_is_read_in_no_time() -> None:
+    found = read("[" * 1_000_000)
+    assert isinstance(found, Problem)
+    assert "1000000 characters" in found.message
+
+
 def test_ledger_that_has_gone_back_is_a_problem() -> None:
     assert isinstance(read(ledger_text(ledger()), {"offsetsCovered": 5}), Problem)
 

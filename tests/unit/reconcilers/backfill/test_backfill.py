@@ -12,7 +12,7 @@ from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, CONSUMER_GROUP, P
 from fleet_operator.planning.backfill.attempts import FAILURES_MAX
 from fleet_operator.planning.backfill.ranges import TopicReading
 from tests.unit.planning import builders
-from tests.unit.reconcilers.backfill.world import World, covered, reading, run
+from tests.unit.reconcilers.backfill.world import KEY, World, covered, reading, run
 
 
 def test_backfill_resolves_runs_and_ends() -> None:
@@ -392,5 +392,17 @@ def test_finished_backfill_is_deleted_after_its_time() -> None:
         await asyncio.sleep(31)
         await world.look()
         assert world.get(BACKFILL, "again") is None
+
+    run(life)
+
+
+def test_last_word_of_a_driver_is_read_although_no_watch_has_brought_it() -> None:
+    async def life(world: World) -> None:
+        world.backfill()
+        await world.live(until=lambda: bool(world.played))
+        world.deliver()
+        world.finish(1, 21, reason="BrokerUnreachable", message="nobody there")
+        await world.reconciler.reconcile(KEY)  # the caches still have a pod that runs
+        assert world.status()["lastEnded"]["reason"] == "BrokerUnreachable"
 
     run(life)
