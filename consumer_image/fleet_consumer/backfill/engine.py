@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.reports import TaskReport
-from fleet_consumer.backfill.rows import DIFFERENCE_COLUMNS, SELECTED, Columns, schema_of
+from fleet_consumer.backfill.rows import DIFFERENCE_COLUMNS, SELECTED, schema_of
 from fleet_consumer.backfill.slices import TaskRange
 from fleet_consumer.backfill.spark_errors import meaning
 from fleet_consumer.backfill.task import columns_of, task_function
@@ -40,6 +40,8 @@ SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionOverwriteMode": "STATIC",
     "spark.python.worker.reuse": "true",
+    # It draws on standard error, between the lines of the log.
+    "spark.ui.showConsoleProgress": "false",
 }
 """Settings that a Backfill depends on, whatever `sparkConf` says."""
 SHUFFLE: Final = ("spark.sql.shuffle.partitions", "4")
@@ -78,10 +80,13 @@ class SparkEngine:
         for name, value in SETTINGS.items():
             builder = builder.config(name, value)
         self._spark: SparkSession = self._asked(builder.getOrCreate)
-        if not self._spark.sparkContext.getConf().contains(SHUFFLE[0]):
+        given = self._spark.sparkContext.getConf()
+        if not given.contains(SHUFFLE[0]):
             self._spark.conf.set(*SHUFFLE)
+        if not given.contains("spark.log.level"):
+            # Spark logs each task, in lines of its own form.
+            self._spark.sparkContext.setLogLevel("WARN")
         self._reports = self._spark.sparkContext.accumulator({}, Reports())
-        self._largest: int | None = None
         self._rows = BATCH_FIRST
 
     @property
@@ -217,6 +222,3 @@ def _number(name: str) -> int:
     """The number of a slice's folder, -1 for other names."""
     found = re.fullmatch(r"slice=(\d+)", name)
     return int(found[1]) if found else -1
-
-
-__all__ = ["Columns", "Slice", "SparkEngine"]
