@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.slices import TaskRange
+from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig
 from fleet_consumer.group.errors import ConsumerError, TopicMissing
 from fleet_consumer.librdkafka.bounded import BoundedReader
@@ -30,6 +31,8 @@ MISSING_TRIES: Final = 10
 TRIES: Final = 30
 """Tries for any other answer: leaders move, and brokers restart, within a minute or two."""
 PAUSE_S: Final = 2.0
+PATIENCE_S: Final = 120.0
+"""Time of all tries: with a wrong password each of them takes as long as the query may."""
 LIMITS_TIMEOUT_S: Final = 10.0
 
 
@@ -38,6 +41,7 @@ class BrokersView:
 
     def __init__(self, config: BackfillConfig, *, wait: Callable[[float], object] | None = None) -> None:
         self._config = config
+        self._clock = SystemClock()
         self._wait = wait or threading.Event().wait
         self._isolation = ISOLATION_LEVELS[config.worker.consumer.isolation_level]
 
@@ -82,6 +86,7 @@ class BrokersView:
     def _bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """The log start and end of each partition, asked until all have a leader that answers."""
         missing = failed = 0
+        deadline = self._clock.monotonic() + PATIENCE_S
         while True:
             try:
                 return self._asked(partitions)
@@ -91,7 +96,7 @@ class BrokersView:
                     raise BackfillFailed("SourceTopicNotFound", str(error), final=True) from error
             except BackfillFailed as error:
                 failed += 1
-                if failed >= TRIES:
+                if failed >= TRIES or self._clock.monotonic() >= deadline:
                     raise
                 LOG.info("brokers are asked again", extra={"fields": {"error": str(error)}})
             self._wait(PAUSE_S)
