@@ -30,9 +30,12 @@ PAGES = (
     "docs/retries.md",
     "docs/rollouts.md",
 )
-ON_A_CLUSTER = ("docs/install.md", "docs/own-image.md")
-"""Pages that e2e/test_walkthrough.py runs."""
-EXAMPLES = ("flights/handler.py", "flights/fleet.yaml", "flights/redrive.yaml", "http/fleet.yaml")
+ON_A_CLUSTER = ("docs/install.md", "docs/own-image.md", "docs/backfill.md", "examples/flights/backfill.yaml")
+"""Run by e2e/test_walkthrough.py, e2e/test_backfill_page.py and e2e/demo: a watch of Backfills never ends."""
+EXAMPLES = (
+    *("flights/handler.py", "flights/fleet.yaml", "flights/redrive.yaml", "flights/compare.yaml"),
+    "http/fleet.yaml",
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:#\s+|\s*)(kubectl .*)$", re.MULTILINE)
 GOOD = ("Ready", "TopicsReady", "Complete")
@@ -54,7 +57,7 @@ class Reader:
 
     def close(self) -> None:
         """Leave nothing to operators of other tests."""
-        self.kubectl("delete", "kafkaclusters,consumergroups,retrypolicies,redrives", "--all")
+        self.kubectl("delete", "kafkaclusters,consumergroups,retrypolicies,redrives,backfills", "--all")
 
     def apply(self, *bodies: dict[str, Any]) -> None:
         for body in bodies:
