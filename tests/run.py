@@ -46,7 +46,7 @@ STAGES: tuple[Stage, ...] = (
             Suite("spark", ("tests/spark",), 420),
         ),
     ),
-    ((Suite("apiserver", ("tests/apiserver",), 480, kubernetes=True),),),
+    ((Suite("apiserver", ("tests/apiserver",), 720, kubernetes=True),),),
     ((Suite("e2e", ("e2e",), 900, kubernetes=True),),),
 )
 

@@ -102,8 +102,8 @@ def test_operator_killed_after_any_write_makes_no_attempt_twice(
             return picture(alone[UNDISTURBED])
 
         writes, expected = mortal.count_calls(UNDISTURBED, settled)
-        # Every write is the unit suite's; here every second one has a real API server behind it.
-        deaths: dict[str, tuple[int, Moment]] = {f"backfill-killed-{k}": (k, "after") for k in range(1, writes + 1, 2)}
+        # Every write is the unit suite's; here every third one has a real API server behind it.
+        deaths: dict[str, tuple[int, Moment]] = {f"backfill-killed-{k}": (k, "after") for k in range(1, writes + 1, 3)}
         deaths["backfill-killed-before"] = (1, "before")
         sites = {name: begin(name) for name in deaths}
         with Playing(sites):
