@@ -7,7 +7,9 @@ need. Nothing is downloaded but modules whose sums are known, and nothing has to
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +33,11 @@ __all__ = [
 
 MODULES = Path(__file__).parent / "modules"
 FOLDER = MODULES / "programs"
+# Nobody debugs these programs, and the linker drops what a debugger needs: a sixth of the compiler's work. All builds
+# have the same flags, else nothing would be shared.
+COMPILER_FLAGS = "all=-dwarf=false"
+# The compiler collects garbage less often than Go programs do by default.
+COMPILER_GOGC = "400"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,7 @@ HELM = GoPrograms(
 PAUSE = GoPrograms("pause", "1", {"pause": "./pause"})
 COREDNS = GoPrograms("coredns", versions.COREDNS, {"coredns": "./coredns"})
 SPARK_OPERATOR = GoPrograms("spark-operator", versions.SPARK_OPERATOR, {"spark-operator": "./spark-operator"})
+ALL = (ETCD, KUBERNETES, HELM, PAUSE, COREDNS, SPARK_OPERATOR)
 
 
 def module_folder(path: str) -> Path:
@@ -114,17 +122,23 @@ def _build(wanted: GoPrograms, into: Path) -> None:
     logs = fleet_home() / "logs"
     packages = list(wanted.programs.values())
 
+    fetched = 0
+
+    def fetching(line: str) -> None:
+        nonlocal fetched
+        fetched += line.startswith("go: downloading")
+        current.note = line.removeprefix("go: ")
+
     with step(f"{title}: download modules") as current:
-        # Loading the packages fetches what they need and no more; `go mod download` would fetch the whole graph.
         stream(
-            [go, "list", "-deps", "-f", "{{.ImportPath}}", *packages],
+            _list_command(go, packages),
             log=logs / f"{wanted.name}-download.log",
-            on_line=lambda line: setattr(current, "note", line.removeprefix("go: ")),
+            on_line=fetching,
             reason="DownloadFailed",
             cwd=FOLDER,
             env=_environment(),
         )
-        current.note = ""
+        current.note = f"{fetched} modules" if fetched else ""
 
     compiled = 0
 
@@ -135,16 +149,43 @@ def _build(wanted: GoPrograms, into: Path) -> None:
 
     target = into / next(iter(wanted.programs)) if len(packages) == 1 else f"{into}{os.sep}"
     stamps = " ".join(f"-X {name}={value}" for name, value in wanted.stamps.items())
-    with step(f"{title}: compile") as current:
+    flags = [f"-gcflags={COMPILER_FLAGS}", "-ldflags", f"-s -w {stamps}".strip()]
+    # Where modules were missing, those of the other programs are too. Their download needs no processor.
+    beside = _fetching_all(go) if fetched else nullcontext()
+    with step(f"{title}: compile") as current, beside:
         stream(
-            [go, "build", "-v", "-trimpath", "-ldflags", f"-s -w {stamps}".strip(), "-o", target, *packages],
+            [go, "build", "-v", "-trimpath", *flags, "-o", target, *packages],
             log=logs / f"{wanted.name}-build.log",
             on_line=count,
             reason="BuildFailed",
             cwd=FOLDER,
-            env=_environment(),
+            env={**_environment(), "GOGC": os.environ.get("GOGC", COMPILER_GOGC)},
         )
         current.note = ", ".join(wanted.programs) + ("" if compiled else "; all from the compiler's cache")
+
+
+def _list_command(go: str, packages: Iterable[str]) -> list[str]:
+    # Loading the packages fetches what they need and no more; `go mod download` would fetch the whole graph.
+    return [go, "list", "-deps", "-f", "{{.ImportPath}}", *packages]
+
+
+@contextmanager
+def _fetching_all(go: str) -> Iterator[None]:
+    """Fetch the modules of all programs until the block ends; the builds of the others fetch what is still missing."""
+    packages = [package for each in ALL for package in each.programs.values()]
+    process = subprocess.Popen(
+        _list_command(go, packages),
+        cwd=FOLDER,
+        env={**os.environ, **_environment()},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _go(purpose: str) -> str:
