@@ -10,21 +10,25 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from string import Template
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from e2e.local_cluster import versions
 from e2e.local_cluster.cache import cache_entry
 from e2e.local_cluster.cgroups import existing_cgroups
 from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.commands import output
+from e2e.local_cluster.images import SPARK
 from e2e.local_cluster.instance import CHECKOUT, Instance, select_instance
 from e2e.local_cluster.kafka_pod import ensure_kafka, host_bootstrap
 from e2e.local_cluster.namespace import enter_command, find_first_process
 from e2e.local_cluster.network import link_exists
 from e2e.local_cluster.node_state import NodeState
+from e2e.local_cluster.spark_operator import ensure_spark_operator, remove_spark_operator
 from e2e.local_cluster.status import cluster_parts
 from e2e.local_cluster.waiting import wait_until
 
@@ -223,6 +227,76 @@ def test_kafka_takes_every_codec_and_keeps_records_when_its_pod_is_deleted(clust
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "codecs"})
     assert reader.get_watermark_offsets(TopicPartition("codecs", 0), timeout=30) == (0, RECORDS * len(CODECS))
     reader.close()
+
+
+SUM = """
+from pyspark.sql import SparkSession
+
+numbers = SparkSession.builder.getOrCreate().range(1000)
+print("the sum is", numbers.groupBy().sum("id").first()[0])
+"""
+SPARK_JOB = """
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: driver}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: driver}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edit}
+subjects: [{kind: ServiceAccount, name: driver}]
+---
+apiVersion: sparkoperator.k8s.io/v1beta2
+kind: SparkApplication
+metadata: {name: sum}
+spec:
+  type: Python
+  mode: cluster
+  sparkVersion: ${VERSION}
+  image: ${IMAGE}
+  imagePullPolicy: Never
+  mainApplicationFile: local:///app/sum.py
+  restartPolicy: {type: Never}
+  sparkConf: {spark.ui.enabled: "false", spark.sql.shuffle.partitions: "1"}
+  driver:
+    coreRequest: 100m
+    memory: 512m
+    memoryOverhead: 200m
+    serviceAccount: driver
+    template:
+      spec:
+        containers:
+          - name: spark-kubernetes-driver
+            volumeMounts: [{name: source, mountPath: /app}]
+        volumes: [{name: source, configMap: {name: source}}]
+  executor: {instances: 1, coreRequest: 100m, memory: 512m, memoryOverhead: 256m}
+"""
+
+
+def test_spark_operator_completes_a_job_and_leaves_with_its_kinds(cluster: LocalCluster) -> None:
+    ensure_spark_operator(cluster)
+    kubectl = cluster.access.kubectl
+    kubectl("create", "configmap", "source", f"--from-literal=sum.py={SUM}")
+    job = Template(SPARK_JOB).substitute(IMAGE=SPARK.reference, VERSION=versions.SPARK)
+    kubectl("apply", "--namespace", "default", "--filename", "-", stdin=job)
+
+    def state() -> str:
+        return kubectl("get", "sparkapplication", "sum", "--output", "jsonpath={.status.applicationState.state}")
+
+    wait_until(
+        lambda: state() in ("COMPLETED", "FAILED"),
+        what="the Spark job to end",
+        timeout_s=300,
+        interval_s=0.5,
+        last_seen=lambda: kubectl("get", "sparkapplication,pods", "--output", "yaml"),
+    )
+    assert "the sum is 499500" in kubectl("logs", "sum-driver")
+    assert state() == "COMPLETED"
+
+    remove_spark_operator(cluster)
+
+    assert "sparkoperator" not in kubectl("get", "crd", "--output", "name")
+    assert kubectl("get", "namespace", "spark-operator", "--ignore-not-found") == ""
 
 
 def test_two_clusters_run_side_by_side_and_one_leaves_without_a_trace(

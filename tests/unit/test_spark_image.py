@@ -1,0 +1,137 @@
+"""The image of Spark jobs: its pins agree, its entrypoint meets Spark's contract, and trimming takes what it names."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from e2e.local_cluster import versions
+from fleet_consumer.backfill import cli
+
+ROOT = Path(__file__).parents[2]
+SPARK = ROOT / "consumer_image" / "spark"
+ENTRYPOINT = SPARK / "entrypoint.sh"
+POM = {"pom": "http://maven.apache.org/POM/4.0.0"}
+EXECUTOR = {
+    "SPARK_EXECUTOR_MEMORY": "512m",
+    "SPARK_DRIVER_URL": "spark://driver:7078",
+    "SPARK_EXECUTOR_ID": "1",
+    "SPARK_EXECUTOR_CORES": "2",
+    "SPARK_APPLICATION_ID": "spark-1",
+    "SPARK_EXECUTOR_POD_IP": "10.0.0.9",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_EXECUTOR_POD_NAME": "job-exec-1",
+}
+
+
+def test_jars_with_checksums_are_those_that_maven_collects() -> None:
+    project = ElementTree.parse(SPARK / "pom.xml").getroot()
+    spark = project.findtext("pom:properties/pom:spark.version", "", POM)
+    wanted = {
+        f"{each.findtext('pom:artifactId', '', POM)}-{each.findtext('pom:version', '', POM)}.jar".replace(
+            "${spark.version}", spark
+        )
+        for each in project.iterfind("pom:dependencies/pom:dependency", POM)
+    }
+    checked = dict(line.split() for line in (SPARK / "jars.sha256").read_text().splitlines())
+    assert set(checked.values()) == wanted
+    assert spark == versions.SPARK
+
+
+def test_spark_of_the_packages_is_that_of_the_jars() -> None:
+    """A source built for another Spark fails at the first read."""
+    assert re.findall(r"^pyspark==(.*)$", (ROOT / "requirements" / "spark.txt").read_text(), re.M) == [versions.SPARK]
+
+
+def test_packages_of_workers_have_the_same_versions_in_the_spark_image() -> None:
+    """One handler runs in both."""
+    consumer, spark = (
+        set(re.findall(r"^\S+==\S+", (ROOT / "requirements" / f"{name}.txt").read_text(), re.MULTILINE))
+        for name in ("consumer", "spark")
+    )
+    assert consumer <= spark
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder for the PATH whose `tini` prints its working directory and what it was to run."""
+    tini = tmp_path / "tini"
+    tini.write_text('#!/bin/bash\npwd\nprintf "%s\\n" "$@"\n')
+    tini.chmod(0o755)
+    return tmp_path
+
+
+def enter(programs: Path, *arguments: str, **settings: str) -> tuple[str, list[str]]:
+    """The working directory and the words of the command that the entrypoint starts."""
+    environment = {
+        "PATH": f"{programs}:/usr/bin:/bin",
+        "TMPDIR": str(programs),
+        "SPARK_HOME": "/opt/spark",
+        "JAVA_HOME": "/opt/java",
+        **settings,
+    }
+    done = subprocess.run([ENTRYPOINT, *arguments], env=environment, capture_output=True, text=True, check=True)
+    folder, *words = done.stdout.splitlines()
+    return folder, words
+
+
+def test_driver_is_submitted_in_client_mode_from_a_folder_that_can_be_written(programs: Path) -> None:
+    folder, words = enter(programs, "driver", "--class", "a b", SPARK_DRIVER_BIND_ADDRESS="10.0.0.8")
+    assert words[:3] == ["-s", "--", "/opt/spark/bin/spark-submit"]
+    assert "spark.driver.bindAddress=10.0.0.8" in words
+    assert words[-4:] == ["--deploy-mode", "client", "--class", "a b"]
+    assert Path(folder).parent == programs
+
+
+def test_executor_s_options_keep_the_order_of_their_numbers(programs: Path) -> None:
+    """By name, option 10 would come before option 2, and the later of two contradictory ones wins."""
+    options = {f"SPARK_JAVA_OPT_{number}": f"-Dnumber={number}" for number in range(12)}
+    _, words = enter(programs, "executor", **EXECUTOR, **options)
+    assert words[3:15] == list(options.values())
+
+
+def test_executor_gets_its_memory_and_its_place(programs: Path) -> None:
+    folder, words = enter(
+        programs, "executor", SPARK_CONF_DIR="/opt/spark/conf", SPARK_JAVA_OPT_0="-Da=b c", **EXECUTOR
+    )
+    assert words == [
+        *("-s", "--", "/opt/java/bin/java", "-Da=b c", "-Xms512m", "-Xmx512m"),
+        *("-cp", f"/opt/spark/conf:/opt/spark/jars/*:{folder}"),
+        "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
+        *("--driver-url", "spark://driver:7078", "--executor-id", "1", "--cores", "2", "--app-id", "spark-1"),
+        *("--hostname", "10.0.0.9", "--resourceProfileId", "0", "--podName", "job-exec-1"),
+    ]
+
+
+def test_executor_without_a_setting_of_spark_does_not_start(programs: Path) -> None:
+    incomplete = {name: value for name, value in EXECUTOR.items() if name != "SPARK_DRIVER_URL"}
+    with pytest.raises(subprocess.CalledProcessError):
+        enter(programs, "executor", **incomplete)
+
+
+def test_any_other_command_is_run_where_it_was_started(programs: Path) -> None:
+    folder, words = enter(programs, "fleet-consumer", "check", "--config", "a b")
+    assert words == ["-s", "--", "fleet-consumer", "check", "--config", "a b"]
+    assert folder == str(Path.cwd())
+
+
+def test_trimming_fails_when_a_name_is_no_longer_found(tmp_path: Path) -> None:
+    """A new Spark that names its jars otherwise would grow the image in silence."""
+    (tmp_path / "pyspark" / "jars" / "connect-repl").mkdir(parents=True)
+    (tmp_path / "pyspark" / "jars" / "rocksdbjni-9.jar").touch()
+    done = subprocess.run(["bash", SPARK / "trim.sh", tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "hive-" in done.stderr
+    assert (tmp_path / "pyspark" / "jars" / "rocksdbjni-9.jar").exists()
+
+
+def test_launcher_exits_with_the_driver_s_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "main", lambda: 42)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SPARK / "backfill.py"), run_name="__main__")
+    assert ended.value.code == 42
