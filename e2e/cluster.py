@@ -18,7 +18,7 @@ from e2e.local_cluster.waiting import pause
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 0.2
-PATIENCE_S = 300
+PATIENCE_S = 300.0
 """Timeout of waits for which nothing is promised: the cluster, its pods and the tests share a machine."""
 
 
@@ -51,12 +51,12 @@ class Cluster:
     def kubectl_command(self, *arguments: str) -> list[str]:
         return [str(self.kubectl_path), "--kubeconfig", str(self.kubeconfig), *arguments]
 
-    def kubectl(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = 120.0) -> str:
+    def kubectl(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = PATIENCE_S) -> str:
         """Standard output of `kubectl`. Raises CommandFailed, subprocess.TimeoutExpired."""
         given = stdin.encode() if isinstance(stdin, str) else stdin
         return self._run(self.kubectl_command(*arguments), given, timeout_s)
 
-    def helm(self, *arguments: str, timeout_s: float = 300.0) -> str:
+    def helm(self, *arguments: str, timeout_s: float = PATIENCE_S + 30) -> str:
         """Standard output of `helm`. Raises CommandFailed, subprocess.TimeoutExpired."""
         return self._run([str(self.helm_path), "--kubeconfig", str(self.kubeconfig), *arguments], None, timeout_s)
 

@@ -81,7 +81,7 @@ class Installation:
         }
         settings = [word for key, value in values.items() for word in ("--set-string", f"{key}={value}")]
         settings += ["--set", "secrets.wholeCluster=true"]  # tests make their namespaces as they go
-        target = ["--namespace", OPERATOR_NAMESPACE, "--create-namespace", "--wait", "--timeout", "2m"]
+        target = ["--namespace", OPERATOR_NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m"]
         cluster = self.cluster  # may have to build helm first, which shows its own steps
         with step("operator: helm upgrade --install consumer-fleet"):
             cluster.helm("upgrade", "--install", "consumer-fleet", str(CHART), *target, *settings)

@@ -57,7 +57,7 @@ class StrimziKafka:
 
     def roll(self, generation: int | None = None) -> None:
         """Restart with a certificate of the cluster's authority, by an earlier key if one is named."""
-        self._cluster.kubectl("delete", "pod", POD, "--namespace", self._namespace, "--timeout=110s")
+        self._cluster.kubectl("delete", "pod", POD, "--namespace", self._namespace, "--timeout=290s")
         self._run(generation)
 
     def change_password(self, tools: str, user: str, password: str) -> None:

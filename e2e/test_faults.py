@@ -120,7 +120,7 @@ def test_deleted_group_takes_every_child_with_it(fleets: Fleets) -> None:
     with fleets.named("leaving") as fleet:
         fleet.make_group()
         fleet.wait_stable(members=2)
-        fleet.kubectl("delete", "kcg/leaving", "--timeout=90s")
+        fleet.kubectl("delete", "kcg/leaving", "--timeout=290s")
 
         def children() -> str:
             kinds = "statefulsets,services,configmaps,poddisruptionbudgets,pods,controllerrevisions"
@@ -128,7 +128,7 @@ def test_deleted_group_takes_every_child_with_it(fleets: Fleets) -> None:
             return fleet.kubectl("get", kinds, "--selector", selector, "--no-headers", "--ignore-not-found")
 
         eventually(lambda: children() == "", timeout_s=PATIENCE_S, what="no child is left")
-        fleet.cluster.kubectl("delete", "namespace", "leaving", "--timeout=110s")
+        fleet.cluster.kubectl("delete", "namespace", "leaving", "--timeout=290s")
 
 
 def test_killed_operator_resumes(fleets: Fleets, installation: Installation) -> None:

@@ -232,7 +232,7 @@ def test_deleted_groups_drain_or_drop_waiting_records(scene: Scene) -> None:
     scene.write("erased", [f"once-erased-{n}" for n in range(10)])
     wait_appended(scene, "drained", f"{SLOW_SECONDS}s", 10)
     wait_appended(scene, "erased", "1h", 10)
-    scene.kubectl("delete", "consumergroups.consumerfleet.io", "drained", "erased", "--timeout=110s")
+    scene.kubectl("delete", "consumergroups.consumerfleet.io", "drained", "erased", "--timeout=290s")
     assert len({entry["value"] for entry in scene.done("once-drained-")}) == 10
     assert_none_early(scene.done("once-drained-"), SLOW_SECONDS)
     assert scene.done("once-erased-") == []

@@ -203,7 +203,7 @@ def expect_waiting(fleet: FlightFleet, name: str, cause: str) -> None:
     group = f"consumergroups.consumerfleet.io/{name}"
     created = ("wait", "--for=create", group, "--timeout=60s")
     fleet.kubectl(*created)
-    fleet.kubectl("wait", f"--for=jsonpath={path}=Waiting", group, "--timeout=110s")
+    fleet.kubectl("wait", f"--for=jsonpath={path}=Waiting", group, "--timeout=290s")
 
     def probe() -> bool:
         shown = live_health(fleet, name)

@@ -37,7 +37,7 @@ def bare(installation: Installation) -> Cluster:
     """The cluster as it was before anybody installed the operator; tests before this one may have."""
     cluster = installation.cluster
     cluster.helm("uninstall", "consumer-fleet", "--namespace", OPERATOR_NAMESPACE, "--ignore-not-found", "--wait")
-    cluster.kubectl("delete", "namespace", OPERATOR_NAMESPACE, SHOP, "--ignore-not-found", "--timeout=110s")
+    cluster.kubectl("delete", "namespace", OPERATOR_NAMESPACE, SHOP, "--ignore-not-found", "--timeout=290s")
     return cluster
 
 
@@ -130,7 +130,7 @@ def test_reader_installs_runs_an_own_image_upgrades_and_uninstalls(
         assert left(bare) == []
         assert set(shop.inside("topics", "orders")) == {"orders", "orders-done"}
         shop.inside("delete-topics", "orders", "orders-done")
-        bare.kubectl("delete", "namespace", SHOP, "--timeout=110s")
+        bare.kubectl("delete", "namespace", SHOP, "--timeout=290s")
 
 
 def change_the_handler(folder: Path) -> None:

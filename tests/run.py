@@ -5,8 +5,8 @@ that fails does not stop the later ones, so one run shows all failures. With `CI
 failure, because there nobody reads the reasons.
 
 Suites of one stage that mostly wait run side by side, each lane's suites one after another. On a machine that has no
-Kubernetes yet it is built meanwhile; so the suites that need it come last. These two use both processors by
-themselves: beside the other one, pods took a minute to start.
+Kubernetes yet it is built meanwhile; so the suites that need it come last. Beside each other these two let pods take a
+minute to start, and wait for everything five.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ STAGES: tuple[Stage, ...] = (
             Suite("spark", ("tests/spark",), 420),
         ),
     ),
-    ((Suite("apiserver", ("tests/apiserver",), 720, kubernetes=True),),),
-    ((Suite("e2e", ("e2e",), 900, kubernetes=True),),),
+    (
+        (Suite("apiserver", ("tests/apiserver",), 900, kubernetes=True),),
+        (Suite("e2e", ("e2e",), 1800, kubernetes=True),),
+    ),
 )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from e2e.cluster import ROOT, Cluster, WaitedTooLong, conditions, eventually
+from e2e.cluster import PATIENCE_S, ROOT, Cluster, WaitedTooLong, conditions, eventually
 from e2e.demo.flights import CANCELLED, FLIGHTS, compressed_csv
 
 BOOTSTRAP: Final = "kafka.kafka.svc.cluster.local:9092"
@@ -83,7 +83,7 @@ class FlightFleet:
         self.retry_topics = [f"_fleet.{name}.retry.{delay}" for delay in DELAYS]
         self.retries = retries
 
-    def kubectl(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = 120.0) -> str:
+    def kubectl(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = PATIENCE_S) -> str:
         return self.cluster.kubectl("--namespace", self.namespace, *arguments, stdin=stdin, timeout_s=timeout_s)
 
     def inside(self, *arguments: str, stdin: bytes | None = None, timeout_s: float = 300.0) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class FlightFleet:
             "data": {"inside.py": INSIDE.read_text()},
         }
         self.cluster.apply([source, tools_pod(self.consumer_image)], namespace=self.namespace)
-        self.kubectl("wait", "--for=condition=Ready", f"pod/{TOOLS}", "--timeout=110s")
+        self.kubectl("wait", "--for=condition=Ready", f"pod/{TOOLS}", "--timeout=290s")
 
     def make_topics(self) -> None:
         """The source and the output topic. Operator and brokers make the rest."""
@@ -205,7 +205,7 @@ class FlightFleet:
                 assert status.get("updateRevision") == status.get("currentRevision") or not wanted, seen
             return bool(conditions(self.group())["Ready"]["status"] == "True")
 
-        eventually(probe, timeout_s=120, what="every worker runs the mended handler")
+        eventually(probe, timeout_s=PATIENCE_S, what="every worker runs the mended handler")
 
     @property
     def _selector(self) -> str:
@@ -252,10 +252,10 @@ class FlightFleet:
 
     def reset(self) -> None:
         """Remove the group and its topics, so that a run that was interrupted can start over."""
-        self.kubectl("delete", "consumergroups.consumerfleet.io", self.name, "--ignore-not-found", "--timeout=90s")
-        pods = ("wait", "--for=delete", "pod", "--selector", f"consumerfleet.io/group={self.name}", "--timeout=90s")
+        self.kubectl("delete", "consumergroups.consumerfleet.io", self.name, "--ignore-not-found", "--timeout=290s")
+        pods = ("wait", "--for=delete", "pod", "--selector", f"consumerfleet.io/group={self.name}", "--timeout=290s")
         self.kubectl(*pods)
-        self.kubectl("delete", "redrives.consumerfleet.io,backfills.consumerfleet.io", "--all", "--timeout=90s")
+        self.kubectl("delete", "redrives.consumerfleet.io,backfills.consumerfleet.io", "--all", "--timeout=290s")
         self.inside("delete-group", self.name, f"{self.name}.retry")
         managed = self.inside("topics", f"_fleet.{self.name}.")
         self.inside("delete-topics", self.source, self.output, *managed)
