@@ -82,12 +82,12 @@ SPARK = OurImage(
 
 
 def build_images(*images: OurImage) -> None:
-    """Build images (default: the operator's and the worker's) whose sources changed, into the builder's storage.
+    """Build the images whose sources changed; they stay in the builder's storage until a cluster wants them.
 
     Raises ClusterError (``MissingPrograms``, ``DownloadFailed``, ``BuildFailed``).
     """
     ensure_programs_installed(IMAGE_PROGRAMS)
-    for image in images or (OPERATOR, CONSUMER):
+    for image in images:
         with open_builder() as builder:
             _build(builder, image)
 

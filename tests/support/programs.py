@@ -16,11 +16,12 @@ import pytest
 
 from e2e.local_cluster.access import foreign_kubeconfig
 from e2e.local_cluster.errors import ClusterError
-from e2e.local_cluster.gomodules import ETCD, HELM, KUBERNETES, ensure_programs
-from e2e.local_cluster.images import build_images
+from e2e.local_cluster.gomodules import ETCD, HELM, KUBERNETES, SPARK_OPERATOR, ensure_programs
+from e2e.local_cluster.images import CONSUMER, OPERATOR, SPARK, build_images
 from e2e.local_cluster.jars import ensure_kafka_jars
 from e2e.local_cluster.kafka_image import kafka_archive
 from e2e.local_cluster.program_images import coredns_archive, pause_archive
+from tests.support.spark import ensure_spark
 
 __all__ = ["API_SERVER", "CLUSTER", "build_before", "is_embedded"]
 
@@ -34,7 +35,15 @@ API_SERVER: tuple[Build, ...] = (
 )
 """For tests on an API server and a broker."""
 
-CLUSTER: tuple[Build, ...] = (*API_SERVER, pause_archive, coredns_archive, kafka_archive, build_images)
+CLUSTER: tuple[Build, ...] = (
+    *API_SERVER,
+    pause_archive,
+    coredns_archive,
+    kafka_archive,
+    lambda: build_images(OPERATOR, CONSUMER),
+    lambda: ensure_programs(SPARK_OPERATOR),
+    lambda: build_images(SPARK),
+)
 """For tests on a cluster with all that runs there."""
 
 
@@ -58,7 +67,8 @@ def main() -> None:
     except OSError:  # a sandbox that forbids it
         os.nice(19)
     try:
-        for build in CLUSTER if is_embedded() else API_SERVER:
+        # Spark's environment first: the suite that runs in it needs no cluster, and so it does not come last.
+        for build in (ensure_spark, *(CLUSTER if is_embedded() else API_SERVER)):
             build()
     except ClusterError as error:
         sys.exit(f"error: {error}")
