@@ -72,7 +72,7 @@ class Builder:
         """Build a Dockerfile; the log is named after the title."""
         self._ensure_base(recipe.base)
         with step(f"build {title}") as current, tempfile.TemporaryDirectory() as scratch:
-            words = ["bud", "--layers", "--isolation", "chroot", "--network", "host", "--pull-never"]
+            words = ["bud", "--layers", "--force-rm", "--isolation", "chroot", "--network", "host", "--pull-never"]
             words += ["--file", str(recipe.dockerfile or context / "Dockerfile"), "--tag", tag]
             words += ["--build-arg", f"BASE_IMAGE={recipe.base.tag}"]
             for source, target in (_mounts(Path(scratch)) | dict(recipe.mounts)).items():
