@@ -88,7 +88,7 @@ def test_handler_that_the_image_lacks_ends_before_spark_begins(scene: BackfillSc
 
 def test_image_that_cannot_be_pulled_ends_at_its_own_deadline(scene: BackfillScene) -> None:
     reason, text = refused(
-        scene, "no-image", spark={"image": "consumer-fleet-spark:nowhere"}, deadlines={"startSeconds": 30}
+        scene, "no-image", spark={"image": "consumer-fleet-spark:nowhere"}, deadlines={"startSeconds": 120}
     )
     assert reason in ("ErrImagePull", "ImagePullBackOff"), text
     assert "nowhere" in text, text

@@ -148,7 +148,7 @@ def _resolve(
 ) -> ResolvedRange | Refused:
     wanted, topic = backfill.spec.range, question.topic
     found: dict[int, tuple[int, int]] = {}
-    expired: list[int] = []
+    expired: list[str] = []
     for partition in chosen:
         start, end = read.starts[partition], read.ends[partition]
         if wanted.offsets is not None:
@@ -163,17 +163,18 @@ def _resolve(
             # The oldest record that is left is young enough, or none is left: those that are gone may have been, too.
             gone = start > 0 and (at_from == start or start >= end)
         if gone:
-            expired.append(partition)
+            wish = (
+                f"and the range at {first}" if wanted.offsets is not None else "and what was before may be of the range"
+            )
+            expired.append(f"partition {partition} begins at offset {start} now, {wish}")
         first = min(max(first, start), end)
         last = min(max(last, first), end)
         if last > first:
             found[partition] = (first, last)
     note = ""
     if expired:
-        note = (
-            f"retention has deleted the oldest records of topic {topic!r}; of partition {_few(expired)} some of the "
-            "range are gone, or may be"
-        )
+        more = f" (and {len(expired) - 1} more partitions like it)" if len(expired) > 1 else ""
+        note = f"the oldest records of topic {topic!r} were deleted: {expired[0]}{more}"
         if wanted.expired == "Fail":
             remedy = (
                 "create another Backfill with a later range, or with spec.range.expired: Ignore to take what is there"
