@@ -18,7 +18,7 @@ from typing import Final
 from e2e.cluster import ROOT, Cluster
 from e2e.local_cluster.access import foreign_kubeconfig
 from e2e.local_cluster.gomodules import HELM, KUBERNETES, ensure_programs
-from e2e.local_cluster.images import OPERATOR
+from e2e.local_cluster.images import CONSUMER, OPERATOR, SPARK, build_images
 from e2e.local_cluster.instance import Instance, select_instance
 from e2e.local_cluster.namespace import enter_command
 from e2e.local_cluster.steps import step
@@ -60,6 +60,11 @@ class Installation:
             self._local_cluster("images")
         self._local_cluster("kafka")
         self.install_chart()
+
+    def build_images(self) -> None:
+        """Build the images that `up` and `install_spark_operator` load; needs no cluster."""
+        if not foreign_kubeconfig():
+            build_images(OPERATOR, CONSUMER, SPARK)
 
     def install_spark_operator(self) -> None:
         """The Spark operator and the image of its jobs; a foreign cluster must have both."""

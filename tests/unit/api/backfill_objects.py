@@ -26,7 +26,10 @@ def full_backfill() -> JsonObject:
     return backfill(
         {
             "spec.source": {"topic": "orders", "partitions": [0, 3]},
-            "spec.range": {"time": {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}, "expired": "Ignore"},
+            "spec.range": {
+                "time": {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z", "lateSeconds": 0},
+                "expired": "Ignore",
+            },
             "spec.filter": {"keyRegex": "^a", "headerEquals": {"region": "north"}},
             "spec.ordering": "None",
             "spec.slice": {"maxRecords": 20000, "maxSeconds": 30},

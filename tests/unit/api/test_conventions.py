@@ -21,9 +21,10 @@ KUBERNETES: Final = ("spec.template.spec.",)
 TIMES: Final = re.compile(r"\w+(At|Since|Time)|since|at")
 UNITS: Final = re.compile(r"(?i)\w*(millis|milliseconds|Ms|minutes|hours|days|timeout|interval|duration|period|delay)")
 ZERO: Final = {"replicas", "minReplicas", "partition", "offset", "scaleDownStabilizationSeconds"} | {
-    "ttlSecondsAfterFinished"
+    "ttlSecondsAfterFinished",
+    "lateSeconds",
 }
-"""Fields in which 0 is a number like others: no workers, the first partition, the first record, at once."""
+"""Fields in which 0 is a number like others: no workers, the first partition, the first record, at once, in order."""
 STATES: Final = {"Required", "Default: ", "Absent: ", "Exactly one of", "Only with"}
 ADDED_ANEW: Final = {"spec.offsets.reset"}
 """Optional fields with a transition rule that people take out and add again: a reset is known by its id."""

@@ -49,10 +49,11 @@ class Source(Model):
 
 
 class TimeRange(Model):
-    """Times in RFC 3339, the end exclusive."""
+    """Times in RFC 3339, the end exclusive. Records are looked for until one is `late_seconds` after the end."""
 
     from_: Annotated[str, Field(alias="from")]
     to: str
+    late_seconds: Annotated[int, Field(ge=0, le=INT32_MAX)] = 300
 
 
 class OffsetsRange(Model):

@@ -29,13 +29,16 @@ Ranges = Mapping[int, tuple[int, int]]
 class RangeQuestion:
     """A question to the brokers about `topic`; `others` are topics that must exist.
 
-    `from_ms` and `to_ms` are None for a range in offsets. With `read_committed`, ends leave out open transactions.
+    `from_ms` and `to_ms` are the times of the records, None for a range in offsets. `end_ms` is the time that is asked
+    for to find the end: later than `to_ms`, as timestamps of a log are not in order. None takes the end of the log.
+    With `read_committed`, ends leave out open transactions.
     """
 
     topic: str
     read_committed: bool
     from_ms: int | None = None
     to_ms: int | None = None
+    end_ms: int | None = None
     others: tuple[str, ...] = ()
 
 
@@ -44,8 +47,8 @@ class TopicReading:
     """The brokers' answer, by partition; what could not be read is absent.
 
     `partitions` is None for a topic that the asked broker does not know. `first` and `end` are the first offsets at or
-    after the times of the question, None where all records are older. `unknown` are those of `others` that are not
-    there.
+    after `from_ms` and `end_ms` of the question, None where all records are older. `unknown` are those of `others` that
+    are not there.
     """
 
     partitions: int | None
@@ -103,9 +106,10 @@ def ask_range(
     backfill: Backfill, topic: str, *, read_committed: bool, others: Iterable[str], now: float
 ) -> RangeQuestion:
     """The question for a spec without a refusal; the last seconds end at `now`."""
-    wanted, from_s, to_s = backfill.spec.range, None, None
+    wanted, from_s, to_s, end_s = backfill.spec.range, None, None, None
     if wanted.time is not None:
         from_s, to_s = times.from_text(wanted.time.from_), times.from_text(wanted.time.to)
+        end_s = None if to_s is None else to_s + wanted.time.late_seconds
     elif wanted.last is not None:
         # Whole seconds, as the status has them; records of this very second are in.
         from_s, to_s = int(now) - wanted.last.seconds, int(now) + 1
@@ -114,6 +118,7 @@ def ask_range(
         read_committed=read_committed,
         from_ms=_milliseconds(from_s),
         to_ms=_milliseconds(to_s),
+        end_ms=_milliseconds(end_s),
         others=tuple(others),
     )
 
@@ -135,7 +140,9 @@ def resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading) -> 
             "most: create several with other spec.source.partitions"
         )
         return Refused(Problem(c.RANGE_TOO_LARGE, message))
-    asked = (read.starts, read.ends, *((read.first, read.end) if question.from_ms is not None else ()))
+    asked: list[Mapping[int, object]] = [read.starts, read.ends]
+    asked += [read.first] if question.from_ms is not None else []
+    asked += [read.end] if question.end_ms is not None else []
     silent = sorted(partition for partition in chosen if any(partition not in answer for answer in asked))
     if silent:
         message = f"offsets of topic {topic!r} cannot be read in partition {_few(silent)}: its leader does not answer"
@@ -158,7 +165,8 @@ def _resolve(
             first, last = (side[str(partition)] for side in (wanted.offsets.from_, wanted.offsets.to))
             gone = first < min(start, last)
         else:
-            at_from, at_to = read.first[partition], read.end[partition]
+            at_from = read.first[partition]
+            at_to = None if question.end_ms is None else read.end[partition]
             first, last = (end if offset is None else offset for offset in (at_from, at_to))
             # The oldest record that is left is young enough, or none is left: those that are gone may have been, too.
             gone = start > 0 and (at_from == start or start >= end)

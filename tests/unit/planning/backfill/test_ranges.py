@@ -49,9 +49,23 @@ def test_last_seconds_end_with_the_present_one() -> None:
     assert (question.from_ms, question.to_ms) == (940_000, 1_001_000)
 
 
+def test_last_seconds_are_read_to_the_end_of_the_log() -> None:
+    """A producer whose clock is fast is no end: records of the range may be behind its own."""
+    assert asked({"last": {"seconds": 60}}).end_ms is None
+    assert resolved({"last": {"seconds": 60}}, reading(end={})).ranges == {0: (20, 100), 1: (20, 100)}
+
+
 def test_times_are_asked_for_and_offsets_are_not() -> None:
     assert (asked(TIMES).from_ms, asked(TIMES).to_ms) == (1_767_225_600_000, 1_767_312_000_000)
     assert (asked(of_offsets(1, 2)).from_ms, asked(of_offsets(1, 2)).to_ms) == (None, None)
+
+
+@pytest.mark.parametrize("late", [0, 86_400])
+def test_end_is_looked_for_behind_records_that_came_before_late_ones(late: int) -> None:
+    wanted = {"time": {**TIMES["time"], "lateSeconds": late}}
+    assert asked(wanted).end_ms == 1_767_312_000_000 + late * 1000
+    assert asked(wanted).to_ms == 1_767_312_000_000
+    assert asked(TIMES).end_ms == 1_767_312_000_000 + 300_000
 
 
 def test_time_range_ends_at_its_end_or_at_that_of_the_log() -> None:
@@ -131,7 +145,7 @@ def test_status_holds_the_range() -> None:
     wanted = {"last": {"seconds": 60}}
     found = resolved(wanted, reading())
     status = range_status(found)
-    assert status["resolvedRange"] == {"0": "20-100", "1": "20-90"}
+    assert status["resolvedRange"] == {"0": "20-100", "1": "20-100"}
     assert read_range(backfill(status, range=wanted)) == found
 
 
