@@ -107,24 +107,34 @@ def parquet() -> dict[str, Any]:
 
 @contextmanager
 def backfill_scene(
-    installation: Installation, fleets: Fleets, name: str, *, flights: bool = True
+    installation: Installation, fleets: Fleets, name: str, *, handler: str | None = None
 ) -> Iterator[BackfillScene]:
-    """A fleet in a namespace of its own; with `flights` it has handled them all."""
+    """A fleet in a namespace of its own that has handled all flights; or one with this handler, and no record yet."""
     with fleets.named(name) as fleet:
         image = installation.spark_image
         lake = Lake(fleet, installation.instance, image=image)
         backfills = Backfills(fleet)
         try:
             lake.make()
-            fleet.make_group()
+            fleet.cluster.apply(manifests(fleet, handler), namespace=fleet.namespace)
             fleet.wait_stable(members=2)
-            if flights:
+            if handler is None:
                 fleet.produce()
                 fleet.wait_drained()
             with described_failure(BackfillScene(fleet, backfills, lake, image)) as scene:
                 yield scene
         finally:
             lake.remove()
+
+
+def manifests(fleet: FlightFleet, handler: str | None) -> list[dict[str, Any]]:
+    """The example's objects; with a handler of another one, which gets records as they are. OUTPUT is its topic."""
+    made = fleet.manifests()
+    if handler is not None:
+        source, group = made[0], made[-1]
+        source["data"] = {"handler.py": handler.replace("OUTPUT", fleet.output)}
+        del group["spec"]["handler"]["decode"]
+    return made
 
 
 @contextmanager

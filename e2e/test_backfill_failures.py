@@ -23,30 +23,60 @@ def handle(record):
     return Produce("OUTPUT", record.value, key=record.key)
 """
 LARGE = 5 * 1024 * 1024
+HUNGRY = """
+def handle(record):
+    return bytearray(2**30).count(1)  # more than an executor's pod may have
+"""
 
 
 @pytest.fixture(scope="module")
 def scene(installation: Installation, fleets: Fleets) -> Iterator[BackfillScene]:
-    """A fleet whose handler returns each record as it is; its topic takes records of up to 16 MiB."""
-    with backfill_scene(installation, fleets, "refused", flights=False) as made:
+    """A fleet whose handler returns each record as it is; Backfills that take a while to fail have begun."""
+    with backfill_scene(installation, fleets, "refused", handler=ECHO) as made:
         fleet = made.fleet
-        handler = fleet.handler_source(made.fleet_example("handler.py"))
-        handler["data"] = {"handler.py": ECHO.replace("OUTPUT", fleet.output)}
-        group = fleet.manifests()[-1]
-        del group["spec"]["handler"]["decode"]
-        fleet.cluster.apply([handler, group], namespace=fleet.namespace)
         lines = "\n".join(f"record-{number}" for number in range(1200)).encode()
         fleet.inside("write", "--topic", fleet.source, "--keyed", stdin=lines)
+        candidate = {"kind": "ConfigMap", "apiVersion": "v1", "data": {"handler.py": HUNGRY}}
+        candidate |= {"metadata": {"name": "hungry", "labels": {"consumerfleet.io/handler": "true"}}}
+        fleet.cluster.apply([candidate], namespace=fleet.namespace)
+        for backfill in slow_to_fail(made):
+            made.backfills.apply(backfill)
         yield made
 
 
+def slow_to_fail(scene: BackfillScene) -> list[dict[str, Any]]:
+    """Backfills that fail by what their pods do, which takes minutes; so they run side by side."""
+    hungry = {"callable": "handler:handle", "configMapRef": {"name": "hungry"}}
+    missing = {"callable": "nowhere:handle", "image": scene.spark_image}
+    image = {"image": "consumer-fleet-spark:nowhere"}
+    return [
+        plain(scene, "hungry", compare=hungry),
+        plain(scene, "no-image", spark=image, deadlines={"startSeconds": 120}),
+        plain(scene, "missing", compare=missing, sink=parquet()),
+    ]
+
+
+def plain(scene: BackfillScene, name: str, **spec: Any) -> dict[str, Any]:
+    """A Backfill of the last hour without a sink, unless `spec` says otherwise, with one executor."""
+    return scene.plain(name, **{"range": HOUR, "sink": NONE, "parallelism": 1, **spec})
+
+
 def refused(scene: BackfillScene, name: str, **spec: Any) -> tuple[str, str]:
-    """Reason and message of a Backfill that ends as Failed, with nothing written and nothing left running."""
+    """Reason and message of a Backfill that ends as Failed, with nothing written and nothing left running.
+
+    Without `spec` it is one that has begun before.
+    """
     with described_failure(scene):
-        found = scene.run(scene.plain(name, **{"range": HOUR, "sink": NONE, **spec}), "Failed")
+        if spec:
+            scene.backfills.apply(plain(scene, name, **spec))
+        found = scene.backfills.wait(name, "Failed")
         entries = conditions(found)
         assert entries["Complete"]["status"] == "False", entries
-        assert scene.pods(name, "driver") == scene.pods(name, "executor") == []
+        eventually(
+            lambda: not scene.pods(name, "driver") + scene.pods(name, "executor"),
+            timeout_s=PATIENCE_S,
+            what=f"no pod of {name} is left",
+        )
         print(f"{name}: {message(found)}")
         return message(found)
 
@@ -66,7 +96,7 @@ def test_range_of_which_retention_has_taken_a_part_is_refused_and_runs_when_that
     reason, text = refused(scene, "expired-time", source={"topic": "aged"}, range=HOUR)
     assert reason == "RangeExpired", text
     ignoring = {**offsets, "expired": "Ignore"}
-    found = scene.run(scene.plain("rest", source={"topic": "aged"}, range=ignoring, sink=NONE))
+    found = scene.run(plain(scene, "rest", source={"topic": "aged"}, range=ignoring))
     assert found["status"]["records"]["in"] == 20, found["status"]
 
 
@@ -81,34 +111,21 @@ def test_time_that_is_none_is_refused_by_the_api_server(scene: BackfillScene) ->
 
 
 def test_handler_that_the_image_lacks_ends_before_spark_begins(scene: BackfillScene) -> None:
-    candidate = {"callable": "nowhere:handle", "image": scene.spark_image}
-    reason, text = refused(scene, "missing", sink=parquet(), compare=candidate)
+    reason, text = refused(scene, "missing")
     assert (reason, "nowhere" in text) == ("HandlerImportFailed", True), text
 
 
 def test_image_that_cannot_be_pulled_ends_at_its_own_deadline(scene: BackfillScene) -> None:
-    reason, text = refused(
-        scene, "no-image", spark={"image": "consumer-fleet-spark:nowhere"}, deadlines={"startSeconds": 120}
-    )
+    reason, text = refused(scene, "no-image")
     assert reason in ("ErrImagePull", "ImagePullBackOff"), text
     assert "nowhere" in text, text
-
-
-HUNGRY = """
-def handle(record):
-    return bytearray(2**30).count(1)  # more than an executor's pod may have
-"""
 
 
 def test_too_little_memory_is_named(scene: BackfillScene) -> None:
     """The heap by the API server; that of Python's processes when an executor is killed for it."""
     with pytest.raises(CommandFailed, match=r"spec\.spark\.driver\.memory.*at least 466m"):
         scene.backfills.apply(scene.plain("small", range=HOUR, sink=NONE, spark={"driver": {"memory": "300m"}}))
-    candidate = {"kind": "ConfigMap", "apiVersion": "v1", "data": {"handler.py": HUNGRY}}
-    candidate |= {"metadata": {"name": "hungry", "labels": {"consumerfleet.io/handler": "true"}}}
-    scene.fleet.cluster.apply([candidate], namespace=scene.fleet.namespace)
-    compare = {"callable": "handler:handle", "configMapRef": {"name": "hungry"}}
-    reason, text = refused(scene, "hungry", compare=compare)
+    reason, text = refused(scene, "hungry")
     assert (reason, "memory" in text) == ("ExecutorLost", True), text
 
 
@@ -119,15 +136,18 @@ def test_record_larger_than_all_others_is_handled_and_one_that_a_topic_refuses_i
     fleet.inside("create-topics", "large", "--partitions", "1", "--config", f"max.message.bytes={4 * LARGE}")
     small = b"\n".join(b"small-%d" % number for number in range(100))
     fleet.inside("write", "--topic", "large", stdin=small + b"\n" + b"x" * LARGE + b"\n" + small)
-    source = {"source": {"topic": "large"}, "range": HOUR}
+    fleet.inside("create-topics", "narrow", "narrow-fail", "--partitions", "1")
+    source = {"source": {"topic": "large"}}
+    wanted = plain(scene, "large", **source, sink=parquet(), slice={"maxRecords": 10, "maxSeconds": 5})
+    scene.backfills.apply(wanted)
+    scene.backfills.apply(plain(scene, "narrow-fail", **source, sink={"topic": {"name": "narrow-fail"}}))
     with described_failure(scene):
-        found = scene.run(scene.plain("large", **source, sink=parquet(), slice={"maxRecords": 10, "maxSeconds": 5}))
-        assert scene.lake.count(found)["rows"] == 201
-        fleet.inside("create-topics", "narrow", "--partitions", "1")
-        found = scene.run(scene.plain("narrow", **source, onError="Skip", sink={"topic": {"name": "narrow"}}))
+        found = scene.run(plain(scene, "narrow", **source, onError="Skip", sink={"topic": {"name": "narrow"}}))
         assert found["status"]["records"]["failed"] == 1, found["status"]
         assert len(fleet.inside("read", "--topic", "narrow")["records"]) == 200
-    reason, text = refused(scene, "narrow-fail", **source, sink={"topic": {"name": "narrow"}})
+        found = scene.backfills.wait("large", "Succeeded")
+        assert scene.lake.count(found)["rows"] == 201
+    reason, text = refused(scene, "narrow-fail")
     assert (reason, "100" in text) == ("HandlerFailed", True), text
 
 
@@ -136,12 +156,13 @@ def test_backfill_waits_for_the_spark_operator_and_runs_once_it_is_there(
 ) -> None:
     installation.remove_spark_operator()
     try:
-        scene.backfills.apply(scene.plain("patient", range=HOUR, sink=NONE))
+        scene.backfills.apply(plain(scene, "patient"))
 
         def waits() -> bool:
             found = scene.backfills.get("patient")
             entry = conditions(found).get("SparkAvailable", {})
-            assert (found["status"]["phase"], entry.get("status")) == ("Pending", "False"), found["status"]
+            phase = found.get("status", {}).get("phase")
+            assert (phase, entry.get("status")) == ("Pending", "False"), found
             assert "SparkApplication" in entry["message"], entry
             return True
 
@@ -157,9 +178,7 @@ def test_backfill_waits_for_the_spark_operator_and_runs_once_it_is_there(
 def test_deleted_backfill_leaves_no_pod_and_no_application(scene: BackfillScene) -> None:
     fleet = scene.fleet
     with described_failure(scene):
-        scene.backfills.apply(
-            scene.plain("cancelled", range=HOUR, sink=NONE, rate={"recordsPerSecond": 5}, slice={"maxSeconds": 5})
-        )
+        scene.backfills.apply(plain(scene, "cancelled", rate={"recordsPerSecond": 20}, slice={"maxSeconds": 5}))
         scene.wait_slices("cancelled", 1)
         fleet.kubectl("delete", "backfill", "cancelled", "--wait=false")
         selector = "consumerfleet.io/backfill=cancelled"

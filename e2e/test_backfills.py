@@ -169,12 +169,9 @@ def handle(record):
 def test_orders_reach_a_running_backfill_within_a_slice(installation: Installation, fleets: Fleets) -> None:
     """Suspend, resume, another rate, a guard that trips and is released, a dry run: seen with `kubectl get -w`."""
     seconds = 10
-    with backfill_scene(installation, fleets, "orders", flights=False) as scene:
+    with backfill_scene(installation, fleets, "orders", handler=SLOW) as scene:
         fleet, backfills = scene.fleet, scene.backfills
         write(scene, 6000)
-        handler = fleet.handler_source(scene.fleet_example("handler.py"))
-        handler["data"] = {"handler.py": SLOW}
-        fleet.cluster.apply([handler, raw_group(fleet)], namespace=fleet.namespace)
         with Watch(fleet) as watch:
             ranged = {"last": {"seconds": 3600}}
             dry = scene.run(scene.plain("dry", range=ranged, sink={"none": {}}, dryRun=True))
@@ -249,11 +246,8 @@ def handle(record):
 def test_handler_that_fails_for_one_record_in_a_hundred_ends_as_on_error_says(
     installation: Installation, fleets: Fleets
 ) -> None:
-    with backfill_scene(installation, fleets, "failing", flights=False) as scene:
+    with backfill_scene(installation, fleets, "failing", handler=FAILING) as scene:
         fleet = scene.fleet
-        handler = fleet.handler_source(scene.fleet_example("handler.py"))
-        handler["data"] = {"handler.py": FAILING.replace("OUTPUT", fleet.output)}
-        fleet.cluster.apply([handler, raw_group(fleet)], namespace=fleet.namespace)
         write(scene, 3000)
         ranged = {"last": {"seconds": 3600}}
         fleet.wait_drained()
@@ -280,10 +274,3 @@ def test_handler_that_fails_for_one_record_in_a_hundred_ends_as_on_error_says(
         ]
         assert (before, len(dead)) == (30, 30)
         assert Counter(each["headers"]["kr-reason"] for each in dead) == {"manual": 30}
-
-
-def raw_group(fleet: Any) -> dict[str, Any]:
-    """The example's group for records that are no JSON."""
-    group: dict[str, Any] = fleet.manifests()[-1]
-    del group["spec"]["handler"]["decode"]
-    return group

@@ -26,7 +26,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 def count(folder: Path) -> dict[str, Any]:
     """Rows, distinct origins, and the sum of the digests of keys and values, which no order changes."""
     rows = rows_of(folder)
-    digests = (hashlib.sha256(row["key"] + b"\0" + row["value"]).digest()[:8] for row in rows)
+    digests = (hashlib.sha256((row["key"] or b"") + b"\0" + row["value"]).digest()[:8] for row in rows)
     return {
         "rows": len(rows),
         "distinct": len({(row["partition"], row["offset"], row["output"]) for row in rows}),
