@@ -116,6 +116,20 @@ class Backfills:
         return eventually(probe, timeout_s=timeout_s, what=f"Backfill {name} is {phase}", poll_s=0.5)
 
 
+def parquet_line(wanted: Mapping[str, Any], written: Mapping[str, Any]) -> str:
+    """The demo's line on January: what should be in Parquet, by a count of its own, beside what is."""
+    same = written["checksum"] == wanted["checksum"] and written["rows"] == wanted["out"]
+    missing, twice = wanted["out"] - written["distinct"], written["rows"] - written["distinct"]
+    counts = f"in={wanted['in']} rows={written['rows']} missing={missing} twice={twice}"
+    return f"demo, January to Parquet: {counts} checksum={'equal' if same else 'DIFFERENT'}"
+
+
+def compared_line(compared: Mapping[str, int]) -> str:
+    """The demo's line on the two handlers, from `status.comparison`."""
+    only = f"failed in the old only={compared['failedLiveOnly']} in the new only={compared['failedCandidateOnly']}"
+    return f"demo, compared: equal={compared['equal']} different={compared['different']} {only}"
+
+
 def make_volume(fleet: FlightFleet, instance: Instance, claim: str) -> None:
     """The volume for a claim of the fleet's namespace, a folder of the embedded cluster's machine."""
     if foreign_kubeconfig():

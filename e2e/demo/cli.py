@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from e2e.cluster import CommandFailed, WaitedTooLong
-from e2e.demo.backfill import Backfills, Lake
+from e2e.demo.backfill import Backfills, Lake, compared_line, parquet_line
 from e2e.demo.fleet import EXAMPLE, Count, FlightFleet
 from e2e.demo.flights import FLIGHTS, compressed_csv
 from e2e.install import Installation
@@ -130,15 +130,11 @@ def backfill_january(installation: Installation, fleet: FlightFleet) -> bool:
     bounds = ("--from-ms", str(JANUARY_MS[0]), "--to-ms", str(JANUARY_MS[1]))
     wanted = fleet.inside("expect", "--topic", fleet.source, "--mended", *bounds)
     written = lake_of(installation, fleet).count(found)
-    exact = bool(written["checksum"] == wanted["checksum"] and written["rows"] == wanted["out"])
-    twice, alike = written["rows"] - written["distinct"], "equal" if exact else "DIFFERENT"
-    rows = f"in={wanted['in']} rows={written['rows']} missing={wanted['out'] - written['distinct']} twice={twice}"
-    print(f"\ndemo, January to Parquet: {rows} checksum={alike}", flush=True)
+    print(f"\n{parquet_line(wanted, written)}", flush=True)
     compared = backfills.status(COMPARE).get("comparison")
     if compared is not None:
-        only = f"failed in the old only={compared['failedLiveOnly']} in the new only={compared['failedCandidateOnly']}"
-        print(f"demo, compared: equal={compared['equal']} different={compared['different']} {only}", flush=True)
-    return exact
+        print(compared_line(compared), flush=True)
+    return bool(written["checksum"] == wanted["checksum"] and written["rows"] == wanted["out"])
 
 
 def lake_of(installation: Installation, fleet: FlightFleet) -> Lake:

@@ -26,7 +26,7 @@ from fleet_operator.reconcilers.registry import CONTROLLERS, WATCHED
 from fleet_operator.reconcilers.routing import Router
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime import logs
-from fleet_operator.runtime.cache import Key, WatchedKind, key_of
+from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.dispatcher import Dispatcher, Result
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.health import HealthServer, LoopWatchdog
@@ -149,16 +149,12 @@ class App:
         self._events.start()
         await self._worker_status.open()
         watcher = Watcher(self._router.observed, self.settings.namespaces)
-        watcher.start(tuple(self._sweeper.present))
+        watcher.start(WATCHED)
         for kind, dispatcher in self._dispatchers.items():
             for body in self._store.cache(kind):
                 dispatcher.add(key_of(body))
             dispatcher.start()
-
-        def appeared(watched: WatchedKind) -> None:
-            watcher.start((watched,))
-
-        sweeping = asyncio.create_task(self._sweeper.run(self._router.changed, appeared), name="sweep")
+        sweeping = asyncio.create_task(self._sweeper.run(self._router.changed), name="sweep")
         self._not_ready = None
         log.info("working", extra={"version": VERSION, "namespaces": self.settings.namespaces or "all"})
         await first_of(stopping, holding, sweeping, watcher.ended)

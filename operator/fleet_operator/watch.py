@@ -36,10 +36,14 @@ IDLE_SECONDS: Final = 0.1
 """Time for which kopf keeps an object without further events; by its own default, five seconds."""
 
 
-class Watcher:
-    """The watches, on the operator's loop. `start` once for each set of kinds, `stop` once.
+class WatchesEndedError(Exception):
+    """kopf has given up watching, and says why in the log."""
 
-    `ended` completes when one of them has ended.
+
+class Watcher:
+    """The watches, on the operator's loop. `start` and `stop` once each.
+
+    `ended` completes when they have ended: with the error, unless they were stopped.
     """
 
     def __init__(self, sink: Sink, namespaces: Sequence[str]) -> None:
@@ -47,22 +51,22 @@ class Watcher:
         self._namespaces = namespaces
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._thread: threading.Thread | None = None
+        self._alarmed: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def start(self, watched: Sequence[WatchedKind]) -> None:
         """Watch these kinds; their CRDs exist."""
-        thread = threading.Thread(target=self._run, args=(watched,), name="kopf", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        self._thread = threading.Thread(target=self._run, args=(watched,), name="kopf", daemon=True)
+        self._thread.start()
 
     async def stop(self) -> None:
-        """Stop watching and wait, within a bound, for the threads."""
+        """Stop watching and wait, within a bound, for the thread."""
         self._stop.set()
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join, STOP_SECONDS)
-            if thread.is_alive():
-                log.warning("the watches did not end in time")
+        assert self._thread is not None, "call start first"
+        await asyncio.to_thread(self._thread.join, STOP_SECONDS)
+        if self._thread.is_alive():
+            log.warning("the watches did not end in time")
 
     def _run(self, watched: Sequence[WatchedKind]) -> None:
         """A thread: kopf until it is stopped or fails. Its failure ends the operator (see `app`)."""
@@ -89,6 +93,23 @@ class Watcher:
             # kopf waits for the flag on a thread of its loop's pool, and the loop does not close before that ends.
             self._stop.set()
 
+    async def _arm(self, **_: Any) -> None:
+        self._alarmed = asyncio.create_task(self._alarm(), name="alarm")
+
+    async def _alarm(self) -> None:
+        """Report the end of the watches while kopf is still ending.
+
+        A watch that is refused, because a CRD is gone or a right was withdrawn, ends kopf; but its other watches then
+        wait for credentials that nobody fetches any more, survive being cancelled, and kopf waits for them without end.
+        It cancels all tasks that were begun after it, so this one, which a handler of its start begins.
+        """
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if not self._stop.is_set():
+                self._loop.call_soon_threadsafe(self._finish, WatchesEndedError("kopf has given up watching"))
+            raise
+
     def _finish(self, error: BaseException | None) -> None:
         if self.ended.done():
             return
@@ -108,6 +129,7 @@ class Watcher:
             ("kubeconfig", kopf.login_with_kubeconfig),
         ):
             kopf.on.login(id=name, registry=registry)(with_views(login, watched))
+        kopf.on.startup(id="alarm", registry=registry)(self._arm)
         for each in watched:
             kind = each.kind
             # The group must be named: other products have kinds of the same plural.

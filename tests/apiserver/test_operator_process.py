@@ -94,8 +94,11 @@ def test_probes_and_metrics_answer(operator: Operator, site: Callable[..., Site]
     assert lag is None, "unknown is not zero"
 
 
-def test_operator_waits_for_crds_and_reports_it() -> None:
-    """Started before its CRDs (a chart installs them side by side), it waits, and works once they exist."""
+def test_operator_waits_for_crds_and_ends_when_one_goes() -> None:
+    """Started before its CRDs (a chart installs them side by side), it waits, and works once they exist.
+
+    A watch that is refused ends all others with it; the next process waits for the CRD.
+    """
     with ApiServer() as bare, Client(bare.kubeconfig) as client, Operator(bare) as running:
         log = running.log
         eventually(lambda: "cannot list yet" in log.read_text(), timeout_s=PATIENCE_S, what="it to say what it misses")
@@ -105,7 +108,9 @@ def test_operator_waits_for_crds_and_reports_it() -> None:
         here = Site(bare, client, "default")
         here.apply(objects.group(here.name))
         here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="ClusterNotFound")
-        assert running.stop() == 0
+        bare.kubectl("delete", "crd", "redrives.consumerfleet.io")
+        assert running.process.wait(PATIENCE_S) == 1
+        assert "kopf has given up watching" in log.read_text()
 
 
 def test_operator_logs_no_traceback(operator: Operator) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.demo.backfill import compared_line, parquet_line
 from fleet_consumer import Consumer, Record, Records, Run
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.worker import cli
@@ -202,8 +203,11 @@ def test_fields_exist() -> None:
 def test_readme_shows_the_demos_output() -> None:
     lines = re.findall(r"^demo[:,].*$", PAGES["README.md"], re.MULTILINE)
     awaited = (ROOT / "e2e" / "test_demo.py").read_text()
-    assert len(lines) == 2
-    assert all(line.partition(": ")[2] in awaited for line in lines)
+    assert len(lines) == 4
+    assert all(line.partition(": ")[2] in awaited for line in lines[:2])
+    wanted, written = {"in": 26_865, "out": 26_865, "checksum": 1}, {"rows": 26_865, "distinct": 26_865, "checksum": 1}
+    compared = {"equal": 328_521, "different": 0, "failedLiveOnly": 8_255, "failedCandidateOnly": 0}
+    assert lines[2:] == [parquet_line(wanted, written), compared_line(compared)]
 
 
 def test_documented_reasons_exist() -> None:

@@ -11,9 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kopf._core.intents.causes import Activity
 
-from fleet_operator.clients.kinds import Kind
 from fleet_operator.reconcilers.registry import WATCHED
-from fleet_operator.runtime.cache import WatchedKind
 from fleet_operator.watch import Watcher
 
 PATIENCE_S = 60.0
@@ -76,7 +74,6 @@ def test_watches_that_are_stopped_end_without_an_error(monkeypatch: pytest.Monke
             logs_in(monkeypatch, lambda: kopf.ConnectionInfo(server=str(server.make_url(""))))
             watcher = Watcher(lambda *_: None, ())
             watcher.start(WATCHED)
-            watcher.start((WatchedKind(kind=Kind("example.org", "v1", "Flight", "flights")),))
             await watcher.stop()
             await asyncio.wait_for(watcher.ended, PATIENCE_S)
 

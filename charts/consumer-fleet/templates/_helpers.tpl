@@ -87,7 +87,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [bind]
 - apiGroups: [sparkoperator.k8s.io]
   resources: [sparkapplications]
-  verbs: [get, list, watch, create, delete]
+  verbs: [get, list, create, delete]
 - apiGroups: [""]
   resources: [services]
   verbs: [get, create, patch, delete]

@@ -88,19 +88,6 @@ def trim_job(body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def trim_spark_application(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A SparkApplication's identity, owners and state."""
-    status = body.get("status") or {}
-    return {
-        **_head(body),
-        "metadata": _metadata(body["metadata"], ()) | _fields(body["metadata"], "generation"),
-        "status": {
-            "applicationState": _fields(status.get("applicationState") or {}, "state", "errorMessage"),
-            "driverInfo": _fields(status.get("driverInfo") or {}, "podName"),
-        },
-    }
-
-
 def _retry_volumes(pod_spec: Mapping[str, Any]) -> list[dict[str, str]]:
     return (
         [{"name": labels.RETRY_VOLUME}]

@@ -15,12 +15,11 @@ from fleet_operator.api.v1alpha1 import refs
 from fleet_operator.clients import kinds
 from fleet_operator.clients.kinds import View
 from fleet_operator.clients.spark import KubeflowBackend
-from fleet_operator.planning.labels import BACKFILL_LABEL, GROUP_LABEL, REDRIVE_LABEL
+from fleet_operator.planning.labels import GROUP_LABEL, REDRIVE_LABEL
 from fleet_operator.planning.trimming import (
     trim_config_map,
     trim_job,
     trim_pod,
-    trim_spark_application,
     trim_stateful_set,
 )
 from fleet_operator.reconcilers import routing
@@ -102,12 +101,6 @@ OWNED: Final = (
     _child(kind=kinds.STATEFUL_SET, selector=GROUP_LABEL, view=View(trim_stateful_set, page=25)),
     _child(kind=kinds.JOB, selector=REDRIVE_LABEL, view=View(trim_job, page=25)),
     _child(kind=kinds.POD, selector=GROUP_LABEL, view=View(trim_pod, page=25)),
-    _child(
-        kind=kinds.SPARK_APPLICATION,
-        selector=BACKFILL_LABEL,
-        view=View(trim_spark_application, page=25),
-        optional=True,
-    ),
     WatchedKind(
         kind=kinds.CONFIG_MAP,
         selector=routing.HANDLER_SELECTOR,

@@ -79,8 +79,7 @@ class WatchedKind:
     """Registration of a kind that is watched and cached.
 
     `selector` is the label selector by which the API server filters, `view` the part of each object that is kept.
-    `on_status`: a change of the status alone is news too. `optional`: the kind's CRD may be missing when the operator
-    starts; the watch begins once a sweep finds it.
+    `on_status`: a change of the status alone is news too.
     """
 
     kind: Kind
@@ -89,7 +88,6 @@ class WatchedKind:
     index: Index = _no_index
     dependents: Dependents = lambda body, cache: ()
     on_status: bool = False
-    optional: bool = False
 
 
 @dataclass(slots=True)

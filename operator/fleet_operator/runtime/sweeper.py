@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from fleet_operator.clients.kinds import JsonObject, Kind
-from fleet_operator.clients.kube import KubeError, KubeNotFoundError
+from fleet_operator.clients.kube import KubeError
 from fleet_operator.runtime.cache import Change, Key, WatchedKind, key_of
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
@@ -27,10 +27,7 @@ Changed = Callable[[Kind, JsonObject, Change], None]
 
 
 class Sweeper:
-    """Lists every watched kind in the served namespaces (none named: all).
-
-    `present` holds the kinds that the API server serves: all but the optional ones whose CRD is missing.
-    """
+    """Lists every watched kind in the served namespaces (none named: all)."""
 
     def __init__(
         self,
@@ -46,28 +43,20 @@ class Sweeper:
         self._namespaces: Sequence[str | None] = tuple(namespaces) or (None,)
         self._metrics = metrics
         self._interval = interval
-        self.present: list[WatchedKind] = []
 
     async def fill(self) -> None:
-        """Sweep until every kind has been listed once; waits for what is missing, except the CRDs of optional kinds."""
+        """Sweep until every kind has been listed once; waits for what is missing."""
         for watched in self._watched:
             while True:
                 try:
                     await self._sweep(watched)
-                    self.present.append(watched)
                     break
                 except KubeError as error:
-                    if watched.optional and isinstance(error, KubeNotFoundError):
-                        log.info("optional kind is not installed", extra={"kind": watched.kind.kind})
-                        break
                     _warn("cannot list yet", watched.kind, error)
                     await asyncio.sleep(RETRY_SECONDS)
 
-    async def run(self, changed: Changed, appeared: Callable[[WatchedKind], None]) -> None:
-        """Sweep for ever, reporting each correction as if a watch had delivered it. Never returns.
-
-        `appeared` is called once for an optional kind that has been installed since `fill`.
-        """
+    async def run(self, changed: Changed) -> None:
+        """Sweep for ever, reporting each correction as if a watch had delivered it. Never returns."""
         pause = min(SOON_SECONDS, self._interval)
         while True:
             await asyncio.sleep(pause)
@@ -76,12 +65,7 @@ class Sweeper:
                 try:
                     await self._correct(watched, changed)
                 except KubeError as error:
-                    if watched in self.present or not isinstance(error, KubeNotFoundError):
-                        _warn("sweep failed", watched.kind, error)
-                else:
-                    if watched not in self.present:
-                        self.present.append(watched)
-                        appeared(watched)
+                    _warn("sweep failed", watched.kind, error)
 
     async def _correct(self, watched: WatchedKind, changed: Changed) -> None:
         kind = watched.kind

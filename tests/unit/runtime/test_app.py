@@ -10,9 +10,8 @@ import pytest
 
 from fleet_operator import app as app_module
 from fleet_operator.app import App
-from fleet_operator.clients.kinds import CONSUMER_GROUP, LEASE, WHOLE, Kind, View
-from fleet_operator.clients.kube import KubeNotFoundError, Listing
-from fleet_operator.reconcilers.registry import WATCHED
+from fleet_operator.clients.kinds import LEASE, WHOLE, Kind, View
+from fleet_operator.clients.kube import Listing
 from fleet_operator.runtime.cache import WatchedKind
 from fleet_operator.runtime.lease import LeaseLostError, LeaseTiming
 from fleet_operator.runtime.settings import Settings
@@ -112,36 +111,5 @@ def test_lease_that_is_lost_during_an_orderly_stop_ends_the_process_at_once() ->
             await running
         assert loop.time() - began < LeaseTiming().lease_duration
         await operator._worker_status.close()  # as the end of the process does
-
-    run_virtual(main())
-
-
-def test_watch_of_an_optional_kind_begins_when_its_crd_appears(monkeypatch: pytest.MonkeyPatch) -> None:
-    flights = WatchedKind(kind=Kind("example.org", "v1", "Flight", "flights"), optional=True)
-    monkeypatch.setattr(app_module, "WATCHED", (*WATCHED, flights))
-    installed = False
-
-    class Cluster(Bare):
-        async def list(
-            self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE
-        ) -> Listing:
-            if kind is flights.kind and not installed:
-                raise KubeNotFoundError("the server could not find the requested resource", status=404)
-            return await super().list(kind, namespace, label_selector=label_selector, view=view)
-
-    async def main() -> None:
-        nonlocal installed
-        kube, clock = Cluster(), VirtualClock(asyncio.get_running_loop())
-        operator = App(SETTINGS, kube, kube, clock)
-        running = asyncio.create_task(operator.run())
-        await asyncio.sleep(2 * SETTINGS.sweep_seconds)
-        (first,) = Unwatched.started
-        assert CONSUMER_GROUP in [watched.kind for watched in first]
-        assert flights not in first
-        installed = True
-        await asyncio.sleep(3 * SETTINGS.sweep_seconds)
-        assert Unwatched.started == [first, (flights,)]
-        operator.stop()
-        await running
 
     run_virtual(main())

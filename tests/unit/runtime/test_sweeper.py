@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from fleet_operator.clients.kinds import POD, JsonObject, Kind
-from fleet_operator.clients.kube import KubeForbiddenError, KubeNotFoundError
+from fleet_operator.clients.kube import KubeForbiddenError
 from fleet_operator.runtime.cache import Change, WatchedKind
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
@@ -16,9 +16,7 @@ from fleet_operator.runtime.sweeper import Sweeper
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
-FLIGHT = Kind("example.org", "v1", "Flight", "flights")
-"""A kind whose CRD may be missing."""
-WATCHED = (WatchedKind(kind=POD), WatchedKind(kind=FLIGHT, optional=True))
+WATCHED = (WatchedKind(kind=POD),)
 
 
 def pod(name: str, namespace: str = "ns") -> JsonObject:
@@ -76,58 +74,10 @@ def test_deletion_that_the_watch_missed_is_reported_within_one_sweep() -> None:
         def changed(kind: Kind, body: JsonObject, change: Change) -> None:
             told.append((body["metadata"]["name"], change))
 
-        sweeping = asyncio.create_task(sweeper.run(changed, lambda watched: None))
+        sweeping = asyncio.create_task(sweeper.run(changed))
         await kube.delete(POD, "ns", "a", uid=made["metadata"]["uid"])
         await asyncio.sleep(400.0)
         sweeping.cancel()
         return told
 
     assert run_virtual(main()) == [("a", Change.GONE)]
-
-
-def test_missing_crd_of_an_optional_kind_does_not_hold_up_the_start_and_is_found_later() -> None:
-    async def main() -> tuple[list[Kind], list[Kind], list[str]]:
-        kube, installed = MemoryKube(), False
-        await kube.create(pod("a"))
-
-        def missing(verb: str, kind: str, name: str) -> None:
-            if kind == FLIGHT.kind and not installed:
-                raise KubeNotFoundError("the server could not find the requested resource", status=404)
-
-        kube.before = missing
-        _, sweeper = make(kube)
-        await asyncio.wait_for(sweeper.fill(), 1.0)
-        first = [watched.kind for watched in sweeper.present]
-        appeared: list[Kind] = []
-        changed: list[str] = []
-        sweeping = asyncio.create_task(
-            sweeper.run(
-                lambda kind, body, change: changed.append(body["metadata"]["name"]),
-                lambda watched: appeared.append(watched.kind),
-            )
-        )
-        await asyncio.sleep(400.0)
-        assert (appeared, changed) == ([], [])
-        installed = True
-        kube.objects[FLIGHT.kind, "ns", "LH1"] = await kube.create(pod("LH1"))
-        await asyncio.sleep(900.0)
-        sweeping.cancel()
-        return first, appeared, changed
-
-    assert run_virtual(main()) == ([POD], [FLIGHT], ["LH1", "LH1"])
-
-
-def test_missing_right_to_an_optional_kind_is_waited_for() -> None:
-    async def main() -> bool:
-        kube = MemoryKube()
-
-        def forbid(verb: str, kind: str, name: str) -> None:
-            if kind == FLIGHT.kind:
-                raise KubeForbiddenError("flights is forbidden", status=403)
-
-        kube.before = forbid
-        filling = asyncio.create_task(make(kube)[1].fill())
-        await asyncio.sleep(12.0)
-        return filling.cancel()
-
-    assert run_virtual(main())

@@ -1,7 +1,7 @@
 """Everything that a Backfill's reconcile depends on, read once: from caches, or live before what cannot be taken back.
 
-Application and ledger are always read live: the watch of applications begins only once their CRD is found, and no watch
-covers ledgers.
+Application and ledger are always read live, as no watch covers them: the CRD of applications may come and go, and a
+watch of a kind that goes ends all others.
 """
 
 from __future__ import annotations
