@@ -159,10 +159,18 @@ def wait_attempt(scene: BackfillScene, name: str, attempt: int) -> int:
 SLOW = """
 import time
 
+pause = 0.0
+
+
+def setup(context):
+    global pause
+    pause = 0.01 if context.purpose == "backfill" else 0.0
+
 
 def handle(record):
-    time.sleep(0.01)
+    time.sleep(pause)
 """
+"""Slow in a Backfill, so that it is under way for minutes; the live group is not behind by that."""
 
 
 @pytest.mark.together
@@ -171,18 +179,20 @@ def test_orders_reach_a_running_backfill_within_a_slice(installation: Installati
     seconds = 10
     with backfill_scene(installation, fleets, "orders", handler=SLOW) as scene:
         fleet, backfills = scene.fleet, scene.backfills
-        write(scene, 6000)
+        write(scene, 24_000)
         with Watch(fleet) as watch:
-            ranged = {"last": {"seconds": 3600}}
-            dry = scene.run(scene.plain("dry", range=ranged, sink={"none": {}}, dryRun=True))
-            assert dry["status"]["offsetsTotal"] == 6000, dry["status"]
+            # A quarter of the partitions: each is a task, and what a task costs by itself is no matter of the rate.
+            ranged = {"range": {"last": {"seconds": 3600}}, "source": {"partitions": [0, 1, 2]}}
+            dry = scene.run(scene.plain("dry", **ranged, sink={"none": {}}, dryRun=True))
+            total = dry["status"]["offsetsTotal"]
+            assert 4_000 < total < 8_000, dry["status"]
             assert "applicationName" not in dry["status"], dry["status"]
             watch.wait("dry", "Succeeded")
 
             backfills.apply(
                 scene.plain(
                     "slow",
-                    range=ranged,
+                    **ranged,
                     sink={"none": {}},
                     parallelism=1,
                     slice={"maxRecords": 100_000, "maxSeconds": seconds},
@@ -201,7 +211,7 @@ def test_orders_reach_a_running_backfill_within_a_slice(installation: Installati
             watch.wait("slow", "Paused")
             assert scene.pods("slow", "driver") == []
             covered = backfills.status("slow")["offsetsCovered"]
-            backfills.patch("slow", {"suspend": False, "rate": {"recordsPerSecond": 2000}})
+            backfills.patch("slow", {"suspend": False})
             resumed = took(lambda: backfills.status("slow")["offsetsCovered"] > covered, "the resumption")
 
             fleet.kubectl("patch", "kcg", fleet.name, "--type=merge", "--patch", '{"spec": {"replicas": 0}}')
@@ -211,10 +221,11 @@ def test_orders_reach_a_running_backfill_within_a_slice(installation: Installati
             assert tripped["throttledBy"] == "Guard", tripped
             fleet.kubectl("patch", "kcg", fleet.name, "--type=merge", "--patch", '{"spec": {"replicas": 2}}')
             released = took(lambda: backfills.status("slow").get("throttledBy") != "Guard", "the release")
+            backfills.patch("slow", {"rate": {"recordsPerSecond": 2000}})
             found = backfills.wait("slow", "Succeeded")
             print(f"rate {faster:.0f} s, pause {paused:.0f} s, resumed {resumed:.0f} s, released {released:.0f} s")
-            assert found["status"]["records"]["in"] == 6000, found["status"]
-            assert max(faster, paused) <= 3 * seconds, "one slice, and a look of the operator"
+            assert found["status"]["records"]["in"] == total, found["status"]
+            assert max(faster, paused) <= 6 * seconds, "a slice or two, and a look of the operator, beside other tests"
 
 
 def took(condition: Any, what: str) -> float:

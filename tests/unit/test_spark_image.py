@@ -61,7 +61,7 @@ def test_packages_of_workers_have_the_same_versions_in_the_spark_image() -> None
 def programs(tmp_path: Path) -> Path:
     """A folder for the PATH whose `tini` prints its working directory and what it was to run."""
     tini = tmp_path / "tini"
-    tini.write_text('#!/bin/bash\npwd\nprintf "%s\\n" "$@"\n')
+    tini.write_text('#!/bin/bash\npwd\nprintf "%s\\n" "$@"\nprintf "%s" "$SPARK_SUBMIT_OPTS" >"$TMPDIR/options"\n')
     tini.chmod(0o755)
     return tmp_path
 
@@ -86,6 +86,17 @@ def test_driver_is_submitted_in_client_mode_from_a_folder_that_can_be_written(pr
     assert "spark.driver.bindAddress=10.0.0.8" in words
     assert words[-4:] == ["--deploy-mode", "client", "--class", "a b"]
     assert Path(folder).parent == programs
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [({}, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"), ({"SPARK_SUBMIT_OPTS": "-Xint"}, "-Xint")],
+)
+def test_driver_s_java_is_made_for_a_short_life_unless_options_are_given(
+    programs: Path, given: dict[str, str], options: str
+) -> None:
+    enter(programs, "driver", SPARK_DRIVER_BIND_ADDRESS="10.0.0.8", **given)
+    assert (programs / "options").read_text() == options
 
 
 def test_executor_s_options_keep_the_order_of_their_numbers(programs: Path) -> None:
