@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,27 +116,14 @@ def test_handler_that_the_image_lacks_ends_before_spark_begins(scene: BackfillSc
     assert (reason, "nowhere" in text) == ("HandlerImportFailed", True), text
 
 
-def test_image_that_cannot_be_pulled_ends_at_its_own_deadline(scene: BackfillScene) -> None:
-    reason, text = refused(scene, "no-image")
-    assert reason in ("ErrImagePull", "ImagePullBackOff"), text
-    assert "nowhere" in text, text
-
-
-def test_too_little_memory_is_named(scene: BackfillScene) -> None:
-    """The heap by the API server; that of Python's processes when an executor is killed for it."""
-    with pytest.raises(CommandFailed, match=r"spec\.spark\.driver\.memory.*at least 466m"):
-        scene.backfills.apply(scene.plain("small", range=HOUR, sink=NONE, spark={"driver": {"memory": "300m"}}))
-    reason, text = refused(scene, "hungry")
-    assert (reason, "memory" in text) == ("ExecutorLost", True), text
-
-
 def test_record_larger_than_all_others_is_handled_and_one_that_a_topic_refuses_is_a_failure(
     scene: BackfillScene,
 ) -> None:
     fleet = scene.fleet
     fleet.inside("create-topics", "large", "--partitions", "1", "--config", f"max.message.bytes={4 * LARGE}")
+    large = random.Random(7).randbytes(LARGE // 2).hex().encode()  # a topic's limit is for compressed records
     small = b"\n".join(b"small-%d" % number for number in range(100))
-    fleet.inside("write", "--topic", "large", stdin=small + b"\n" + b"x" * LARGE + b"\n" + small)
+    fleet.inside("write", "--topic", "large", stdin=small + b"\n" + large + b"\n" + small)
     fleet.inside("create-topics", "narrow", "narrow-fail", "--partitions", "1")
     source = {"source": {"topic": "large"}}
     wanted = plain(scene, "large", **source, sink=parquet(), slice={"maxRecords": 10, "maxSeconds": 5})
@@ -149,6 +137,20 @@ def test_record_larger_than_all_others_is_handled_and_one_that_a_topic_refuses_i
         assert scene.lake.count(found)["rows"] == 201
     reason, text = refused(scene, "narrow-fail")
     assert (reason, "100" in text) == ("HandlerFailed", True), text
+
+
+def test_image_that_cannot_be_pulled_ends_at_its_own_deadline(scene: BackfillScene) -> None:
+    reason, text = refused(scene, "no-image")
+    assert reason in ("ErrImagePull", "ImagePullBackOff"), text
+    assert "nowhere" in text, text
+
+
+def test_too_little_memory_is_named(scene: BackfillScene) -> None:
+    """The heap by the API server; that of Python's processes when an executor is killed for it."""
+    with pytest.raises(CommandFailed, match=r"spec\.spark\.driver\.memory.*at least 466m"):
+        scene.backfills.apply(scene.plain("small", range=HOUR, sink=NONE, spark={"driver": {"memory": "300m"}}))
+    reason, text = refused(scene, "hungry")
+    assert (reason, "memory" in text) == ("ExecutorLost", True), text
 
 
 def test_backfill_waits_for_the_spark_operator_and_runs_once_it_is_there(
