@@ -165,7 +165,7 @@ def test_backfill_waits_for_the_spark_operator_and_runs_once_it_is_there(
             entry = conditions(found).get("SparkAvailable", {})
             phase = found.get("status", {}).get("phase")
             assert (phase, entry.get("status")) == ("Pending", "False"), found
-            assert "SparkApplication" in entry["message"], entry
+            assert "install the kubeflow Spark operator" in entry["message"], entry
             return True
 
         with described_failure(scene):
