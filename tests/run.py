@@ -48,7 +48,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     (
         (Suite("apiserver", ("tests/apiserver",), 900, kubernetes=True),),
-        (Suite("e2e", ("e2e",), 1800, kubernetes=True),),
+        (Suite("e2e", ("e2e",), 2700, kubernetes=True),),
     ),
 )
 
