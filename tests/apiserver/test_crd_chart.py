@@ -280,7 +280,6 @@ def expect_rights(api: ApiServer) -> None:
         ("delete", "redrives.consumerfleet.io", "default"),
         ("delete", "backfills.consumerfleet.io", "default"),
         ("patch", "backfills.consumerfleet.io/status", "default"),
-        ("watch", "sparkapplications.sparkoperator.k8s.io", "default"),
         ("create", "sparkapplications.sparkoperator.k8s.io", "default"),
         ("delete", "sparkapplications.sparkoperator.k8s.io", "default"),
         ("create", "rolebindings.rbac.authorization.k8s.io", "default"),
