@@ -14,7 +14,7 @@ from typing import Any, Final
 from e2e.cluster import PATIENCE_S, conditions, eventually
 from e2e.conftest import Fleets
 from e2e.demo.backfill import FINAL, KIND, Backfills, Lake
-from e2e.demo.fleet import EXAMPLE, FlightFleet
+from e2e.demo.fleet import FlightFleet
 from e2e.install import Installation
 
 YEAR: Final = {"time": {"from": "2013-01-01T00:00:00Z", "to": "2014-01-02T00:00:00Z"}}
@@ -73,10 +73,6 @@ class BackfillScene:
     def expect(self, *options: str) -> dict[str, Any]:
         """The example's outcomes, computed without the project's code."""
         return self.fleet.inside("expect", "--topic", self.fleet.source, *options)
-
-    def fleet_example(self, file: str) -> Path:
-        """The path of a file of the example."""
-        return EXAMPLE / file
 
     def wait_slices(self, name: str, done: int) -> dict[str, Any]:
         """Wait until so many slices are done, and more are to come."""

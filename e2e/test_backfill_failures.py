@@ -11,6 +11,7 @@ import pytest
 from e2e.backfill_scene import BackfillScene, backfill_scene, described_failure, message, parquet
 from e2e.cluster import PATIENCE_S, CommandFailed, conditions, eventually
 from e2e.conftest import Fleets
+from e2e.demo.fleet import handler_config_map
 from e2e.install import Installation
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -37,9 +38,7 @@ def scene(installation: Installation, fleets: Fleets) -> Iterator[BackfillScene]
         fleet = made.fleet
         lines = "\n".join(f"record-{number}" for number in range(1200)).encode()
         fleet.inside("write", "--topic", fleet.source, "--keyed", stdin=lines)
-        candidate = {"kind": "ConfigMap", "apiVersion": "v1", "data": {"handler.py": HUNGRY}}
-        candidate |= {"metadata": {"name": "hungry", "labels": {"consumerfleet.io/handler": "true"}}}
-        fleet.cluster.apply([candidate], namespace=fleet.namespace)
+        fleet.cluster.apply([handler_config_map("hungry", "handler.py", HUNGRY)], namespace=fleet.namespace)
         for backfill in slow_to_fail(made):
             made.backfills.apply(backfill)
         yield made

@@ -11,7 +11,7 @@ import yaml
 
 from e2e.cluster import PATIENCE_S, ROOT, conditions, eventually
 from e2e.conftest import Fleets
-from e2e.demo.fleet import FlightFleet, owned_partitions
+from e2e.demo.fleet import FlightFleet, handler_config_map, owned_partitions
 
 HTTP_EXAMPLE = ROOT / "examples" / "http"
 
@@ -41,15 +41,6 @@ async def handle(record):
 """
 
 
-def config_map(name: str, key: str, source: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "labels": {"consumerfleet.io/handler": "true"}},
-        "data": {key: source},
-    }
-
-
 def objects(fleet: FlightFleet) -> tuple[dict[str, Any], dict[str, Any]]:
     """KafkaCluster and ConsumerGroup of the example, as copies."""
     _, kafka, group = copy.deepcopy(fleet.manifests())
@@ -75,7 +66,7 @@ def test_http_handler_serves_its_worker_as_a_native_sidecar(fleets: Fleets) -> N
         group["spec"]["handler"]["outputs"] = [fleet.output]
         (handler,) = group["spec"]["template"]["spec"]["containers"]
         handler |= {"image": fleet.consumer_image, "env": [{"name": "OUTPUT", "value": fleet.output}]}
-        server = config_map("orders-server", "server.py", (HTTP_EXAMPLE / "server.py").read_text())
+        server = handler_config_map("orders-server", "server.py", (HTTP_EXAMPLE / "server.py").read_text())
         fleet.cluster.apply([server, kafka, group], namespace=fleet.namespace)
         status = fleet.wait_stable(members=2)
         assert status["assignor"] == "cooperative-sticky"
@@ -118,7 +109,7 @@ def test_m13_random_assignor_of_a_config_map_runs_in_pods(fleets: Fleets) -> Non
         }
         group["spec"]["consumer"] = {"classic": {"assignors": ["mine:RandomAssignor"]}}
         fleet.cluster.apply(
-            [config_map("mine", "mine.py", RANDOM.replace("OUTPUT", fleet.output)), kafka, group],
+            [handler_config_map("mine", "mine.py", RANDOM.replace("OUTPUT", fleet.output)), kafka, group],
             namespace=fleet.namespace,
         )
         status = fleet.wait_stable(members=2)
@@ -142,7 +133,7 @@ def test_pattern_takes_in_a_topic_that_appears_later(fleets: Fleets) -> None:
         }
         group["spec"]["consumer"] = {"properties": {"metadata.max.age.ms": "2000"}}
         fleet.cluster.apply(
-            [config_map("mine", "mine.py", RANDOM.replace("OUTPUT", fleet.output)), kafka, group],
+            [handler_config_map("mine", "mine.py", RANDOM.replace("OUTPUT", fleet.output)), kafka, group],
             namespace=fleet.namespace,
         )
         status = fleet.wait_stable(members=2)

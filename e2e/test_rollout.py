@@ -17,7 +17,7 @@ import pytest
 
 from e2e.cluster import PATIENCE_S, Cluster, CommandFailed, conditions, eventually
 from e2e.conftest import Fleets
-from e2e.demo.fleet import FlightFleet
+from e2e.demo.fleet import FlightFleet, handler_config_map
 from e2e.install import Installation
 from e2e.local_cluster.waiting import pause
 from e2e.test_failures import pod_identities
@@ -126,7 +126,7 @@ def test_good_and_refused_revisions_are_seen_rightly_by_deploying_tools(
         assert pod_identities(fleet) == before
         fleet.produce()
 
-        release.objects = [config_map(fleet, "dying", DYING), *copy.deepcopy(good)]
+        release.objects = [handler_config_map("dying", "dying.py", DYING), *copy.deepcopy(good)]
         python = release.objects[-1]["spec"]["handler"]["python"]
         python |= {"callable": "dying:handle", "configMapRef": {"name": "dying"}}
         error = release.refusal()
@@ -212,8 +212,3 @@ def expect_waiting(fleet: FlightFleet, name: str, cause: str) -> None:
 
     eventually(probe, timeout_s=PATIENCE_S, what=f"{name} to wait for {cause}")
     assert not met(fleet, "Ready", name=name)
-
-
-def config_map(fleet: FlightFleet, name: str, source: str) -> dict[str, Any]:
-    metadata = {"name": name, "labels": {"consumerfleet.io/handler": "true"}}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {f"{name}.py": source}}

@@ -50,9 +50,7 @@ class Lake:
 
     def remove(self) -> None:
         """Remove the volume, which no namespace holds; its folder goes with the cluster."""
-        self._fleet.cluster.kubectl(
-            "delete", "pv", f"{self._fleet.namespace}-lake", "--ignore-not-found", "--wait=false"
-        )
+        remove_volume(self._fleet, CLAIM)
 
     def count(self, backfill: Mapping[str, Any]) -> dict[str, Any]:
         """Rows, distinct origins, checksum and slices of what a Backfill has written."""
@@ -116,12 +114,16 @@ class Backfills:
         return eventually(probe, timeout_s=timeout_s, what=f"Backfill {name} is {phase}", poll_s=0.5)
 
 
+def is_exact(wanted: Mapping[str, Any], written: Mapping[str, Any]) -> bool:
+    """True if Parquet holds what it should, record by record."""
+    return bool(written["checksum"] == wanted["checksum"] and written["rows"] == wanted["out"])
+
+
 def parquet_line(wanted: Mapping[str, Any], written: Mapping[str, Any]) -> str:
     """The demo's line on January: what should be in Parquet, by a count of its own, beside what is."""
-    same = written["checksum"] == wanted["checksum"] and written["rows"] == wanted["out"]
     missing, twice = wanted["out"] - written["distinct"], written["rows"] - written["distinct"]
     counts = f"in={wanted['in']} rows={written['rows']} missing={missing} twice={twice}"
-    return f"demo, January to Parquet: {counts} checksum={'equal' if same else 'DIFFERENT'}"
+    return f"demo, January to Parquet: {counts} checksum={'equal' if is_exact(wanted, written) else 'DIFFERENT'}"
 
 
 def compared_line(compared: Mapping[str, int]) -> str:

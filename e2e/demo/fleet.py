@@ -63,6 +63,16 @@ class Count:
         return (self.given, self.done, self.failed, self.lost, self.duplicated, self.unknown) == wanted
 
 
+def handler_config_map(name: str, file: str, source: str) -> dict[str, Any]:
+    """The ConfigMap of a handler's source, with the label by which the operator finds it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": {"consumerfleet.io/handler": "true"}},
+        "data": {file: source},
+    }
+
+
 class FlightFleet:
     """One group on a topic of flights. `name` is that of the group, its object and its source topic.
 
@@ -127,12 +137,8 @@ class FlightFleet:
 
     def handler_source(self, path: Path) -> dict[str, Any]:
         """The ConfigMap with the handler from this file."""
-        return {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": f"{self.name}-handler", "labels": {"consumerfleet.io/handler": "true"}},
-            "data": {"handler.py": path.read_text().replace("flights-done", self.output)},
-        }
+        source = path.read_text().replace("flights-done", self.output)
+        return handler_config_map(f"{self.name}-handler", "handler.py", source)
 
     def group(self) -> dict[str, Any]:
         """The ConsumerGroup from the API server; empty if it does not exist."""

@@ -30,6 +30,7 @@ Sink = Callable[[Kind, JsonObject, bool], None]
 SERVER_TIMEOUT_SECONDS: Final = 300
 """A watch is renewed at least this often, beside kopf's own check for silence."""
 STOP_SECONDS: Final = 10.0
+"""The longest wait for kopf to come to its end."""
 PAGE_OBJECTS: Final = 25
 """kopf has one page size for all kinds; a page of whole objects is in memory at once."""
 IDLE_SECONDS: Final = 0.1
@@ -97,7 +98,7 @@ class Watcher:
         self._alarmed = asyncio.create_task(self._alarm(), name="alarm")
 
     async def _alarm(self) -> None:
-        """Report the end of the watches while kopf is still ending.
+        """Report the end of the watches if kopf, which is ending, has not come to its end and its error after a while.
 
         A watch that is refused, because a CRD is gone or a right was withdrawn, ends kopf; but its other watches then
         wait for credentials that nobody fetches any more, survive being cancelled, and kopf waits for them without end.
@@ -107,7 +108,8 @@ class Watcher:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             if not self._stop.is_set():
-                self._loop.call_soon_threadsafe(self._finish, WatchesEndedError("kopf has given up watching"))
+                given_up = WatchesEndedError("kopf has given up watching")
+                self._loop.call_soon_threadsafe(self._loop.call_later, STOP_SECONDS, self._finish, given_up)
             raise
 
     def _finish(self, error: BaseException | None) -> None:

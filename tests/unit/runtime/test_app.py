@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -39,14 +39,11 @@ class Bare(MemoryKube):
 class Unwatched:
     """Stands in for kopf."""
 
-    started: ClassVar[list[Sequence[WatchedKind]]] = []
-
     def __init__(self, *_: Any) -> None:
         self.ended = asyncio.get_running_loop().create_future()
 
     def start(self, watched: Sequence[WatchedKind]) -> None:
         """Nothing is delivered."""
-        self.started.append(watched)
 
     async def stop(self) -> None:
         """A stop that takes its time."""
@@ -71,7 +68,6 @@ class Silent:
 def no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "Watcher", Unwatched)
     monkeypatch.setattr(app_module, "HealthServer", Silent)
-    Unwatched.started.clear()
 
 
 def test_lease_is_renewed_while_every_other_call_hangs() -> None:
