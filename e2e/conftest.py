@@ -95,10 +95,16 @@ class Fleets:
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
+        self._used: set[str] = set()
 
     @contextmanager
     def named(self, name: str, *, topics: bool = True, retries: bool = False) -> Iterator[FlightFleet]:
-        """A fleet until the end of the block; its name is also that of the namespace, the group and the topics."""
+        """A fleet until the end of the block; its name is also that of the namespace, the group and the topics.
+
+        Each name is used once in a run: a former namespace may still be on its way out, and take the fleet with it.
+        """
+        assert name not in self._used, f"another test of this run has a fleet named {name}"
+        self._used.add(name)
         fleet = FlightFleet(
             self._installation.cluster,
             namespace=name,

@@ -178,7 +178,10 @@ PARTITIONS = [0, 1, 2]
 
 @pytest.mark.together
 def test_orders_reach_a_running_backfill_within_a_slice(installation: Installation, fleets: Fleets) -> None:
-    """Suspend, resume, another rate, a guard that trips and is released, a dry run: seen with `kubectl get -w`."""
+    """Suspend, resume, another rate, a guard that trips and is released, a dry run: seen with `kubectl get -w`.
+
+    Orders are followed between slices, so it counts them: the status is some seconds old, one slice at the most.
+    """
     seconds = 10
     with backfill_scene(installation, fleets, "orders", handler=SLOW) as scene:
         fleet, backfills = scene.fleet, scene.backfills
@@ -200,21 +203,26 @@ def test_orders_reach_a_running_backfill_within_a_slice(installation: Installati
                     sink={"none": {}},
                     parallelism=1,
                     slice={"maxRecords": 100_000, "maxSeconds": seconds},
-                    rate={"recordsPerSecond": 30},
+                    rate={"recordsPerSecond": 10},
                     guard={"maxLiveBehindSeconds": 20},
                 )
             )
             scene.wait_slices("slow", 1)
             watch.wait("slow", "Running", "Rate")
-            assert scene.wait_slices("slow", 2)["ratePerSecond"] <= 33
+            before = scene.wait_slices("slow", 2)
+            assert before["ratePerSecond"] <= 11, before
 
-            backfills.patch("slow", {"rate": {"recordsPerSecond": 60}})
-            faster = took(lambda: backfills.status("slow").get("ratePerSecond", 0) > 36, "another rate")
+            backfills.patch("slow", {"rate": {"recordsPerSecond": 40}})
+            faster = took(lambda: backfills.status("slow").get("ratePerSecond", 0) > 15, "another rate")
+            after = backfills.status("slow")
+            assert after["slices"]["done"] - before["slices"]["done"] <= 3, "one at the old rate, one at the new"
             backfills.patch("slow", {"suspend": True})
             paused = took(lambda: backfills.status("slow")["phase"] == "Paused", "the pause")
             watch.wait("slow", "Paused")
+            before, after = after, backfills.status("slow")
+            assert after["slices"]["done"] - before["slices"]["done"] <= 2, "no more than the one under way"
             assert scene.pods("slow", "driver") == []
-            covered = backfills.status("slow")["offsetsCovered"]
+            covered = after["offsetsCovered"]
             backfills.patch("slow", {"suspend": False})
             resumed = took(lambda: backfills.status("slow")["offsetsCovered"] > covered, "the resumption")
 
@@ -229,7 +237,6 @@ def test_orders_reach_a_running_backfill_within_a_slice(installation: Installati
             found = backfills.wait("slow", "Succeeded")
             print(f"rate {faster:.0f} s, pause {paused:.0f} s, resumed {resumed:.0f} s, released {released:.0f} s")
             assert found["status"]["records"]["in"] == total, found["status"]
-            assert max(faster, paused) <= 3 * seconds, "one slice, and a look of the operator"
 
 
 def took(condition: Any, what: str) -> float:
@@ -261,7 +268,7 @@ def handle(record):
 def test_handler_that_fails_for_one_record_in_a_hundred_ends_as_on_error_says(
     installation: Installation, fleets: Fleets
 ) -> None:
-    with backfill_scene(installation, fleets, "failing", handler=FAILING) as scene:
+    with backfill_scene(installation, fleets, "flawed", handler=FAILING) as scene:
         fleet = scene.fleet
         write(scene, 3000)
         ranged = {"last": {"seconds": 3600}}
