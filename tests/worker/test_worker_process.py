@@ -69,6 +69,32 @@ def test_failed_record_keeps_its_bytes_and_headers_and_carries_its_history(kafka
     assert b"no-such-output" in (failed[b"3", b"1"].headers["kr-error-message"] or b"")
 
 
+def test_half_a_surrogate_pair_in_an_output_is_the_failure_of_its_record(kafka: Kafka, tmp_path: Path) -> None:
+    """JSON may have one, from a text that was cut; librdkafka's binding raises for it, or ends the process for a header's name."""
+    fleet = Fleet(kafka, tmp_path, "halves")
+    (tmp_path / "halves.py").write_text(
+        "from fleet_consumer import Produce\n"
+        "def handle(record):\n"
+        "    place, text = record.value['place'], record.value['text']\n"
+        "    headers = [(text, b'')] if place == 'header' else [('kr-origin', b'')]\n"
+        "    key = text if place == 'key' else 'key'\n"
+        "    value = text if place == 'value' else 'value'\n"
+        f"    return [Produce({fleet.output!r}, 'first'), Produce({fleet.output!r}, value, key=key, headers=headers)]\n"
+    )
+    fleet.send(*({"place": place, "text": "cut \ud83d"} for place in ("value", "key", "header", "none")), partition=1)
+    with fleet.worker(handler__python__callable="halves:handle"):
+        fleet.wait_committed()
+    failed = kafka.read(fleet.failed)
+    assert {each.headers["kr-reason"] for each in failed} == {b"fatal"}
+    messages = sorted(each.headers["kr-error-message"] or b"" for each in failed)
+    assert [message.partition(b" cannot be written as UTF-8")[0] for message in messages] == [
+        b"the key of an output",
+        b"the name of an output's header",
+        b"the value of an output",
+    ]
+    assert [each.value for each in kafka.read(fleet.output)] == [b"first", b"value"], "nothing of a refused answer"
+
+
 def test_stopped_worker_commits_all_finished_records(kafka: Kafka, tmp_path: Path) -> None:
     """SIGTERM in the middle, a restart, and every record has been handled exactly once."""
     fleet = Fleet(kafka, tmp_path, "drained")

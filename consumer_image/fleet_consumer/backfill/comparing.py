@@ -104,21 +104,21 @@ def _same_output(one: Answer, other: Answer, ignored: Collection[str]) -> bool:
         return False
     if one["value"] == other["value"]:
         return True
-    ours, theirs = _object(one["value"]), _object(other["value"])
-    if ours is None or theirs is None:
-        return False
-    return _without(ours, ignored) == _without(theirs, ignored)
+    ours, theirs = _object(one["value"], ignored), _object(other["value"], ignored)
+    return ours is not None and ours == theirs
 
 
-def _object(text: Any) -> dict[str, Any] | None:
+def _object(text: Any, ignored: Collection[str]) -> str | None:
+    """A JSON object without these fields, its names in order; None for anything else.
+
+    As text, since to Python `true` equals 1, and NaN is not itself.
+    """
     if not isinstance(text, str):
         return None
     try:
         value = json.loads(text)
+        if not isinstance(value, dict):
+            return None
+        return json.dumps({name: each for name, each in value.items() if name not in ignored}, sort_keys=True)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
-
-
-def _without(value: dict[str, Any], ignored: Collection[str]) -> dict[str, Any]:
-    return {name: each for name, each in value.items() if name not in ignored}

@@ -167,13 +167,9 @@ class _Handled:
         while left:
             results = self._perform([raw.record(self._config.topic) for raw in left], self._go_on)
             for raw, result in zip(left, results, strict=False):
-                error = result.error
-                if error is None:
-                    try:
-                        self._done(raw, [_encoded(each) for each in result.produces])
-                    except UnicodeEncodeError as refused:
-                        error = OutputRefused(f"a text of an output has no UTF-8: {refused.reason}")
-                if error is not None and self._stops(raw, error):
+                if result.error is None:
+                    self._done(raw, [_encoded(each) for each in result.produces])
+                elif self._stops(raw, result.error):
                     return raw.offset
             left = left[len(results) :]
             if left and not self._pacer.in_time():
@@ -330,9 +326,7 @@ class _Answered:
 
 
 def _encoded(produce: Produce) -> Produce:
-    """The output as bytes, with plain pairs as headers. Raises UnicodeEncodeError."""
-    for name, _ in produce.headers:
-        name.encode()
+    """The output as bytes, with plain pairs as headers."""
     headers = [(name, value) for name, value in produce.headers]
     return Produce(produce.topic, _bytes(produce.value), _bytes(produce.key), headers)
 

@@ -63,13 +63,15 @@ class Outputs:
                 f"topic {item.topic!r} is not among the listed outputs ({listed}); add it to `handler.outputs`"
             )
         for field in ("key", "value"):
-            if not isinstance(getattr(item, field), bytes | str | None):
-                raise OutputRefused(
-                    f"the {field} of an output is {_kind(getattr(item, field))}; use bytes, str or None"
-                )
+            given = getattr(item, field)
+            if not isinstance(given, bytes | str | None):
+                raise OutputRefused(f"the {field} of an output is {_kind(given)}; use bytes, str or None")
+            if isinstance(given, str):
+                _check_text(given, f"the {field} of an output")
         for header in item.headers:
             if not _is_header(header):
                 raise OutputRefused("each header of an output must be a pair of a str and bytes (or None)")
+            _check_text(header[0], "the name of an output's header")
         return item
 
 
@@ -249,6 +251,17 @@ def _is_header(header: object) -> bool:
         and isinstance(header[0], str)
         and isinstance(header[1], bytes | None)
     )
+
+
+def _check_text(text: str, name: str) -> None:
+    """Raise OutputRefused for half a surrogate pair, as JSON with a cut escape has it: librdkafka's binding raises for
+    it in a key or value, and in a header's name it ends the process."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise OutputRefused(f"{name} cannot be written as UTF-8: {error.reason} at character {error.start}") from error
 
 
 def _kind(value: object) -> str:

@@ -38,6 +38,8 @@ def verdict(one: Result, other: Result, *ignored: str) -> str:
 
 
 VALUE = Produce("t", b'{"a": 1, "at": 5}')
+DEEP = b'{"a": ' * 100_000 + b"%s" + b"}" * 100_000
+"""Deeper than Python reads."""
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,17 @@ VALUE = Produce("t", b'{"a": 1, "at": 5}')
         (outputs(VALUE), outputs(Produce("t", b'{"a": 1}')), ("at",), EQUAL),
         (outputs(VALUE), outputs(Produce("u", VALUE.value)), ("at",), DIFFERENT),
         (outputs(Produce("t", b"[1]")), outputs(Produce("t", b"[ 1]")), (), DIFFERENT),
+        (outputs(Produce("t", b'{"a": 1}')), outputs(Produce("t", b'{"a": true}')), (), DIFFERENT),
+        (outputs(Produce("t", b'{"a": [0]}')), outputs(Produce("t", b'{"a": [false]}')), (), DIFFERENT),
+        (outputs(Produce("t", b'{"a": 1}')), outputs(Produce("t", b'{"a": 1.0}')), (), DIFFERENT),
+        (outputs(Produce("t", b'{"a": NaN}')), outputs(Produce("t", b'{"a":NaN}')), (), EQUAL),
+        (
+            outputs(Produce("t", b'{"a": {"b": 1, "c": 2}}')),
+            outputs(Produce("t", b'{"a": {"c": 2, "b": 1}}')),
+            (),
+            EQUAL,
+        ),
+        (outputs(Produce("t", DEEP % b"1")), outputs(Produce("t", DEEP % b" 1")), (), DIFFERENT),
         (outputs(Produce("t", "x")), outputs(Produce("t", b"x")), (), EQUAL),
         (outputs(Produce("t", b"\xff")), outputs(Produce("t", b"\xfe")), (), DIFFERENT),
         (outputs(Produce("t", b"\xff")), outputs(Produce("t", b"\xff")), (), EQUAL),

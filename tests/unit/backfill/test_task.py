@@ -174,6 +174,31 @@ def test_text_without_utf8_is_the_failure_of_its_record(play: Play, tmp_path: Pa
     assert [row[2] for row in play.rows] == [5, 5, 7, 7]
 
 
+def test_nothing_is_handled_behind_a_text_without_utf8_that_ends_the_run(play: Play, tmp_path: Path) -> None:
+    source = HANDLER.replace('Produce("done", None)', r'Produce("done", "\udc80" if do == "odd" else None)')
+    (tmp_path / "handler.py").write_text(source)
+    report = play(Batch((5, ""), (6, "odd"), (7, "")), sink=PARQUET)
+    assert play.seen() == [5, 6]
+    assert report.failure is not None
+    assert (report.stop, report.failure.offset, report.failure.error_class.rpartition(".")[2]) == (
+        6,
+        6,
+        "OutputRefused",
+    )
+
+
+def test_text_without_utf8_is_a_failure_of_its_side_in_a_comparison(play: Play, tmp_path: Path) -> None:
+    candidate = tmp_path / "candidate"
+    candidate.mkdir()
+    (candidate / "handler.py").write_text(HANDLER.replace("str(record.offset)", r'"\udc80"'))
+    compare = compare_section() | {"candidate": {"callable": "handler:handle", "path": str(candidate)}}
+    report = play(Batch((7, "")), compare=compare, sink=PARQUET)
+    assert report.compared == {"failed_candidate_only": 1}
+    assert "the value of an output cannot be written as UTF-8" in play.rows[0][-1]
+    play(Batch((7, "")), compare=compare | {"handlers": "Candidate"}, sink=PARQUET)
+    assert json.loads(play.rows[-1][5])["error"]["class"].endswith(".OutputRefused")
+
+
 def test_filtered_records_are_passed_by(play: Play) -> None:
     chosen = {"keyRegex": "k[67]", "headerEquals": {"h": "1"}, "fromTime": None, "toTime": None}
     report = play(Batch((5, ""), (6, ""), (7, ""), (8, "")), filter=chosen)

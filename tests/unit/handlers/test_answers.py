@@ -47,6 +47,9 @@ async def answer_later() -> None:
         (Produce("done", b"", key=7), "key of an output is a value of type int"),  # type: ignore[arg-type]
         (Produce("done", b"", headers=[("a", "b")]), "header"),  # type: ignore[list-item]
         (Produce("done", b"", headers=["ab"]), "header"),  # type: ignore[list-item]
+        (Produce("done", "half of \ud83d"), "value of an output cannot be written as UTF-8: .* at character 8"),
+        (Produce("done", b"", key="\udc80"), "key of an output cannot be written as UTF-8"),
+        ([ONE, Produce("done", b"", headers=[("a", b""), ("\udc80", b"")])], "name of an output's header cannot be"),
     ],
 )
 def test_other_answers_are_refused_with_the_remedy(answer: object, told: str) -> None:
