@@ -70,7 +70,7 @@ def test_failed_record_keeps_its_bytes_and_headers_and_carries_its_history(kafka
 
 
 def test_half_a_surrogate_pair_in_an_output_is_the_failure_of_its_record(kafka: Kafka, tmp_path: Path) -> None:
-    """JSON may have one, from a text that was cut; librdkafka's binding raises for it, or ends the process for a header's name."""
+    """JSON may have one, from a text that was cut. In a header's name it makes librdkafka's binding end the process."""
     fleet = Fleet(kafka, tmp_path, "halves")
     (tmp_path / "halves.py").write_text(
         "from fleet_consumer import Produce\n"
