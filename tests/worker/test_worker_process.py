@@ -92,7 +92,7 @@ def test_half_a_surrogate_pair_in_an_output_is_the_failure_of_its_record(kafka: 
         b"the name of an output's header",
         b"the value of an output",
     ]
-    assert [each.value for each in kafka.read(fleet.output)] == [b"first", b"value"], "nothing of a refused answer"
+    assert sorted(each.value or b"" for each in kafka.read(fleet.output)) == [b"first", b"value"], "of one answer only"
 
 
 def test_stopped_worker_commits_all_finished_records(kafka: Kafka, tmp_path: Path) -> None:
