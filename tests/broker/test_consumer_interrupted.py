@@ -69,7 +69,8 @@ def test_signal_handler_that_raises_within_polls_loses_nothing(
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except (raised, RuntimeError) as error:  # also between the poll and the line behind it, with records there
                 # Python's own Event.wait, interrupted while it takes its lock back, hides the exception behind another.
-                assert isinstance(error, raised) or isinstance(error.__context__, raised), "another error"
+                if not isinstance(error, raised) and not isinstance(error.__context__, raised):
+                    raise
                 interrupted += 1
             for run in runs:
                 if run.records[0].offset != reached[run.topic_partition]:
