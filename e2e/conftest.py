@@ -22,7 +22,8 @@ from tests.support.programs import API_SERVER, CLUSTER, build_before, is_embedde
 from tests.support.together import play_together
 
 FOLDER = Path(__file__).parent
-AT_ONCE = 3
+AT_ONCE = 2
+"""Beside them runs one test with Spark at a time: a submission alone takes a processor for seconds."""
 LONGEST = ("test_rollout", "test_strimzi_secrets", "test_deaths")
 LAST = ("test_uninstall", "test_walkthrough")
 TIMEOUT_S = 1500

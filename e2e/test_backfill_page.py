@@ -19,7 +19,7 @@ PAGE = "docs/backfill.md"
 TITLES = ("Run one", "Faster, slower, not now", "Compare before you ship")
 
 
-@pytest.mark.together
+@pytest.mark.together("spark")
 @pytest.mark.usefixtures("spark")
 def test_reader_of_the_page_runs_a_backfill_and_a_comparison(
     installation: Installation, fleets: Fleets, tmp_path: Path

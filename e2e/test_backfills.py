@@ -176,7 +176,7 @@ PARTITIONS = [0, 1, 2]
 """A quarter of them: each is a task, and what a task costs by itself is no matter of the rate."""
 
 
-@pytest.mark.together
+@pytest.mark.together("spark")
 def test_orders_reach_a_running_backfill_within_a_slice(installation: Installation, fleets: Fleets) -> None:
     """Suspend, resume, another rate, a guard that trips and is released, a dry run: seen with `kubectl get -w`.
 
@@ -264,7 +264,7 @@ def handle(record):
 """
 
 
-@pytest.mark.together
+@pytest.mark.together("spark")
 def test_handler_that_fails_for_one_record_in_a_hundred_ends_as_on_error_says(
     installation: Installation, fleets: Fleets
 ) -> None:

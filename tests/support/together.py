@@ -2,6 +2,8 @@
 
 A folder's conftest enables it in its `pytest_configure`. The tests marked `together` come before the folder's others
 and begin with the first of them, a few at a time; each still fails by itself, and the others run one by one after them.
+Those marked `together("name")` are one after another among themselves, because several of them would be too much for
+the machine at a time.
 A marked test has names of its own, and leaves shared things as they were: running, with everything in them. It may take
 its parameters, `tmp_path`, fixtures of the session, and the suites' own fixtures of single tests, which are created and
 ended where it runs; not pytest's fixtures that change or record what the whole process does.
@@ -28,16 +30,18 @@ alone."""
 
 
 def play_together(config: pytest.Config, folder: Path, at_once: int) -> None:
-    """Run the marked tests in `folder` concurrently, `at_once` of them; one at a time if `ALONE` is set."""
-    config.addinivalue_line("markers", "together: played at the same time as the others of its folder")
-    config.pluginmanager.register(_Together(folder, 1 if os.environ.get(ALONE) else at_once))
+    """Run the marked tests in `folder` concurrently, `at_once` of them and one of each named lane; one at a time if
+    `ALONE` is set."""
+    config.addinivalue_line("markers", "together(lane): played at the same time as others, one after another in a lane")
+    config.pluginmanager.register(_Together(folder, None if os.environ.get(ALONE) else at_once))
 
 
 class _Together:
-    def __init__(self, folder: Path, at_once: int) -> None:
+    def __init__(self, folder: Path, at_once: int | None) -> None:
         self._folder = folder
         self._at_once = at_once
-        self._pool: ThreadPoolExecutor | None = None
+        # By the lane's name; the lane without a name is the one of those that run at once.
+        self._pools: dict[str, ThreadPoolExecutor] = {}
         # The future of each run by the test's id; its result is the duration in seconds.
         self._plays: dict[str, Future[float]] = {}
 
@@ -56,11 +60,10 @@ class _Together:
         """Wait for a marked test's run; the first one of the folder starts them all."""
         if not self._marked(pyfuncitem):
             return None
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._at_once, thread_name_prefix="together")
+        if not self._pools:
             for item in pyfuncitem.session.items:
                 if isinstance(item, pytest.Function) and self._marked(item):
-                    self._plays[item.nodeid] = self._begun(item, self._pool)
+                    self._plays[item.nodeid] = self._begun(item)
         self._plays[pyfuncitem.nodeid].result()
         return True
 
@@ -77,12 +80,17 @@ class _Together:
 
     def pytest_sessionfinish(self) -> None:
         """After a run that was stopped early nothing more begins."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        for pool in self._pools.values():
+            pool.shutdown(cancel_futures=True)
 
-    def _begun(self, item: pytest.Function, pool: ThreadPoolExecutor) -> Future[float]:
+    def _begun(self, item: pytest.Function) -> Future[float]:
+        marker = item.get_closest_marker("together")
+        lane = str(marker.args[0]) if marker is not None and marker.args and self._at_once is not None else ""
+        if lane not in self._pools:
+            at_once = 1 if lane or self._at_once is None else self._at_once
+            self._pools[lane] = ThreadPoolExecutor(at_once, thread_name_prefix=f"together-{lane}")
         try:
-            return pool.submit(_Play(item).run)
+            return self._pools[lane].submit(_Play(item).run)
         except Exception as error:
             # A test's error is raised at its turn.
             failed: Future[float] = Future()

@@ -6,6 +6,7 @@ An application is created once and never edited: the Spark operator answers an e
 
 from __future__ import annotations
 
+import re
 from typing import Final, Protocol
 
 from fleet_operator.clients.kinds import SPARK_APPLICATION, JsonObject, Kind
@@ -21,6 +22,10 @@ from fleet_operator.planning.backfill.spark import (
 KEPT_SECONDS: Final = 86_400
 """Time for which a finished application and its pods' logs are kept; the Backfill's own status stays."""
 MESSAGE_CHARACTERS_MAX: Final = 4096
+LOG_CHARACTERS_MAX: Final = 256 * 1024
+NOT_SUBMITTED: Final = "failed to submit spark application"
+"""Beginning of the message of an application whose driver could not be made."""
+ERROR_LINE: Final = re.compile(r'^(?:Exception in thread "[^"\n]*"|Caused by:) (.+)$', re.MULTILINE)
 
 
 class SparkBackend(Protocol):
@@ -84,14 +89,23 @@ class KubeflowBackend:
             return NO_APPLICATION
         status = body.get("status") or {}
         state = status.get("applicationState") or {}
+        said = str(state.get("errorMessage") or "")
+        submitted = not said.startswith(NOT_SUBMITTED)
         return SeenApplication(
             state=STATES.get(str(state.get("state") or ""), SparkState.UNKNOWN),
-            message=str(state.get("errorMessage") or "")[:MESSAGE_CHARACTERS_MAX],
+            message=(said if submitted else _errors(said))[:MESSAGE_CHARACTERS_MAX],
+            submitted=submitted,
             driver_pod=str((status.get("driverInfo") or {}).get("podName") or ""),
             uid=str(body["metadata"]["uid"]),
             taken=bool(status),
             deleting="deletionTimestamp" in body["metadata"],
         )
+
+
+def _errors(log: str) -> str:
+    """The errors in the log of spark-submit, which is the whole message of a failed submission, 11 KB; else the log."""
+    found = ERROR_LINE.findall(log[:LOG_CHARACTERS_MAX])
+    return f"spark-submit failed: {'; caused by '.join(each.strip() for each in found)}" if found else log
 
 
 STATES: Final = {

@@ -101,7 +101,7 @@ def _without_ledger(number: int, application: SeenApplication, driver: DriverEnd
     outage = end.code == EXIT_SURROUNDINGS and end.reason not in OF_THE_RUN
     return Judged(
         Verdict.FAILED,
-        Problem(end.reason or c.DRIVER_FAILED, message),
+        Problem(end.reason or (c.DRIVER_FAILED if application.submitted else c.SUBMISSION_FAILED), message),
         OUTAGES_MAX if outage else FAILURES_MAX,
     )
 

@@ -14,12 +14,13 @@ Two drivers must never work at the same time, so an application is created only 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.backfill import FINAL_PHASES, Backfill, Phase
-from fleet_operator.planning.backfill.attempts import AttemptEnd, Verdict, end_of, judge, read_end
+from fleet_operator.planning.backfill.attempts import AttemptEnd, Verdict, end_of, judge, pause_s, read_end
 from fleet_operator.planning.backfill.deadlines import NEVER_WATCHED, Watched, late_start, stalled
 from fleet_operator.planning.backfill.ranges import Refused, Resolution, ResolvedRange, Unresolved
 from fleet_operator.planning.backfill.readings import DriverEnd, Progress
@@ -27,6 +28,8 @@ from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplicati
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import Act
 
+LINGER_S: Final = 30.0
+"""Time for pods to end by themselves after their application; executors need a moment to miss their driver."""
 HALTING: Final = frozenset({c.CLUSTER_ID_CHANGED})
 """Obstacles that stop a run which is under way. The others only keep an attempt from being started."""
 
@@ -41,7 +44,7 @@ class BackfillFacts:
     - `progress`: that of the ledger, or the problem with it; None before there is a range.
     - `application`: that of the newest attempt; `known`: it was seen, and status says so. `driver`: its driver's end.
     - `waiting`: what the driver's pod waits for; `pods_left`: pods of any attempt that have not ended.
-    - `watched`: how long the attempt has been as it is; `rested`: the pause after a failed attempt is over.
+    - `watched`: how long the attempt has been as it is; `since_end`: seconds for which this process has known its end.
     - `lost`: what a further attempt needs of the first one, and is gone.
     - `spark`, `handler`: the problems with either; `spark_asked`, `handler_read`: there are none.
     """
@@ -59,7 +62,7 @@ class BackfillFacts:
     waiting: Problem | None = None
     pods_left: tuple[str, ...] = ()
     watched: Watched = NEVER_WATCHED
-    rested: bool = True
+    since_end: float = math.inf
     lost: Problem | None = None
     spark: Problem | None = None
     spark_asked: bool = False
@@ -174,16 +177,22 @@ def _between(facts: BackfillFacts, end: AttemptEnd) -> BackfillDecision:
         return _is("Paused", facts.halted)
     if facts.obstacle is not None:
         return _is("Pending", facts.obstacle)
-    if not facts.rested:
+    if facts.since_end < pause_s(end):
         message = f"attempt {end.attempt} failed, and another one follows: {end.reason}: {end.message}"
         return BackfillDecision(phase="Running", reason=c.WAITING_TO_RETRY, message=message)
     return _waits_for_pods(facts) or _number(facts)
 
 
 def _waits_for_pods(facts: BackfillFacts) -> BackfillDecision | None:
+    application = facts.application
+    there = application.state is not SparkState.ABSENT and not application.deleting
+    if facts.pods_left and there and application.state.over and facts.since_end >= LINGER_S:
+        # spark-submit may fail when the driver's pod is made, and a ConfigMap that the pod waits for is not.
+        message = f"pod {facts.pods_left[0]} has not ended with its Spark application, which is deleted for that"
+        return BackfillDecision(phase="Running", reason=c.WAITING_FOR_LAST_RUN, message=message, act=Act.DELETE)
     if facts.pods_left:
         message = f"waiting for pod {facts.pods_left[0]} of the last attempt to end"
-    elif not facts.application.state.over:
+    elif not application.state.over:
         message = "waiting for the last Spark application to be deleted"
     else:
         return None

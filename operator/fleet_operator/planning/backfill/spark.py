@@ -15,7 +15,7 @@ DRIVER_PROGRAM: Final = "local:///opt/fleet/backfill.py"
 DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 MESSAGE_CHARACTERS_MAX: Final = 512
-"""A failed submission has the whole log of spark-submit as its message, 11 KB."""
+"""Spark's messages may have the log of a whole process."""
 
 
 class SparkState(Enum):
@@ -36,10 +36,12 @@ class SparkState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenApplication:
-    """An application as found. `taken`: an operator for Spark has seen it. `driver_pod` is empty while not known."""
+    """An application as found. `taken`: an operator for Spark has seen it; `submitted` is false where it could not make
+    the driver. `driver_pod` is empty while not known."""
 
     state: SparkState
     message: str = ""
+    submitted: bool = True
     driver_pod: str = ""
     uid: str = ""
     taken: bool = False

@@ -6,6 +6,7 @@ watch of a kind that goes ends all others.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,7 +17,7 @@ from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, POD, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeNotFoundError
 from fleet_operator.clients.spark import SparkBackend
 from fleet_operator.planning.backfill import needs
-from fleet_operator.planning.backfill.attempts import pause_s, read_end
+from fleet_operator.planning.backfill.attempts import read_end
 from fleet_operator.planning.backfill.config import Handlers
 from fleet_operator.planning.backfill.deadlines import NEVER_WATCHED, Watched, subject_of, watch
 from fleet_operator.planning.backfill.phase import BackfillFacts
@@ -100,7 +101,7 @@ class Gatherer:
             waiting=_waiting(driver, pods),
             pods_left=tuple(pod.name for pod in pods if not pod.ended),
             watched=self._watch(key, backfill, seen, text, progress),
-            rested=self._rested(key, backfill),
+            since_end=self._since_end(key, backfill),
         )
         return await self._with_needs(Gathered(body=body, facts=facts, referenced=referenced, application=application))
 
@@ -173,16 +174,16 @@ class Gatherer:
         self._watched[key] = watch(before, subject, tick, counts=not paused)
         return self._watched[key]
 
-    def _rested(self, key: Key, backfill: Backfill) -> bool:
-        """True if the pause after the last attempt is over, from the moment this process saw its end."""
+    def _since_end(self, key: Key, backfill: Backfill) -> float:
+        """Seconds since this process saw the end of the last attempt in status; infinity before the first end."""
         end, now = read_end(backfill.status), self._context.clock.monotonic()
         if end is None:
-            return True
+            return math.inf
         subject = (backfill.metadata.uid, end.attempt)
         known = self._ends.get(key)
         if known is None or known[0] != subject:
             known = self._ends[key] = (subject, now)
-        return now - known[1] >= pause_s(end)
+        return now - known[1]
 
     async def fresh(self, body: JsonObject) -> JsonObject | None:
         """The Backfill read live; None if it is gone. Raises KubeError."""

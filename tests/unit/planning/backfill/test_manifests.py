@@ -226,6 +226,31 @@ def test_application_is_run_once_and_kept_for_a_day() -> None:
     assert (spec["driver"]["memoryOverhead"], spec["executor"]["memoryOverhead"]) == ("200m", "256m")
 
 
+SUBMISSION = """failed to submit spark application: failed to run spark-submit: WARNING: Using incubator modules
+26/11/25 16:02:30 WARN BlockedThreadChecker: Thread Thread[vert.x-eventloop-thread-1,5,main] has been blocked
+\tat java.base@17.0.21.1/sun.security.ssl.SSLEngineImpl.<init>(SSLEngineImpl.java:78)
+Exception in thread "main" io.fabric8.kubernetes.client.KubernetesClientException: An error has occurred.
+\tat io.fabric8.kubernetes.client.dsl.internal.OperationSupport.waitForResult(OperationSupport.java:509)
+Caused by: java.util.concurrent.TimeoutException
+\tat io.fabric8.kubernetes.client.utils.AsyncUtils.lambda$withTimeout$0(AsyncUtils.java:42)
+26/11/25 16:02:44 INFO ShutdownHookManager: Shutdown hook called
+"""
+"""As much of the message of a failed submission as its 11 KB have of everything."""
+
+
+def test_failed_submission_is_told_by_its_errors() -> None:
+    def seen(message: str) -> Any:
+        status = {"applicationState": {"state": "FAILED", "errorMessage": message}}
+        return KubeflowBackend().observe({"metadata": {"uid": "u"}, "status": status})
+
+    assert seen(SUBMISSION).message == (
+        "spark-submit failed: io.fabric8.kubernetes.client.KubernetesClientException: An error has occurred.; caused "
+        "by java.util.concurrent.TimeoutException"
+    )
+    assert seen(SUBMISSION.partition("Exception")[0]).message.startswith("failed to submit spark application: ")
+    assert not seen(SUBMISSION).submitted
+
+
 def test_states_of_applications() -> None:
     backend = KubeflowBackend()
     assert backend.observe(None) == NO_APPLICATION
@@ -241,6 +266,6 @@ def test_states_of_applications() -> None:
     failed = observed(
         {"applicationState": {"state": "FAILED", "errorMessage": "x" * 9000}, "driverInfo": {"podName": "p"}}
     )
-    assert (failed.driver_pod, len(failed.message), failed.taken) == ("p", 4096, True)
+    assert (failed.driver_pod, len(failed.message), failed.taken, failed.submitted) == ("p", 4096, True, True)
     over = {state for state in SparkState if state.over}
     assert over == {SparkState.ABSENT, SparkState.SUCCEEDED, SparkState.FAILED}

@@ -22,7 +22,7 @@ from fleet_operator.planning.backfill.attempts import (
 )
 from fleet_operator.planning.backfill.deadlines import NEVER_WATCHED, Watched, late_start, stalled, subject_of, watch
 from fleet_operator.planning.backfill.guard import LiveGroup, control_of
-from fleet_operator.planning.backfill.phase import BackfillDecision, decide
+from fleet_operator.planning.backfill.phase import LINGER_S, BackfillDecision, decide
 from fleet_operator.planning.backfill.readings import (
     APART,
     BOTH,
@@ -64,7 +64,7 @@ def test_end_of_an_attempt_is_on_record_before_anything_else() -> None:
     assert (ended.act, ended.attempt) == (Act.NOTHING, None)
     assert ended.ended is not None
     known = {"lastEnded": end_status(ended.ended)}
-    waits = decided(status=known, application=FAILED, rested=False)
+    waits = decided(status=known, application=FAILED, since_end=0.0)
     assert (waits.reason, waits.attempt) == ("WaitingToRetry", None)
     following = decided(status=known, application=FAILED)
     assert (following.attempt, following.act) == (2, Act.NOTHING)
@@ -79,6 +79,29 @@ def test_given_up_application_is_deleted_once_its_end_is_on_record() -> None:
     assert decided(status=known, application=RUNNING).act is Act.DELETE
     leaving = replace(RUNNING, deleting=True)
     assert decided(status=known, application=leaving).reason == "WaitingForLastRun"
+
+
+def test_application_that_is_over_is_deleted_if_its_pods_stay() -> None:
+    """Not at once, as executors need a moment to notice that their driver is gone."""
+    ended = decided(application=FAILED, driver=DriverEnd(code=143)).ended
+    assert ended is not None
+    known = {"lastEnded": end_status(ended)}
+    left: dict[str, Any] = {"status": known, "pods_left": ("again-1-driver",)}
+    soon = decided(application=FAILED, since_end=LINGER_S - 1, **left)
+    assert (soon.reason, soon.act, soon.attempt) == ("WaitingForLastRun", Act.NOTHING, None)
+    late = decided(application=FAILED, since_end=LINGER_S, **left)
+    assert (late.reason, late.act, late.attempt) == ("WaitingForLastRun", Act.DELETE, None)
+    assert "again-1-driver" in late.message
+    for application in (replace(FAILED, deleting=True), NO_APPLICATION):
+        leaving = decided(application=application, since_end=900.0, **left)
+        assert (leaving.reason, leaving.act, leaving.attempt) == ("WaitingForLastRun", Act.NOTHING, None)
+
+
+def test_application_that_could_not_be_submitted_says_so() -> None:
+    refused = replace(FAILED, message="spark-submit failed: TimeoutException", submitted=False)
+    ended = decided(application=refused).ended
+    assert ended is not None
+    assert (ended.reason, ended.message) == ("SubmissionFailed", "spark-submit failed: TimeoutException")
 
 
 def test_driver_that_has_finished_although_it_hangs_is_not_repeated() -> None:

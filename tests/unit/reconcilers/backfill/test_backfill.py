@@ -97,9 +97,25 @@ def test_next_attempt_waits_until_no_pod_is_left() -> None:
         await world.live(60)
         assert (world.launched, world.reason()) == (["again-1"], "WaitingForLastRun")
         world.lingering = False
-        world.finish(1, 143)
         await world.live(60)
         assert (world.status()["phase"], world.at_work_most) == ("Succeeded", 1)
+
+    run(life)
+
+
+def test_pod_that_outlives_its_failed_application_is_removed_with_it() -> None:
+    """spark-submit may fail with the driver's pod made, and a ConfigMap that the pod waits for not made."""
+
+    async def life(world: World) -> None:
+        world.stuck = True
+        world.ends = {1: ("before", 1, {})}
+        world.backfill()
+        await world.live(until=lambda: world.reason() == "WaitingForLastRun")
+        assert list(world.applications()) == [1], "it may end by itself"
+        await world.live()
+        assert (world.status()["phase"], world.at_work_most) == ("Succeeded", 1)
+        assert world.launched == ["again-1", "again-2"]
+        assert list(world.applications()) == [2]
 
     run(life)
 

@@ -107,6 +107,7 @@ class World:
             int, tuple[str, int, JsonObject]
         ] = {}  # attempt -> where it dies: before, amid or after a slice
         self.lingering = False  # pods of ended applications live on
+        self.stuck = False  # the same, as long as the application is there
         self.at_work_most = 0
         self.played: list[tuple[int, int, int, int]] = []  # attempt, partition, first, end
         self.launched: list[str] = []
@@ -268,7 +269,7 @@ class World:
     def finish(self, number: int, code: int = 0, **said: Any) -> None:
         """The driver ends with this exit code and last word."""
         pod = self.get(POD, f"again-{number}-driver")
-        if pod is not None and not self.lingering:
+        if pod is not None and not self.lingering and not self.stuck:
             ended = {"exitCode": code, "message": json.dumps({"ok": not code, **said})}
             container = {"name": "spark-kubernetes-driver", "state": {"terminated": ended}}
             self._set(pod, {"phase": "Failed" if code else "Succeeded", "containerStatuses": [container]})
