@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from e2e.install import Installation
 pytestmark = pytest.mark.usefixtures("spark")
 HOUR = {"last": {"seconds": 3600}}
 NONE: dict[str, Any] = {"none": {}}
+NO_IMAGE = {"image": "consumer-fleet-spark:nowhere"}
 ECHO = """
 from fleet_consumer import Produce
 
@@ -48,10 +50,9 @@ def slow_to_fail(scene: BackfillScene) -> list[dict[str, Any]]:
     """Backfills that fail by what their pods do, which takes minutes; so they run side by side."""
     hungry = {"callable": "handler:handle", "configMapRef": {"name": "hungry"}}
     missing = {"callable": "nowhere:handle", "image": scene.spark_image}
-    image = {"image": "consumer-fleet-spark:nowhere"}
     return [
         plain(scene, "hungry", compare=hungry),
-        plain(scene, "no-image", spark=image, deadlines={"startSeconds": 120}),
+        plain(scene, "no-image", spark=NO_IMAGE, deadlines={"startSeconds": 120}),
         plain(scene, "missing", compare=missing, sink=parquet()),
     ]
 
@@ -142,6 +143,31 @@ def test_image_that_cannot_be_pulled_ends_at_its_own_deadline(scene: BackfillSce
     reason, text = refused(scene, "no-image")
     assert reason in ("ErrImagePull", "ImagePullBackOff"), text
     assert "nowhere" in text, text
+
+
+def test_pod_that_a_failed_submission_leaves_gives_way_to_the_next_attempt(scene: BackfillScene) -> None:
+    """A submission fails after the pod was made if a request of it times out; here somebody writes that it did."""
+    fleet = scene.fleet
+
+    def submitted() -> bool:
+        found = fleet.cluster.get("sparkapplication", "half-1", namespace=fleet.namespace) or {}
+        assert found.get("status", {}).get("applicationState", {}).get("state") == "SUBMITTED", found.get("status")
+        return scene.pods("half", "driver") == ["half-1-driver"]
+
+    with described_failure(scene):
+        scene.backfills.apply(plain(scene, "half", spark=NO_IMAGE))
+        eventually(submitted, timeout_s=PATIENCE_S, what="the driver waits for its image")
+        log = "failed to submit spark application: spark-submit:\nCaused by: java.util.concurrent.TimeoutException\n"
+        state = {"status": {"applicationState": {"state": "FAILED", "errorMessage": log}}}
+        fleet.kubectl(
+            *("patch", "sparkapplication", "half-1", "--subresource=status", "--type=merge"),
+            *("--patch", json.dumps(state)),
+        )
+        eventually(lambda: scene.pods("half", "driver") == ["half-2-driver"], timeout_s=PATIENCE_S, what="another one")
+        ended = scene.backfills.status("half")["lastEnded"]
+        assert (ended["attempt"], ended["reason"]) == (1, "SubmissionFailed"), ended
+        assert ended["message"] == "spark-submit failed: java.util.concurrent.TimeoutException"
+        fleet.kubectl("delete", "backfill", "half", "--wait=false")
 
 
 def test_too_little_memory_is_named(scene: BackfillScene) -> None:
