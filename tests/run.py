@@ -38,9 +38,12 @@ Stage = tuple[Lane, ...]
 STAGES: tuple[Stage, ...] = (
     ((Suite("unit", ("tests/unit",), 90, real=False), Suite("protocol", ("tests/protocol",), 60, real=False)),),
     (
-        (Suite("broker", ("tests/broker",), 660), Suite("worker", ("tests/worker",), 660)),
         (
+            Suite("broker", ("tests/broker",), 660),
+            Suite("worker", ("tests/worker",), 660),
             Suite("interop", ("tests/interop",), 240),
+        ),
+        (
             Suite("faults", ("tests/faults",), 480),
             Suite("retries", ("tests/retries",), 540),
             Suite("spark", ("tests/spark",), 420),
