@@ -107,6 +107,10 @@ class _Play:
     def __init__(self, item: pytest.Function) -> None:
         self._item = item
         self._given: dict[str, Any] = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+        for name in (name for marker in item.iter_markers("usefixtures") for name in marker.args):
+            # At the test's turn pytest would make it too, but the run begins before.
+            assert _is_shared(item, name), f"{item.nodeid} runs concurrently, and cannot use {name}"
+            item._request.getfixturevalue(name)
         self._share(item.obj)
 
     def _share(self, taker: Any) -> None:

@@ -21,6 +21,33 @@ def test_noisy():
 def test_steady():
     pass
 """
+TOGETHER = """
+from pathlib import Path
+
+import pytest
+
+MADE, ENDED = [], []
+
+@pytest.fixture(scope="session")
+def needed():
+    MADE.append(True)
+
+@pytest.mark.together
+def test_first():
+    while not ENDED:
+        pass
+
+@pytest.mark.together("lane")
+@pytest.mark.usefixtures("needed")
+def test_second():
+    assert MADE
+    ENDED.append(2)
+
+@pytest.mark.together("lane")
+def test_third():
+    assert ENDED == [2]
+"""
+"""The first ends only when the second has ended, and what that one needs is there when it begins."""
 ALWAYS_FAILS = """
 def test_broken():
     assert False, "broken"
@@ -60,6 +87,15 @@ def test_a_test_that_fails_twice_stays_failed(tmp_path: Path) -> None:
 def test_failed_test_of_pure_code_is_not_repeated(tmp_path: Path) -> None:
     outcome = run(suite_of(tmp_path, FAILS_ONCE, real=False), tmp_path)
     assert (len(outcome.failed), outcome.flaky, outcome.exit_code) == (1, [], 1)
+
+
+def test_tests_that_run_together_have_what_they_use_and_a_lane_keeps_its_order(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "from pathlib import Path\nfrom tests.support.together import play_together\n"
+        "def pytest_configure(config):\n    play_together(config, Path(__file__).parent, 1)\n"
+    )
+    outcome = run(suite_of(tmp_path, TOGETHER, real=False), tmp_path)
+    assert (outcome.passed, outcome.failed) == (3, [])
 
 
 def test_many_failures_are_no_noise(tmp_path: Path) -> None:
