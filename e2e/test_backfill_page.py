@@ -26,7 +26,7 @@ def test_reader_of_the_page_runs_a_backfill_and_a_comparison(
 ) -> None:
     page = sections(PAGE)
     with fleets.named("backfill-page", topics=False) as fleet:
-        fleet.name, fleet.source, fleet.output = "orders-page", "orders-page", "orders-page-done"
+        fleet.name, fleet.source, fleet.output = "page-orders", "page-orders", "page-orders-done"
         fleet.make_topics()
         orders = renamed(examples()[0])
         fleet.cluster.apply(orders, namespace=fleet.namespace)
@@ -59,10 +59,10 @@ def test_reader_of_the_page_runs_a_backfill_and_a_comparison(
 
 
 def renamed(text: str) -> str:
-    """The objects for a Kafka group of this test's own: the README's test runs `orders` beside it."""
+    """The objects for a Kafka group of this test's own: the README's test runs `orders` beside it, and later ones look for topics that begin so."""
     for word in ("metadata: {name: orders}", "groupRef: {name: orders}", "topics: [orders]"):
-        text = text.replace(word, word.replace("orders", "orders-page"))
-    return text.replace("orders-done", "orders-page-done")
+        text = text.replace(word, word.replace("orders", "page-orders"))
+    return text.replace("orders-done", "page-orders-done")
 
 
 def test_no_command_of_the_page_is_left_out() -> None:
