@@ -59,7 +59,10 @@ def test_reader_of_the_page_runs_a_backfill_and_a_comparison(
 
 
 def renamed(text: str) -> str:
-    """The objects for a Kafka group of this test's own: the README's test runs `orders` beside it, and later ones look for topics that begin so."""
+    """The objects for a Kafka group of this test's own.
+
+    The README's test runs `orders` beside it, and the walkthrough looks for topics that begin so.
+    """
     for word in ("metadata: {name: orders}", "groupRef: {name: orders}", "topics: [orders]"):
         text = text.replace(word, word.replace("orders", "page-orders"))
     return text.replace("orders-done", "page-orders-done")
