@@ -22,30 +22,29 @@ def test_steady():
     pass
 """
 TOGETHER = """
-from pathlib import Path
+import threading
 
 import pytest
 
-MADE, ENDED = [], []
+MADE, ENDED = threading.Event(), threading.Event()
 
 @pytest.fixture(scope="session")
 def needed():
-    MADE.append(True)
+    MADE.set()
 
 @pytest.mark.together
 def test_first():
-    while not ENDED:
-        pass
+    assert ENDED.wait(5)
 
 @pytest.mark.together("lane")
 @pytest.mark.usefixtures("needed")
 def test_second():
-    assert MADE
-    ENDED.append(2)
+    assert MADE.is_set()
+    ENDED.set()
 
 @pytest.mark.together("lane")
 def test_third():
-    assert ENDED == [2]
+    assert ENDED.is_set()
 """
 """The first ends only when the second has ended, and what that one needs is there when it begins."""
 ALWAYS_FAILS = """

@@ -185,8 +185,8 @@ def _between(facts: BackfillFacts, end: AttemptEnd) -> BackfillDecision:
 
 def _waits_for_pods(facts: BackfillFacts) -> BackfillDecision | None:
     application = facts.application
-    there = application.state is not SparkState.ABSENT and not application.deleting
-    if facts.pods_left and there and application.state.over and facts.since_end >= LINGER_S:
+    finished = application.state in (SparkState.SUCCEEDED, SparkState.FAILED) and not application.deleting
+    if facts.pods_left and finished and facts.since_end >= LINGER_S:
         # spark-submit may fail when the driver's pod is made, and a ConfigMap that the pod waits for is not.
         message = f"pod {facts.pods_left[0]} has not ended with its Spark application, which is deleted for that"
         return BackfillDecision(phase="Running", reason=c.WAITING_FOR_LAST_RUN, message=message, act=Act.DELETE)
