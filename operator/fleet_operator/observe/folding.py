@@ -24,13 +24,13 @@ from fleet_consumer.wire.schema import ZERO_UUID
 from fleet_operator.observe.batches import OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING, OFFSETS_TOPIC
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.interests import GroupInterest
+from fleet_operator.observe.states import DEAD, STABLE, extend_transitions
 from fleet_operator.planning import observation
 
 HISTORY_SAMPLES_MAX: Final = 16
 """Samples of end offsets kept for each partition: enough to interpolate minutes finely and hours roughly."""
 GROUP_DOUBT_SECONDS: Final = 15.0
 """For so long a group that cannot be asked is only in doubt: a coordinator that moves to another broker takes that."""
-STABLE: Final = "Stable"
 NOT_OBSERVED: Final = "NotObserved"
 """The reason when nothing was answered and nobody said why."""
 RETRY_INFIX: Final = naming.retry_topic("", "").removeprefix(naming.RESERVED_PREFIX)
@@ -204,7 +204,7 @@ def mirror(described: DescribedGroup) -> tuple[str, tuple[observation.MemberObse
     stable = described.group_state == STABLE
     members = (member(each, stable=stable) for each in described.members)
     ordered = tuple(sorted(members, key=lambda each: (each.instance_id or "", each.member_id)))
-    return "Dead" if described.error_code else described.group_state, ordered
+    return DEAD if described.error_code else described.group_state, ordered
 
 
 @dataclass(slots=True)
@@ -278,6 +278,7 @@ def fold_group(
         assignor=described.protocol_data,
         coordinator_id=facts.coordinator_id,
         members=members,
+        transitions=extend_transitions(last, state, members, now),
         committed=facts.committed,
         end_offsets=facts.end_offsets,
         log_starts=facts.log_starts,
@@ -322,7 +323,7 @@ def differs(before: observation.GroupObservation | None, after: observation.Grou
 
 def _shape(group: observation.GroupObservation) -> tuple[object, ...]:
     error = None if group.doubtful else group.error
-    shape = group.state, group.assignor, group.coordinator_id, group.members, error
+    shape = group.state, group.assignor, group.coordinator_id, group.members, group.transitions, error
     return shape if group.retry is None else (*shape, *_retry_shape(group.retry))
 
 

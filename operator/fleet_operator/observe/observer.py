@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import NetError, NetworkClient
 from fleet_operator.observe.flow import FlowMemory
+from fleet_operator.observe.glance import GLANCE_REST_FACTOR, GLANCE_SECONDS, Glance, GlanceAbandonedError
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.look import REFUSALS, ConfigFacts, Look, LookAbandonedError, failure
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
@@ -147,10 +148,11 @@ class Observer:
         name: str,
         settings: ObserverSettings,
         clock: Clock,
-        publish: Callable[[ClusterObservation, float], None],
+        publish: Callable[[ClusterObservation, float | None], None],
         last: ClusterObservation | None = None,
     ) -> None:
-        """`last` is the observation to begin with, of the same brokers."""
+        """`publish` gets each observation with the seconds that its look took, None for a glance; `last` is the
+        observation to begin with, of the same brokers."""
         self.settings = settings
         self._name = name
         self._clock = clock
@@ -225,12 +227,17 @@ class Observer:
     def _observe(self, client: NetworkClient) -> None:
         schedule = LookSchedule(self.settings.interval_seconds)
         memory = _Memory(last=self._last)
-        due = self._clock.monotonic()
+        due = glance_due = self._clock.monotonic()
         while not self._stopping.is_set():
             self._carry_out_actions(client, until=max(due, self._clock.monotonic() + ACTIONS_SECONDS_MAX))
             now = self._clock.monotonic()
             if now < due and not self._changed.is_set():
-                client.poll(due - now)
+                if now >= glance_due:
+                    self._glance(client, memory)
+                    ended = self._clock.monotonic()
+                    glance_due = ended + max(GLANCE_SECONDS, GLANCE_REST_FACTOR * (ended - now))
+                    continue
+                client.poll(min(due, glance_due) - now)
                 continue
             self._changed.clear()
             interests = self._interests
@@ -241,6 +248,20 @@ class Observer:
             ended = self._clock.monotonic()
             self._publish(seen, ended - now)
             due = ended + schedule.seconds(seen, interests, ended, took=ended - now)
+            glance_due = ended + GLANCE_SECONDS
+
+    def _glance(self, client: NetworkClient, memory: _Memory) -> None:
+        """Note the groups whose state has changed since the last look; publish them, if there are any."""
+        last = memory.last
+        if last is None or not last.reachable or not last.groups:
+            return
+        try:
+            seen = Glance(client=client, clock=self._clock, last=last, stopping=self._stopping.is_set).take()
+        except GlanceAbandonedError:
+            return
+        if seen is not None:
+            memory.last = seen
+            self._publish(seen, None)
 
     def _look(
         self, client: NetworkClient, interests: Mapping[str, GroupInterest], memory: _Memory

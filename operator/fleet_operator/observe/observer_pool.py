@@ -89,7 +89,7 @@ class ObserverPool:
         self.stop(cluster)
         observer: Observer
 
-        def publish(observation: ClusterObservation, seconds: float) -> None:
+        def publish(observation: ClusterObservation, seconds: float | None) -> None:
             self._loop.call_soon_threadsafe(self._take, cluster, observer, observation, seconds)
 
         observer = Observer("/".join(cluster), settings, self._clock, publish, last)
@@ -196,8 +196,9 @@ class ObserverPool:
             merged[interest.group_id] = interest if other is None else _both(other, interest)
         return merged
 
-    def _take(self, cluster: Key, observer: Observer, observation: ClusterObservation, seconds: float) -> None:
-        """An observation has arrived; one of an observer that was replaced meanwhile is dropped.
+    def _take(self, cluster: Key, observer: Observer, observation: ClusterObservation, seconds: float | None) -> None:
+        """An observation has arrived; one of an observer that was replaced meanwhile is dropped. `seconds` is the time
+        that its look took, None for a glance.
 
         A look or two that failed are no news yet: who looks finds the observation, and nobody is woken up.
         """
@@ -207,7 +208,8 @@ class ObserverPool:
         site.identified = site.identified or (observation.reachable and observation.cluster_id is not None)
         observation = replace(observation, connection=site.connection, identified=site.identified)
         site.latest = observation
-        self._listener.looked(cluster, observation, seconds)
+        if seconds is not None:
+            self._listener.looked(cluster, observation, seconds)
         if observation.doubtful:
             return
         before, site.notified = site.notified, observation

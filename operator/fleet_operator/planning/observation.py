@@ -66,6 +66,38 @@ class MemberObservation:
     host: str
     partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
+    @property
+    def key(self) -> str:
+        """The id that stays with the member: a static member that restarts has another member id."""
+        return self.instance_id or self.member_id
+
+
+class MemberName(NamedTuple):
+    """The ids of a member that has joined or left."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTransition:
+    """A change of a group's state, as an observer saw it.
+
+    - `before`: Unknown where an observer's history begins. It is equal to `after` (Stable) where a whole rebalance went
+      by between two observations, which members or assignments show.
+    - `at`: time of the observation that saw the new state.
+    - `joined`, `left`: a few of the members that came or went; `joined_count` and `left_count` count all.
+    """
+
+    before: str
+    after: str
+    at: float
+    joined: tuple[MemberName, ...] = ()
+    left: tuple[MemberName, ...] = ()
+    joined_count: int = 0
+    left_count: int = 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedTopic:
@@ -119,7 +151,7 @@ class RetryObservation:
 class GroupObservation:
     """One group at one time.
 
-    - `state`: Kafka's word.
+    - `state`: Kafka's word. `transitions`: how it became so, the last changes since this observer began, oldest first.
     - `committed` lacks partitions without a commit; `end_offsets` and `log_starts` lack unknown ones.
     - `end_history`: a few earlier end offsets of each partition, oldest first, to estimate the time behind.
     - `failed_records`: records in the failed topic; `failed_end`: sum of its end offsets. None unless every partition
@@ -137,6 +169,7 @@ class GroupObservation:
     assignor: str = ""
     coordinator_id: int | None = None
     members: tuple[MemberObservation, ...] = ()
+    transitions: tuple[GroupTransition, ...] = ()
     committed: Mapping[tuple[str, int], int] = field(default_factory=dict)
     end_offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)
     log_starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
