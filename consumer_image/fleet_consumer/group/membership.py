@@ -56,6 +56,20 @@ class GroupSettings:
         return max(self.request_timeout_s, self.rebalance_timeout_s + JOIN_GRACE_S)
 
 
+class Rejoin(NamedTuple):
+    """One way of a member into a generation.
+
+    - `before`: the generation that it was in, -1 for none; `generation`: the one that it came to, -1 while it is on its
+      way.
+    - `reason`: why it joined (again); `own` is False where it only followed the others.
+    """
+
+    before: int
+    generation: int
+    reason: str
+    own: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
     """One member of one group, at one moment.
@@ -63,7 +77,7 @@ class Membership:
     `state` is Kafka's word for the member's state: `Unjoined`, `PreparingRebalance`, `CompletingRebalance`,
     `Stable`, `Left`, or `Failed` after a fatal error. `generation` is -1 and `member_id` empty while not joined.
     `coordinator` is (host, port). `assignment` maps topics to partition numbers. `last_heartbeat_at` is the
-    monotonic time at which the last successful heartbeat was sent. `error` (with `.reason`) is what keeps the member
+    monotonic time at which the last successful heartbeat was sent. `rejoins` are the last ones, oldest first. `error` (with `.reason`) is what keeps the member
     from its work now, else None; it disappears with its cause.
     """
 
@@ -79,4 +93,5 @@ class Membership:
     last_heartbeat_at: float | None = None
     rebalances: int = 0
     last_rebalance_reason: str = ""
+    rejoins: tuple[Rejoin, ...] = ()
     error: Exception | None = None

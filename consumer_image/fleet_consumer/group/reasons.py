@@ -19,6 +19,9 @@ TO_REVOKE = "need to revoke partitions and re-join"
 METADATA_CHANGED = "cached metadata has changed"
 ASSIGNMENT_MISMATCH = "received assignment does not match the current subscription"
 
+FOLLOWING = frozenset({GROUP_REBALANCING, COMMIT_MET_REBALANCE})
+"""Reasons of a member that joins because others have begun a rebalance."""
+
 
 def rebalance_failed(cause: object) -> str:
     """The reason after an attempt that failed."""

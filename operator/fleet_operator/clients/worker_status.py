@@ -18,7 +18,7 @@ from fleet_consumer.contract.skips import Place
 from fleet_operator.planning import times
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.lag import lag_bucket
-from fleet_operator.planning.observation import BreakerObservation, StuckPartition, WorkerObservation
+from fleet_operator.planning.observation import BreakerObservation, StuckPartition, WorkerObservation, WorkerRejoin
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 """A worker's answer lists its partitions; a larger one is not from a worker of ours."""
 CALLS_AT_ONCE_MAX: Final = 16
 KIND_CHARACTERS_MAX: Final = 128
+REASON_CHARACTERS_MAX: Final = 255
+REJOINS_MAX: Final = 20
 
 
 class WorkerStatusClient:
@@ -89,6 +91,7 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
             failed={
                 _kind(entry): lag_bucket(_number(entry["records"], OFFSET_MAX)) for entry in answer.get("failed") or ()
             },
+            rejoins=tuple(_rejoin(entry) for entry in (answer.get("rejoins") or ())[-REJOINS_MAX:]),
             skipped={_place(entry): _time(entry.get("at")) or 0.0 for entry in answer.get("skipped") or ()},
         )
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -110,6 +113,11 @@ def _kind(entry: dict[str, Any]) -> tuple[str, str]:
     """The reason why a record failed for good, in the API's word, and the class of the error."""
     reason, error_class = failure_reasons.to_api(str(entry["reason"])), str(entry.get("errorClass") or "")
     return reason[:KIND_CHARACTERS_MAX], error_class[:KIND_CHARACTERS_MAX]
+
+
+def _rejoin(entry: dict[str, Any]) -> WorkerRejoin:
+    before, generation = (_number(entry[key], GENERATION_MAX) for key in ("before", "generation"))
+    return WorkerRejoin(before, generation, str(entry["reason"])[:REASON_CHARACTERS_MAX], entry["own"] is True)
 
 
 def _place(entry: dict[str, Any]) -> Place:

@@ -272,6 +272,19 @@ class StuckPartition:
     message: str = ""
 
 
+class WorkerRejoin(NamedTuple):
+    """A worker's way into a generation of its group, as it reports it.
+
+    `before` is the generation that it was in, `generation` the one that it came to; -1 for none (yet). `own` says that
+    it did not only follow the others: `reason` is a cause of the rebalance.
+    """
+
+    before: int
+    generation: int
+    reason: str
+    own: bool
+
+
 CLOSED: Final = "Closed"
 
 
@@ -293,7 +306,7 @@ class WorkerObservation:
 
     `error_…` is its present error; `ended_…` the error that ended its last session, reported until a session has run
     for a while. `failed` counts the records that it failed since its process began, by reason and error class, in
-    powers of two. `skipped` has the records that it passed by on request, with the time.
+    powers of two. `skipped` has the records that it passed by on request, with the time. `heard_at` is when it answered.
     """
 
     pod: str
@@ -313,6 +326,8 @@ class WorkerObservation:
     breaker: BreakerObservation | None = None
     failed: Mapping[tuple[str, str], int] = field(default_factory=dict)
     skipped: Mapping[Place, float] = field(default_factory=dict)
+    rejoins: tuple[WorkerRejoin, ...] = ()
+    heard_at: float = field(default=0.0, compare=False)
 
     @property
     def breaker_open(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from fleet_consumer.clock import Clock
@@ -105,7 +105,12 @@ class WorkerWatch:
             heard = await asyncio.gather(*(self._client.member(each.pod, each.ip, each.port) for each in turn))
         finally:
             fleet.asking = None
-        answers = {each: answer for each, answer in zip(turn, heard, strict=True) if answer is not None}
+        heard_at = self._clock.wall()
+        answers = {
+            each: replace(answer, heard_at=heard_at)
+            for each, answer in zip(turn, heard, strict=True)
+            if answer is not None
+        }
         fleet.silent_rounds = 0 if answers else fleet.silent_rounds + 1
         fleet.due_at = began + (SILENT_SECONDS if fleet.silent_rounds >= SILENT_ROUNDS else FRESH_SECONDS)
         known = {each: answer for each, (answer, _) in fleet.answers.items()}

@@ -10,7 +10,7 @@ import pytest
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.member import WorkerState, member_document
 from fleet_operator.clients.worker_status import parse_member
-from fleet_operator.planning.observation import BreakerObservation
+from fleet_operator.planning.observation import BreakerObservation, WorkerRejoin
 
 SINCE = 1_700_000_000.0
 
@@ -55,8 +55,29 @@ def test_worker_of_an_earlier_version_reports_no_reasons() -> None:
     assert seen.failed == {}
 
 
+def test_rejoins_are_read_and_cut() -> None:
+    entry = {"before": 3, "generation": 4, "reason": "x" * 600, "own": True}
+    seen = parse_member("orders-0", json.dumps({"rejoins": [entry] * 50}).encode())
+    assert seen is not None
+    assert len(seen.rejoins) == 20
+    assert seen.rejoins[-1] == WorkerRejoin(3, 4, "x" * 255, own=True)
+    earlier = parse_member("orders-0", b"{}")
+    assert earlier is not None
+    assert earlier.rejoins == ()
+
+
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b'{"breaker": 7}', b'{"breaker": {"since": "x"}}', b'{"failed": [{"records": 1}]}', b"\xff"]
+    "body",
+    [
+        b'{"rejoins": {"a": 1}}',
+        b'{"rejoins": [{"before": 1}]}',
+        b"",
+        b"[]",
+        b'{"breaker": 7}',
+        b'{"breaker": {"since": "x"}}',
+        b'{"failed": [{"records": 1}]}',
+        b"\xff",
+    ],
 )
 def test_foreign_page_yields_nothing(body: bytes) -> None:
     assert parse_member("orders-0", body) is None

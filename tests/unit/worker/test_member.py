@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.group.errors import DataPlaneFailed, FencedInstance, TopicMissing
-from fleet_consumer.group.membership import Membership
+from fleet_consumer.group.membership import Membership, Rejoin
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
@@ -44,6 +44,7 @@ JOINED = Membership(
     protocol="range",
     state="Stable",
     assignment={"t": (1, 0)},
+    rejoins=(Rejoin(2, 3, "group is already rebalancing", own=False),),
 )
 
 
@@ -69,6 +70,7 @@ def test_member_shows_membership_and_offsets() -> None:
         "instanceId": "default.flights.0d9c2f3e-0",
         "generation": 3,
         "leader": True,
+        "rejoins": [{"before": 2, "generation": 3, "reason": "group is already rebalancing", "own": False}],
         "assignor": "range",
         "state": "Stable",
         "assignment": {"t": [0, 1]},

@@ -87,6 +87,7 @@ class ClassicMachine:
             last_heartbeat_at=member.heartbeat.last_good_sent_at,
             rebalances=member.rebalances,
             last_rebalance_reason=member.last_reason,
+            rejoins=member.rejoins if member.rejoining is None else (*member.rejoins, member.rejoining),
             error=member.fatal or member.last_error or member.watch.error,
         )
 

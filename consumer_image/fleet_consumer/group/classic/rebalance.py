@@ -270,6 +270,7 @@ def _synced(member: MemberState, attempt: RebalanceAttempt, response: SyncGroupR
     member.leader = attempt.leader
     member.rebalances += 1
     member.last_reason = attempt.reason
+    member.note_rejoin()
     member.last_error = None
     member.hasty_rejoins = 0
     member.join_backoff.reset()

@@ -12,16 +12,19 @@ from typing import Any
 
 from fleet_consumer.assignors import COOPERATIVE, Assignor
 from fleet_consumer.contract.naming import TopicPattern, pattern_matches
-from fleet_consumer.group import errors, messages
+from fleet_consumer.group import errors, messages, reasons
 from fleet_consumer.group.classic.old_plan import OldPlan
 from fleet_consumer.group.classic.requests import leave_request
 from fleet_consumer.group.classic.states import IN_REBALANCE, State, Trigger, check_move
 from fleet_consumer.group.commits import CommitFlow, Standing
-from fleet_consumer.group.membership import GroupSettings
+from fleet_consumer.group.membership import GroupSettings, Rejoin
 from fleet_consumer.group.metadata import PartitionsByTopic
 from fleet_consumer.group.timing import NEVER, Backoff, CoordinatorLookup, HeartbeatTimer
 from fleet_consumer.group.watch import MetadataWatch, topics_denied
 from fleet_consumer.wire.message import Request
+
+REJOINS_MAX = 10
+"""Rejoins that a member remembers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +90,10 @@ class MemberState:
     last_error: Exception | None = None
     rebalances: int = 0
     last_reason: str = ""
+    rejoins: tuple[Rejoin, ...] = ()
+    """The last ones that led to a generation."""
+    first_reason: str | None = None
+    """The reason of the rejoin that is under way. Attempts that fail have reasons of their own; this is their cause."""
 
     actions: list[messages.Action] = field(default_factory=list)
     """Output of the event being handled."""
@@ -159,9 +166,26 @@ class MemberState:
         """Join again. The first reason wins: it is the cause, later ones tend to be its consequences."""
         if self.rejoin_reason is None:
             self.rejoin_reason = reason
+        if self.first_reason is None:
+            self.first_reason = reason
         if self.pattern is not None:
             self.match_stale = True
             self.watch.refresh()
+
+    @property
+    def rejoining(self) -> Rejoin | None:
+        """The rejoin that is under way."""
+        if self.first_reason is None:
+            return None
+        before = self.rejoins[-1].generation if self.rejoins else -1
+        return Rejoin(before, -1, self.first_reason[: reasons.LENGTH_MAX], self.first_reason not in reasons.FOLLOWING)
+
+    def note_rejoin(self) -> None:
+        """Note that the rejoin under way has led to the present generation."""
+        rejoin = self.rejoining
+        if rejoin is not None:
+            done = rejoin._replace(generation=self.identity.generation)
+            self.rejoins, self.first_reason = (*self.rejoins, done)[-REJOINS_MAX:], None
 
     def end_attempt(self, reason: str, next_join_at: float) -> None:
         """Give up the attempt. The identity stays; the next attempt is a new object."""

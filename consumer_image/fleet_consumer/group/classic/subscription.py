@@ -43,7 +43,8 @@ def on_unsubscribed(member: MemberState, _event: messages.Unsubscribed, _now: fl
     if member.settings.instance_id is None:
         member.leave(reasons.UNSUBSCRIBED, closing=False)
     member.named, member.topics, member.pattern, member.match_stale = (), (), None, False
-    member.identity, member.attempt, member.rejoin_reason = messages.MemberIdentity(), None, None
+    member.identity, member.attempt = messages.MemberIdentity(), None
+    member.rejoin_reason = member.first_reason = None
     member.owned, member.giving_back, member.leader = {}, None, False
     member.heartbeat.stop()
     member.watch.subscribe(())
