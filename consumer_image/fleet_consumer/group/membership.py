@@ -77,8 +77,9 @@ class Membership:
     `state` is Kafka's word for the member's state: `Unjoined`, `PreparingRebalance`, `CompletingRebalance`,
     `Stable`, `Left`, or `Failed` after a fatal error. `generation` is -1 and `member_id` empty while not joined.
     `coordinator` is (host, port). `assignment` maps topics to partition numbers. `last_heartbeat_at` is the
-    monotonic time at which the last successful heartbeat was sent. `rejoins` are the last ones, oldest first. `error` (with `.reason`) is what keeps the member
-    from its work now, else None; it disappears with its cause.
+    monotonic time at which the last successful heartbeat was sent. `rejoins` are the last ones, oldest first, with the
+    one under way. `error` (with `.reason`) is what keeps the member from its work now, else None; it disappears with
+    its cause.
     """
 
     group_id: str

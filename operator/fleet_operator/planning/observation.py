@@ -306,7 +306,7 @@ class WorkerObservation:
 
     `error_…` is its present error; `ended_…` the error that ended its last session, reported until a session has run
     for a while. `failed` counts the records that it failed since its process began, by reason and error class, in
-    powers of two. `skipped` has the records that it passed by on request, with the time. `heard_at` is when it answered.
+    powers of two. `skipped` has the records that it passed by on request, with the time. `heard_at`: when it answered.
     """
 
     pod: str

@@ -14,6 +14,12 @@ def to_text(epoch_s: float) -> str:
     return datetime.fromtimestamp(int(min(max(epoch_s, 0.0), LATEST)), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def to_milli_text(epoch_s: float) -> str:
+    """`2026-01-31T12:00:00.250Z`, for events of which several may fall into one second."""
+    at = datetime.fromtimestamp(round(min(max(epoch_s, 0.0), LATEST), 3), UTC)
+    return at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
 def to_micro_text(epoch_s: float) -> str:
     """`metav1.MicroTime`, as Leases and Events hold it: six digits of fraction."""
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

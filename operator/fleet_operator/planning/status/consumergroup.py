@@ -6,7 +6,7 @@ Fields that could not be observed keep their last values, `state` becomes Unknow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
@@ -21,9 +21,10 @@ from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservatio
 from fleet_operator.planning.offsets.skips import flow_topics, skipped_status
 from fleet_operator.planning.status.conditions import project_conditions
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
-from fleet_operator.planning.status.members import extend_transitions, member_entries, shorten_id
+from fleet_operator.planning.status.members import member_entries, namer, shorten_id
 from fleet_operator.planning.status.retry import find_redriven, retry_status
 from fleet_operator.planning.status.rollout import updated_replicas
+from fleet_operator.planning.status.transitions import project_transitions, since
 
 STUCK_MAX: Final = 20
 STUCK_REASON_MAX: Final = 128
@@ -52,13 +53,13 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
     stuck = _stuck_partitions(facts, previous)
     before = previous.get("conditions") or ()
     status: dict[str, Any] = {
-        **_state(observed, previous, now),
         **_fleet(facts),
         **_mirrored(facts, previous),
         "limit": facts.scale.limit,
         "stuckPartitions": stuck or [],
         **_offsets(facts, previous),
     }
+    status |= _state(observed, status["transitions"], previous, now)
     found = project_conditions(facts, before, stuck)
     status = conditions.with_conditions(status, found, times.to_text(now), facts.group.metadata.generation, previous)
     retry = {key: value for key, value in status.pop("retry", {}).items() if key not in ("replicas", "readyReplicas")}
@@ -89,8 +90,14 @@ def invalid_spec_status(
     )
 
 
-def _state(observed: GroupObservation | None, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
+def _state(
+    observed: GroupObservation | None, transitions: Sequence[Mapping[str, Any]], previous: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """The state and the time of the transition to it, however much later it is written."""
     state = observed.state if observed else UNKNOWN_STATE
+    began = since(transitions, state)
+    if began is not None:
+        return {"state": state, "stateSince": began}
     if previous.get("state") == state and previous.get("stateSince"):
         return {"state": state, "stateSince": previous["stateSince"]}
     return {"state": state, "stateSince": times.to_text(observed.observed_at if observed else now)}
@@ -124,11 +131,13 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[st
         return kept
     entries = member_entries(facts.group, observed, facts.workers, facts.pods, previous.get("members") or ())
     generation = _generation(facts, observed, previous)
+    mine = {pod.name for pod in facts.pods}
+    workers = [worker for worker in facts.workers if worker.pod in mine]
     seen: dict[str, Any] = {
         "assignor": shorten_id(observed.assignor) or kept["assignor"],
         "memberCount": len(observed.members),
         "members": entries,
-        "transitions": extend_transitions(previous, observed, entries, generation),
+        "transitions": project_transitions(previous, observed, workers, namer(facts.group, facts.workers, facts.pods)),
     }
     if generation is not None:
         seen["generation"] = generation
@@ -248,4 +257,5 @@ def _with_observed_at(
     unchanged = {key: value for key, value in previous.items() if key != "observedAt"} == status
     if observed is None or (unchanged and before):
         return status | ({"observedAt": before} if before else {})
-    return status | {"observedAt": times.to_text(observed.observed_at)}
+    newest = observed.transitions[-1].at if observed.transitions else observed.observed_at
+    return status | {"observedAt": times.to_text(max(observed.observed_at, newest))}

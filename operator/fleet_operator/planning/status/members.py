@@ -1,22 +1,21 @@
-"""Members and state transitions of the Kafka group, for a ConsumerGroup's status.
+"""Members of the Kafka group, for a ConsumerGroup's status.
 
 DescribeGroups returns assignments only while the group is Stable; in between, each member keeps its last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
-from fleet_operator.planning import observation, times
+from fleet_operator.planning import observation
 from fleet_operator.planning.fleet.rollout_facts import PodFacts
 
 MEMBERS_MAX: Final = 100
-TRANSITIONS_MAX: Final = 10
 TOPICS_MAX: Final = 20
 TOPIC_CHARACTERS_MAX: Final = 249
 TEXT_CHARACTERS_MAX: Final = 1024
@@ -94,6 +93,20 @@ def member_entries(
     return entries[:MEMBERS_MAX]
 
 
+def namer(
+    group: ConsumerGroup, workers: Sequence[observation.WorkerObservation], pods: Sequence[PodFacts]
+) -> Callable[[observation.MemberName], str]:
+    """Names for members: an own one is called by its pod, a foreign one by its instance id or member id."""
+    claims = {worker.member_id: worker.pod for worker in workers if worker.member_id}
+    names = {pod.name for pod in pods}
+
+    def name_of(member: observation.MemberName) -> str:
+        pod = claims.get(member.member_id) or _pod(group, member, names)
+        return pod or shorten_id(member.instance_id or member.member_id)
+
+    return name_of
+
+
 def shorten_id(text: str) -> str:
     """An id within the status' limit: its start and its end. Kafka allows clients any length."""
     if len(text) <= ID_CHARACTERS_MAX:
@@ -115,56 +128,11 @@ def assignment(partitions: Mapping[str, Sequence[int]]) -> list[dict[str, str]]:
     return entries[:TOPICS_MAX]
 
 
-def extend_transitions(
-    previous: Mapping[str, Any],
-    observed: observation.GroupObservation,
-    entries: Sequence[Mapping[str, Any]],
-    generation: int | None,
-) -> list[dict[str, Any]]:
-    """`status.transitions` (oldest first) with the transition since the previous status.
-
-    A rebalance may begin and end between two observations: then it is inferred from the generation. Causes are deduced
-    from the members that joined or left, as no API reports them.
-    """
-    transitions = [dict(entry) for entry in previous.get("transitions") or ()]
-    before = transitions[-1]["to"] if transitions else observation.UNKNOWN_STATE
-    generation_before = previous.get("generation")
-    unseen = (
-        before == observed.state == STABLE
-        and generation is not None
-        and generation_before is not None
-        and generation > generation_before
-    )
-    if before == observed.state and not unseen:
-        return transitions
-    cause = _cause(previous.get("members") or (), entries)
-    if unseen:
-        cause = f"generation {generation_before} to {generation}" + (f": {cause}" if cause else "")
-    transition = {
-        "from": before,
-        "to": observed.state,
-        "at": times.to_text(observed.observed_at),
-        "cause": cause if len(cause) <= TEXT_CHARACTERS_MAX else cause[: TEXT_CHARACTERS_MAX - 1] + "…",
-        "inferred": unseen or bool(cause),
-    }
-    return [*transitions, transition][-TRANSITIONS_MAX:]
-
-
-def name_some(names: Sequence[str]) -> str:
-    """A few names, and how many more there are."""
+def name_some(names: Sequence[str], count: int | None = None) -> str:
+    """A few names, and how many more there are: of `count`, by default of the names."""
     shown = ", ".join(names[:NAMED_MAX])
-    more = len(names) - NAMED_MAX
+    more = (len(names) if count is None else count) - min(len(names), NAMED_MAX)
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _cause(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> str:
-    old, new = _names(before), _names(after)
-    joined, left = [name for name in new if name not in old], [name for name in old if name not in new]
-    return "; ".join(f"{name_some(names)} {verb}" for names, verb in ((joined, "joined"), (left, "left")) if names)
-
-
-def _names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [entry.get("pod") or entry.get("instanceId") or entry.get("id") or "" for entry in entries]
 
 
 def _ranges(numbers: Iterable[int], room: int) -> str:
@@ -181,7 +149,9 @@ def _ranges(numbers: Iterable[int], room: int) -> str:
     return text
 
 
-def _pod(group: ConsumerGroup, member: observation.MemberObservation, names: Collection[str]) -> str:
+def _pod(
+    group: ConsumerGroup, member: observation.MemberObservation | observation.MemberName, names: Collection[str]
+) -> str:
     """The pod of an own member, by the ordinal in its instance id, or by its client id."""
     metadata = group.metadata
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)

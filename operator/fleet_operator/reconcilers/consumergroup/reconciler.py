@@ -12,6 +12,7 @@ from fleet_operator.planning.offsets.skips import awaits_skips
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
 from fleet_operator.planning.status.problems import needs_watching
+from fleet_operator.planning.status.transitions import awaits_report
 from fleet_operator.reconcilers.consumergroup.children import REFUSED_RETRY_S, Children
 from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork, has_finalizer
@@ -94,7 +95,8 @@ class ConsumerGroupReconciler:
         # An idle group gives no other sign that would requeue it, so that its workers are asked again.
         may_pause = plan.intent is not None and plan.intent.may_pause
         skips = awaits_skips((previous.get("offsets") or {}).get("skipped") or ())
-        watched = FRESH_SECONDS if may_pause or skips or needs_watching(facts) else None
+        reports = awaits_report(status["transitions"], gathered.worker_reports, now)
+        watched = FRESH_SECONDS if may_pause or skips or reports or needs_watching(facts) else None
         wishes = (plan.requeue_after if facts.refusal is None else REFUSED_RETRY_S, watched)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
 

@@ -12,6 +12,8 @@ import yaml
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.observation import (
     BrokerInfo,
+    GroupTransition,
+    MemberName,
     MemberObservation,
     StuckPartition,
     WorkerObservation,
@@ -63,7 +65,9 @@ def test_foreign_texts_never_make_an_invalid_status() -> None:
     alien.append(MemberObservation(member_id=long, instance_id=long, client_id=long, host=f"/{long}", partitions={}))
     stuck = StuckPartition(topic="orders", partition=0, offset=1, since=NOW, reason=long, message=long)
     workers = (WorkerObservation(pod="orders-0", stuck=(stuck,), error_reason=long, error_message=long),)
-    group = observed_group(members=(*alien, member(0)), assignor=long)
+    came = tuple(MemberName(each.member_id, each.instance_id, each.client_id) for each in alien[:4])
+    seen = GroupTransition(before=long, after="Stable", at=NOW, joined=came, joined_count=5, left=came, left_count=5)
+    group = observed_group(members=(*alien, member(0)), assignor=long, transitions=(replace(seen, before="Empty"),))
     for reason in (long, ""):
         given = facts(
             observation=observation(group, brokers=(BrokerInfo(1, long, 9092),)),
@@ -135,45 +139,12 @@ def test_big_group_lists_a_hundred_members_and_counts_all() -> None:
     assert (len(status["members"]), status["memberCount"]) == (100, 250)
 
 
-def test_transitions_name_joined_and_left_members() -> None:
-    before = project(facts())
-    joined = observed_group(state="PreparingRebalance", members=(member(0), member(1), member(2)))
-    during = project(facts(observation=observation(joined)), before, NOW)
-    left = observed_group(state="Stable", members=(member(0), member(2)))
-    after = project(facts(observation=observation(left)), during, NOW)
-    assert [(t["from"], t["to"], t["cause"]) for t in after["transitions"]] == [
-        ("Unknown", "Stable", "orders-0, orders-1 joined"),
-        ("Stable", "PreparingRebalance", "orders-2 joined"),
-        ("PreparingRebalance", "Stable", "orders-1 left"),
-    ]
-
-
-def test_rebalance_between_two_looks_is_inferred_from_the_generation() -> None:
-    worker = WorkerObservation(pod="orders-0", member_id="m0", generation=3)
-    before = project(facts(workers=(worker,)))
-    after = project(facts(workers=(replace(worker, generation=5),)), before, NOW)
-    assert after["transitions"][-1] == {
-        "from": "Stable",
-        "to": "Stable",
-        "at": "2027-01-15T07:59:59Z",
-        "cause": "generation 3 to 5",
-        "inferred": True,
-    }
-    assert after["generation"] == 5
-
-
-def test_only_the_last_ten_transitions_are_kept() -> None:
-    status: dict[str, Any] = {}
-    for number in range(15):
-        state = "Stable" if number % 2 else "PreparingRebalance"
-        status = project(facts(observation=observation(observed_group(state=state))), status, NOW)
-    assert len(status["transitions"]) == 10
-
-
 def test_unknown_state_is_no_transition() -> None:
     """A cluster that cannot be asked says nothing about the group."""
-    before = project(facts())
+    seen = observed_group(transitions=(GroupTransition(before="Unknown", after="Stable", at=NOW - 1),))
+    before = project(facts(observation=observation(seen)))
     away = project(facts(observation=unreachable()), before, NOW + 5)
-    back = project(facts(), away, NOW + 10)
+    back = project(facts(observation=observation(replace(seen, observed_at=NOW + 9))), away, NOW + 10)
     assert back["transitions"] == before["transitions"]
+    assert len(back["transitions"]) == 1
     assert (back["state"], back["stateSince"]) == ("Stable", "2027-01-15T07:59:59Z")
