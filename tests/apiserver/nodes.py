@@ -8,6 +8,7 @@ restarts or grace periods, and owner references are not collected. The end-to-en
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import threading
 from collections.abc import Callable
@@ -74,7 +75,8 @@ class Nodes:
     """The stand-in, on a thread of its own; a context manager.
 
     `check` may be replaced while it runs. `answers` holds those of single namespaces. `held` keeps the pods of a
-    component, as (namespace, component), at a status, until it is taken away.
+    component, as (namespace, component), at a status, until it is taken away. `addresses` are those of the workers' own
+    pages, by namespace and pod, for pods that are made later.
     """
 
     kubeconfig: str
@@ -82,6 +84,7 @@ class Nodes:
     unready_revisions: set[str] = field(default_factory=set)
     answers: dict[str, Answer] = field(default_factory=dict)
     held: dict[tuple[str, str], JsonObject] = field(default_factory=dict)
+    addresses: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Nodes:
@@ -151,7 +154,7 @@ class Nodes:
         for name in wanted:
             if name not in pods:
                 with suppress(KubeForbiddenError):  # a quota; a real controller writes an Event
-                    await kube.create(_worker(fleet, name))
+                    await kube.create(_worker(fleet, name, self.addresses.get((metadata["namespace"], name))))
             elif _differs(pods[name]["status"], status := self._worker_status(pods[name])):
                 await kube.patch_status(POD, pods[name], status)
         await self._report(kube, fleet, wanted, pods)
@@ -184,7 +187,13 @@ class Nodes:
         ready = pod["metadata"]["annotations"][REVISION] not in self.unready_revisions
         condition = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": NOW}
         running = {"running": {"startedAt": NOW}}
-        return {"phase": "Running", "conditions": [condition], "containerStatuses": [_container(running, ready=ready)]}
+        status = {
+            "phase": "Running",
+            "conditions": [condition],
+            "containerStatuses": [_container(running, ready=ready)],
+        }
+        address = self.addresses.get((pod["metadata"]["namespace"], pod["metadata"]["name"]))
+        return status if address is None else status | {"podIP": address[0]}
 
 
 def _owner(pod: JsonObject) -> str:
@@ -208,8 +217,11 @@ def _container(state: dict[str, Any], *, ready: bool) -> JsonObject:
     return {"name": "worker", "image": "none", "imageID": "", "ready": ready, "restartCount": 0, "state": state}
 
 
-def _worker(fleet: JsonObject, name: str) -> JsonObject:
-    template = fleet["spec"]["template"]
+def _worker(fleet: JsonObject, name: str, address: tuple[str, int] | None) -> JsonObject:
+    template = copy.deepcopy(fleet["spec"]["template"])
+    if address is not None:
+        for port in template["spec"]["containers"][0]["ports"]:
+            port["containerPort"] = address[1]
     owner = {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",

@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from fleet_consumer.assignors import EAGER, Assignment, ClusterView, Subscription
 from tests.broker.members import Member, await_shares, create_topic, settings, unique
-from tests.support.assignors import DirectRange
+from tests.support.assignors import SlowRange
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.together
 
 HOLD_S = 50.0
-
-
-class SlowRange(DirectRange):
-    """Assigns when released by the test."""
-
-    name = "slow-range"
-    protocol = EAGER
-
-    def __init__(self, go_on: threading.Event) -> None:
-        super().__init__()
-        self._go_on = go_on
-
-    def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
-        self._go_on.wait(HOLD_S)
-        return super().assign(cluster, subscriptions)
 
 
 class States:
@@ -87,7 +70,7 @@ def test_m5_scripted_run_shows_each_state_of_the_classic_machine(broker: KafkaBr
     go_on.set()
 
     def member(**how: Any) -> Member:
-        return Member(settings(broker.bootstrap, group, assignors=(SlowRange(go_on),)), [topic], **how)
+        return Member(settings(broker.bootstrap, group, assignors=(SlowRange(go_on, HOLD_S),)), [topic], **how)
 
     with member(while_revoking=lambda: give_back.wait(HOLD_S)) as first:
         await_shares([first], topic, 4)

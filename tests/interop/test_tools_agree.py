@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import pytest
 
@@ -17,11 +15,11 @@ from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRe
 from fleet_consumer.wire.list_offsets import LATEST, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from fleet_consumer.wire.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tests.broker.members import produce, unique
+from tests.support.group_tool import describe
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.recording import member_settings
 from tests.support.waiting import eventually
 
-TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 PARTITIONS, RECORDS = 4, 50
 COMMITTED = {0: 10, 1: 50, 2: 0}
 """One behind, one at the end, one at the beginning; the last partition has no commit."""
@@ -75,14 +73,7 @@ def client(cluster: KafkaCluster) -> Iterator[NetworkClient]:
 
 def table(cluster: KafkaCluster, group: str, *what: str) -> list[dict[str, str]]:
     """The rows of the tool's table, by column title."""
-    broker = cluster.brokers[1]
-    printed = broker.tool(TOOL, "--bootstrap-server", cluster.bootstrap, "--describe", "--group", group, *what)
-    lines = [line for line in printed.splitlines() if line.strip()]
-    at = next(number for number, line in enumerate(lines) if line.startswith("GROUP "))
-    # Columns are as wide as their widest cell, and a cell may be empty or hold a space.
-    heads = list(re.finditer(r"\S+(?: \(ID\))?", lines[at]))
-    spans = [(head[0], head.start(), after.start() if after else None) for head, after in zip_longest(heads, heads[1:])]
-    return [{word: line[start:end].strip() for word, start, end in spans if word} for line in lines[at + 1 :]]
+    return describe(cluster.brokers[1], group, *what)
 
 
 def described(client: NetworkClient, group: str) -> tuple[DescribedGroup, Coordinator]:

@@ -1,10 +1,11 @@
-"""Assignors for tests of cooperative groups: range's plans, declared cooperative."""
+"""Assignors for tests: range's plans, declared cooperative, or made when the test says so."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 
-from fleet_consumer.assignors import COOPERATIVE, Assignment, ClusterView, RebalanceProtocol, Subscription, load
+from fleet_consumer.assignors import COOPERATIVE, EAGER, Assignment, ClusterView, RebalanceProtocol, Subscription, load
 
 
 class DirectRange:
@@ -50,3 +51,19 @@ class CooperativeRange(DirectRange):
             )
             for member, plan in plans.items()
         }
+
+
+class SlowRange(DirectRange):
+    """An eager range assignor that assigns when the test releases it, at the latest after some seconds."""
+
+    name = "slow-range"
+    protocol = EAGER
+
+    def __init__(self, go_on: threading.Event, hold_s: float) -> None:
+        super().__init__()
+        self._go_on = go_on
+        self._hold_s = hold_s
+
+    def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
+        self._go_on.wait(self._hold_s)
+        return super().assign(cluster, subscriptions)
