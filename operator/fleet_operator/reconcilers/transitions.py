@@ -63,7 +63,7 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
     worth an Event for Ready.
     """
     known = {c["type"]: c for c in before.get("conditions", ())}
-    found = _reset_turns(before, after)
+    found = _reset_turns(before, after) + _group_turns(before, after)
     for condition in after.get("conditions", ()):
         good = GOOD.get(condition["type"])
         if good is None or condition["status"] == "Unknown":
@@ -81,6 +81,28 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
         calm = is_good or condition["reason"] in ON_THE_WAY
         found.append(Turn("Normal" if calm else "Warning", condition["reason"], note))
     return found
+
+
+GROUP_DEAD: Final = "GroupDead"
+
+
+def _group_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
+    """A Kafka group that is gone, and its offsets with it.
+
+    No other state is worth an Event: rebalances are daily work, one that lasts is a reason of Degraded, and a group
+    that cannot be observed is one of ClusterReachable.
+    """
+    known = {(entry["to"], entry["at"]) for entry in before.get("transitions") or ()}
+    return [
+        Turn(
+            "Warning",
+            GROUP_DEAD,
+            f"the Kafka group does not exist any more: {entry['cause']}; workers begin where "
+            "spec.consumer.autoOffsetReset says",
+        )
+        for entry in after.get("transitions") or ()
+        if entry["to"] == "Dead" and entry["from"] != "Unknown" and (entry["to"], entry["at"]) not in known
+    ]
 
 
 RESET_REASONS: Final = {"Succeeded": "OffsetsReset", "Failed": "OffsetResetFailed", "Cancelled": "OffsetResetCancelled"}

@@ -65,3 +65,19 @@ def test_each_step_of_a_rollout_is_posted_once() -> None:
         ("Normal", "RollingOut"),
         ("Normal", "FleetReady"),
     ]
+
+
+def entry(before: str, after: str, at: str) -> dict[str, Any]:
+    return {"from": before, "to": after, "at": at, "cause": "the group was deleted", "inferred": True}
+
+
+def test_group_that_is_gone_is_a_warning_once_and_a_new_one_is_none() -> None:
+    new = {"transitions": [entry("Unknown", "Dead", "1")]}
+    worked = {
+        "transitions": [*new["transitions"], entry("Dead", "PreparingRebalance", "2"), entry("Stable", "Empty", "3")]
+    }
+    gone = {"transitions": [*worked["transitions"], entry("Empty", "Dead", "4")]}
+    assert turns({}, new) == turns(new, worked) == turns(gone, gone) == []
+    (turn,) = turns(worked, gone)
+    assert (turn.type, turn.reason) == ("Warning", "GroupDead")
+    assert "the group was deleted" in turn.note

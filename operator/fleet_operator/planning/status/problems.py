@@ -34,6 +34,11 @@ FAILING_REASONS: Final = frozenset(
 )
 """The kubelet's and the scheduler's waiting reasons that do not pass by themselves."""
 
+REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
+REBALANCE_LONG_S: Final = 120.0
+"""A rebalance waits for the slowest handler. One that lasts longer is worth a look, though it may be as meant: members
+have `consumer.maxPollIntervalSeconds`, five minutes by default, to join."""
+
 
 def find_problems(facts: ConsumerGroupFacts) -> Iterator[Problem]:
     """All problems, root causes first."""
@@ -156,6 +161,8 @@ def needs_watching(facts: ConsumerGroupFacts) -> bool:
     if any(worker.stuck or worker.breaker_open for worker in facts.workers):
         return True
     observed, lag = facts.observed_group, facts.view.lag
+    if observed is not None and observed.state in REBALANCING:
+        return True  # it may last
     if observed is None or lag is None:
         return False  # the observer requeues the group when that changes
     retry = observed.retry
@@ -180,6 +187,28 @@ def worker_problem(facts: ConsumerGroupFacts) -> Problem | None:
                 f"{worker.ended_reason}: {worker.ended_message}",
             )
     return None
+
+
+def _rebalance(facts: ConsumerGroupFacts) -> Problem | None:
+    """A rebalance that does not come to its end: nobody reads some of the partitions, or any.
+
+    Its time is that between two observations of this process; a new process counts anew.
+    """
+    observed = facts.observed_group
+    if observed is None or observed.state not in REBALANCING:
+        return None
+    began = observed.observed_at
+    for transition in reversed(observed.transitions):
+        if transition.after not in REBALANCING:
+            break
+        began = transition.at
+    if observed.observed_at - began < REBALANCE_LONG_S:
+        return None
+    return Problem(
+        conditions.REBALANCE_TAKES_LONG,
+        f"the group has been rebalancing since {times.to_text(began)} and is in {observed.state}: a member that takes "
+        "long to give its partitions back, or to assign them, holds it up; see status.members and the workers' logs",
+    )
 
 
 def topics_problem(facts: ConsumerGroupFacts) -> Problem | None:
@@ -217,6 +246,7 @@ CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
     _pods,
     worker_problem,
     _late,
+    _rebalance,
     _policy,
     _retry_pods,
     _offset_reset,

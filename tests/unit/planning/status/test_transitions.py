@@ -17,7 +17,7 @@ from fleet_operator.planning.observation import (
 )
 from fleet_operator.planning.status.transitions import awaits_report
 from tests.unit.planning.builders import NOW, facts, member, observation, observed_group
-from tests.unit.planning.status.projecting import project
+from tests.unit.planning.status.projecting import condition, message, project
 
 PREPARING, COMPLETING, STABLE, EMPTY, DEAD = "PreparingRebalance", "CompletingRebalance", "Stable", "Empty", "Dead"
 FOLLOWED = "group is already rebalancing"
@@ -275,3 +275,21 @@ def test_entries_that_somebody_else_wrote_break_nothing() -> None:
     assert mirror.moves == [("x", STABLE)]
     assert mirror.status["state"] == STABLE
     assert not awaits_report(mirror.status["transitions"], [worker(0, 3, heard_at=0.0)], NOW)
+
+
+@pytest.mark.parametrize(("lasts", "reason"), [(100.0, "AsWanted"), (130.0, "RebalanceTakesLong")])
+def test_rebalance_that_does_not_end_is_a_problem(lasts: float, reason: str) -> None:
+    mirror = Mirror().sees(STABLE, A).sees(PREPARING, A, B)
+    mirror.now += lasts - 2
+    mirror.sees(COMPLETING, A, B).sees(COMPLETING, A, B).writes()
+    assert condition(mirror.status, "Degraded")[1] == reason
+    mirror.sees(STABLE, A, B).writes()
+    assert condition(mirror.status, "Degraded") == ("False", "AsWanted")
+
+
+def test_message_about_a_long_rebalance_stays_the_same() -> None:
+    mirror = Mirror().sees(STABLE, A).sees(PREPARING, A)
+    mirror.now += 200
+    first = message(mirror.sees(PREPARING, A).writes().status, "Degraded")
+    mirror.now += 200
+    assert message(mirror.sees(PREPARING, A).writes().status, "Degraded") == first
