@@ -184,6 +184,8 @@ async def serve(settings: Settings) -> None:
     """Run an operator against the real API server until SIGTERM or SIGINT."""
     kube, lease_kube = await AioKubeClient.connect(), await AioKubeClient.connect()
     app = App(settings, kube, lease_kube, SystemClock())
+    for client in (kube, lease_kube):
+        client.answered = app.metrics.count_request
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, app.stop)

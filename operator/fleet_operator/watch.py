@@ -2,10 +2,11 @@
 
 kopf runs on a thread with a loop of its own, because it takes the loop it runs on for its own: on its way out it
 cancels every task it finds there, and on the main thread it takes the signals. Handlers are `on.event` only, so kopf
-writes nothing to the cluster: no finalizers, no annotations, no Events. They do nothing but hand the object over.
+writes nothing to the cluster: no finalizers, no annotations, no Events. Nor are the handlers ever called: the objects
+are taken out of the streams before (see `watch_session`).
 
-kopf's caches, indices, retries and daemons are not used: `on.event` handlers that raise are not retried, and an index
-over a few thousand objects delays the start by minutes. Level-based reconciling needs none of them.
+kopf's caches, indices, retries and daemons are not used: an index over a few thousand objects delays the start by
+minutes. Level-based reconciling needs none of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import kopf
 
 from fleet_operator.clients.kinds import JsonObject, Kind
 from fleet_operator.runtime.cache import WatchedKind
-from fleet_operator.watch_session import with_views
+from fleet_operator.watch_session import delivering
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +34,6 @@ STOP_SECONDS: Final = 10.0
 """The longest wait for kopf to come to its end."""
 PAGE_OBJECTS: Final = 25
 """kopf has one page size for all kinds; a page of whole objects is in memory at once."""
-IDLE_SECONDS: Final = 0.1
-"""Time for which kopf keeps an object without further events; by its own default, five seconds."""
 
 
 class WatchesEndedError(Exception):
@@ -130,26 +129,31 @@ class Watcher:
             ("service-account", kopf.login_with_service_account),
             ("kubeconfig", kopf.login_with_kubeconfig),
         ):
-            kopf.on.login(id=name, registry=registry)(with_views(login, watched))
+            kopf.on.login(id=name, registry=registry)(delivering(login, watched, self._deliver))
         kopf.on.startup(id="alarm", registry=registry)(self._arm)
         for each in watched:
             kind = each.kind
             # The group must be named: other products have kinds of the same plural.
             kopf.on.event(
                 group=kind.group, version=kind.version, plural=kind.plural, id=f"watch-{kind.plural}", registry=registry
-            )(self._handler(each))
+            )(_unused)
         return registry
 
-    def _handler(self, watched: WatchedKind) -> Callable[..., Any]:
+    def _deliver(self, watched: WatchedKind, changes: Sequence[tuple[JsonObject, bool]]) -> None:
+        """Hand objects over to the operator's loop, cut on this side: there a burst waits in the form in which it will
+        be kept."""
         kind, view = watched.kind, watched.view
+        typed = {"apiVersion": kind.api_version, "kind": kind.kind}
+        cut = [(view.trim({**body, **typed}), gone) for body, gone in changes]
+        self._loop.call_soon_threadsafe(self._take, kind, cut)
 
-        async def hand_over(event: Any, **_: Any) -> None:
-            # Cut on this side: a burst waits for the operator's loop in the form in which it will be kept.
-            whole = {**event["object"], "metadata": {**event["object"]["metadata"]}}
-            body = view.trim({**whole, "apiVersion": kind.api_version, "kind": kind.kind})
-            self._loop.call_soon_threadsafe(self._sink, kind, body, event["type"] == "DELETED")
+    def _take(self, kind: Kind, changes: Sequence[tuple[JsonObject, bool]]) -> None:
+        for body, gone in changes:
+            self._sink(kind, body, gone)
 
-        return hand_over
+
+async def _unused(**_: Any) -> None:
+    """Makes kopf watch a kind."""
 
 
 def watch_settings(watched: Iterable[WatchedKind]) -> kopf.OperatorSettings:
@@ -162,7 +166,6 @@ def watch_settings(watched: Iterable[WatchedKind]) -> kopf.OperatorSettings:
     settings.networking.connect_timeout = 10
     settings.watching.server_timeout = SERVER_TIMEOUT_SECONDS
     settings.watching.chunk_size = PAGE_OBJECTS
-    settings.queueing.idle_timeout = IDLE_SECONDS
     for each in watched:
         if each.selector:
             address = (each.kind.group, each.kind.version, each.kind.plural)

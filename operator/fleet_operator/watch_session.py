@@ -1,30 +1,102 @@
-"""kopf's requests, over sessions that ask for no more of an object than its view holds.
+"""kopf's requests, over sessions that take the objects out of the answers before kopf sees them.
 
-kopf knows whole objects only. It lets its user bring the HTTP session, and a session can set the Accept header of a
-request by its address: of the kinds that are watched by their metadata, nothing else is sent.
+kopf keeps the streams: it finds the resources, logs in, lists, watches, reconnects, and lists again after a 410. For
+each object it would then start a task, copy the object several times and look for handlers and causes, which takes
+several times as long as to parse it; nothing of that is needed here. It lets its user bring the HTTP session: the
+answers of this one deliver the objects themselves, and kopf reads empty lists, and bookmarks that say where to go on.
+
+Of the kinds that are watched by their metadata, nothing else is asked for: a session can set the Accept header.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, cast
 
 import aiohttp
 import kopf
 
-from fleet_operator.clients.kinds import Kind
+from fleet_operator.clients.kinds import JsonObject, Kind
 from fleet_operator.runtime.cache import WatchedKind
 
+Delivery = Callable[[WatchedKind, Sequence[tuple[JsonObject, bool]]], None]
+"""Called on kopf's thread with objects of a kind, each with whether it is gone, in the order of the stream."""
 
-class _Answer(aiohttp.ClientResponse):
-    """An answer whose list is a list: one of metadata says null where there are no objects, and kopf iterates it."""
+CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
-    async def json(self, **options: Any) -> Any:
-        body = await super().json(**options)
-        if isinstance(body, dict) and "items" in body and body["items"] is None:
-            body["items"] = []
-        return body
+
+class _Events:
+    """The lines of a watch, as kopf reads them: what it must know of them, while the objects are delivered."""
+
+    def __init__(
+        self, content: aiohttp.StreamReader, deliver: Callable[[Sequence[tuple[JsonObject, bool]]], None]
+    ) -> None:
+        self._content = content
+        self._deliver = deliver
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else the answer itself asks of its content."""
+        return getattr(self._content, name)
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        """Chunks of whole lines: bookmarks, errors, and whatever is no event."""
+        parts: list[bytes] = []
+        async for data in self._content.iter_chunked(size):
+            head, newline, rest = data.rpartition(b"\n")
+            if not newline:
+                parts.append(data)  # a long line comes in many chunks, which are joined once
+                continue
+            lines = b"".join((*parts, head)).split(b"\n")
+            parts = [rest]
+            kept = self._take(lines)
+            if kept:
+                yield b"\n".join((*kept, b""))
+
+    def _take(self, lines: Iterable[bytes]) -> list[bytes]:
+        changes, kept, version = list[tuple[JsonObject, bool]](), list[bytes](), None
+        for line in filter(None, lines):
+            event = json.loads(line)
+            if event["type"] in CHANGES:
+                changes.append((event["object"], event["type"] == "DELETED"))
+                version = event["object"]["metadata"]["resourceVersion"]
+            else:
+                kept.append(line)
+        if changes:
+            self._deliver(changes)
+            # Before what is kept: an error comes last in its stream.
+            kept.insert(0, _bookmark(version))
+        return kept
+
+
+def _bookmark(version: str | None) -> bytes:
+    event = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": version}}}
+    return json.dumps(event).encode()
+
+
+def _answer_class(watched: Sequence[WatchedKind], deliver: Delivery) -> type[aiohttp.ClientResponse]:
+    """Answers to kopf, without the objects."""
+
+    class Answer(aiohttp.ClientResponse):
+        async def start(self, connection: Any) -> aiohttp.ClientResponse:
+            await super().start(connection)
+            found = _kind_of(self.url.path, watched)
+            if found is not None and self.status == 200 and self.url.query.get("watch") == "true":
+                taken = _Events(self.content, lambda changes: deliver(found, changes))
+                self.content = cast("aiohttp.StreamReader", taken)
+            return self
+
+        async def json(self, **options: Any) -> Any:
+            body = await super().json(**options)
+            found = _kind_of(self.url.path, watched)
+            if found is not None and isinstance(body, dict) and "items" in body:
+                # A list of metadata says null where there are no objects.
+                deliver(found, [(item, False) for item in body["items"] or ()])
+                body["items"] = []
+            return body
+
+    return Answer
 
 
 Login = Callable[..., kopf.ConnectionInfo | None]
@@ -43,8 +115,8 @@ class _Credentials(kopf.AiohttpSession):
         return hash(self.connection)
 
 
-def with_views(login: Login, watched: Iterable[WatchedKind]) -> Callable[..., Any]:
-    """A login handler like `login`, whose session asks for views."""
+def delivering(login: Login, watched: Sequence[WatchedKind], deliver: Delivery) -> Callable[..., Any]:
+    """A login handler like `login`, whose session asks for views and delivers the objects."""
 
     last: _Credentials | None = None
 
@@ -62,7 +134,7 @@ def with_views(login: Login, watched: Iterable[WatchedKind]) -> Callable[..., An
             proxy=info.proxy_url,
             trust_env=info.trust_env,
             middlewares=(_asking_for_views(watched),),
-            response_class=_Answer,
+            response_class=_answer_class(watched, deliver),
         )
         last = _Credentials(
             server=info.server,
@@ -77,17 +149,21 @@ def with_views(login: Login, watched: Iterable[WatchedKind]) -> Callable[..., An
     return log_in
 
 
-def _asking_for_views(watched: Iterable[WatchedKind]) -> aiohttp.ClientMiddlewareType:
+def _asking_for_views(watched: Sequence[WatchedKind]) -> aiohttp.ClientMiddlewareType:
     """Client middleware: the Accept header of lists and watches."""
-    parts = [(each.kind, each.view) for each in watched if each.view.metadata_only]
 
     async def ask(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-        for kind, view in parts:
-            if _is_collection(request.url.path, kind):
-                request.headers["Accept"] = view.accepts(many=request.url.query.get("watch") != "true")
+        found = _kind_of(request.url.path, watched)
+        if found is not None and found.view.metadata_only:
+            request.headers["Accept"] = found.view.accepts(many=request.url.query.get("watch") != "true")
         return await send(request)
 
     return ask
+
+
+def _kind_of(path: str, watched: Sequence[WatchedKind]) -> WatchedKind | None:
+    """The kind whose collection a path is."""
+    return next((each for each in watched if _is_collection(path, each.kind)), None)
 
 
 def _is_collection(path: str, kind: Kind) -> bool:

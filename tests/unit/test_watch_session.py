@@ -1,9 +1,10 @@
-"""kopf's session, as the operator makes it: it asks for no more of an object than its view holds."""
+"""kopf's session, as the operator makes it: it takes the objects out, and asks for no more than their view holds."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import kopf
@@ -11,25 +12,48 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestServer
 
+from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.reconcilers.registry import WATCHED
-from fleet_operator.watch_session import with_views
+from fleet_operator.runtime.cache import WatchedKind
+from fleet_operator.watch_session import delivering
 
 LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 ONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 SERVER = kopf.ConnectionInfo(server="https://kubernetes.default.svc", token="t")
 
 
-def with_session(work: Callable[[kopf.AiohttpSession, BaseTestServer], Awaitable[Any]]) -> Any:
-    """The result of `work` with a logged-in session, beside a server that answers with the Accept header it got."""
+PODS = "/api/v1/pods"
+
+
+class Delivered(list[tuple[str, str, bool]]):
+    """The kind, the name and the end of each object that was delivered."""
+
+    def __call__(self, watched: WatchedKind, changes: Sequence[tuple[JsonObject, bool]]) -> None:
+        self += [(watched.kind.kind, body["metadata"]["name"], gone) for body, gone in changes]
+
+
+def with_session(
+    work: Callable[[kopf.AiohttpSession, BaseTestServer], Awaitable[Any]],
+    *,
+    delivered: Delivered | None = None,
+    items: list[JsonObject] | None = None,
+    stream: bytes = b"",
+) -> Any:
+    """The result of `work` with a logged-in session, beside a server that answers with the Accept header it got, with
+    `items` to lists, and with `stream` to watches."""
+    delivered = Delivered() if delivered is None else delivered
 
     async def answer(request: web.Request) -> web.Response:
-        return web.json_response({"items": None, "accept": request.headers.get("Accept")})
+        if stream and request.query.get("watch") == "true":
+            return web.Response(body=stream)
+        accept = request.headers.get("Accept")
+        return web.json_response({"items": items, "metadata": {"resourceVersion": "9"}, "accept": accept})
 
     async def run() -> Any:
         app = web.Application()
         app.router.add_get("/{path:.*}", answer)
         async with TestServer(app) as server:
-            session = await with_views(lambda **_: SERVER, WATCHED)()
+            session = await delivering(lambda **_: SERVER, WATCHED, delivered)()
             try:
                 return await work(session, server)
             finally:
@@ -90,7 +114,8 @@ def test_session_of_the_same_credentials_is_the_same_and_of_others_another() -> 
 
     async def sessions() -> list[kopf.AiohttpSession]:
         found = iter(("old", "old", "new"))
-        login = with_views(lambda **_: kopf.ConnectionInfo(server="https://kubernetes", token=next(found)), WATCHED)
+        info = lambda **_: kopf.ConnectionInfo(server="https://kubernetes", token=next(found))  # noqa: E731
+        login = delivering(info, WATCHED, Delivered())
         made = [await login() for _ in range(3)]
         for session in set(made):
             await session.aiohttp_session.close()
@@ -99,3 +124,64 @@ def test_session_of_the_same_credentials_is_the_same_and_of_others_another() -> 
     first, again, other = asyncio.run(sessions())
     assert first == again
     assert first != other
+
+
+def pod(name: str, version: int) -> JsonObject:
+    return {"metadata": {"name": name, "namespace": "shop", "uid": name, "resourceVersion": str(version)}}
+
+
+def lines(*events: tuple[str, JsonObject]) -> bytes:
+    return b"".join(json.dumps({"type": kind, "object": body}).encode() + b"\n" for kind, body in events)
+
+
+def read(stream: bytes, *, chunk: int = 1024) -> tuple[list[Any], Delivered]:
+    """The events that kopf reads of a watch of pods, and the objects that were delivered instead."""
+    delivered = Delivered()
+
+    async def work(session: kopf.AiohttpSession, server: BaseTestServer) -> bytes:
+        async with session.aiohttp_session.get(server.make_url(f"{PODS}?watch=true")) as response:
+            return b"".join([data async for data in response.content.iter_chunked(chunk)])
+
+    text = with_session(work, delivered=delivered, stream=stream)
+    return [json.loads(line) for line in text.splitlines()], delivered
+
+
+def test_list_delivers_its_objects_and_is_empty_for_kopf() -> None:
+    delivered = Delivered()
+
+    async def work(session: kopf.AiohttpSession, server: BaseTestServer) -> Any:
+        async with session.aiohttp_session.get(server.make_url(PODS)) as response:
+            return await response.json()
+
+    answer = with_session(work, delivered=delivered, items=[pod("a", 3), pod("b", 4)])
+    assert answer["items"] == []
+    assert answer["metadata"] == {"resourceVersion": "9"}, "by it kopf watches on"
+    assert delivered == [("Pod", "a", False), ("Pod", "b", False)]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 4096])
+def test_watch_delivers_changes_in_their_order_and_leaves_bookmarks(chunk: int) -> None:
+    """Whatever the chunks are that the network brings."""
+    stream = lines(("ADDED", pod("a", 3)), ("MODIFIED", pod("a", 5)), ("DELETED", pod("b", 6)))
+    read_by_kopf, delivered = read(stream, chunk=chunk)
+    assert delivered == [("Pod", "a", False), ("Pod", "a", False), ("Pod", "b", True)]
+    assert {event["type"] for event in read_by_kopf} == {"BOOKMARK"}
+    assert read_by_kopf[-1]["object"]["metadata"]["resourceVersion"] == "6", "a reconnect goes on behind the last one"
+
+
+def test_bookmarks_and_errors_of_the_server_reach_kopf() -> None:
+    """A version that is too old ends the stream, and kopf lists again."""
+    gone = {"kind": "Status", "code": 410, "message": "too old resource version"}
+    bookmark: JsonObject = {"metadata": {"resourceVersion": "8"}}
+    read_by_kopf, delivered = read(lines(("ADDED", pod("a", 3)), ("BOOKMARK", bookmark), ("ERROR", gone)))
+    assert [event["type"] for event in read_by_kopf] == ["BOOKMARK", "BOOKMARK", "ERROR"]
+    assert read_by_kopf[-1]["object"] == gone
+    assert delivered == [("Pod", "a", False)]
+
+
+def test_answers_of_other_paths_are_left_as_they_are() -> None:
+    async def work(session: kopf.AiohttpSession, server: BaseTestServer) -> Any:
+        async with session.aiohttp_session.get(server.make_url("/healthz?watch=true")) as response:
+            return await response.json()
+
+    assert with_session(work)["items"] is None, "no kind of ours: nothing is taken out"

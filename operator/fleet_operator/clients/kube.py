@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
@@ -164,6 +164,8 @@ class AioKubeClient:
     """`KubeClient` over one shared `kubernetes.aio` client; belongs to the event loop that opened it."""
 
     def __init__(self, api: ApiClient) -> None:
+        self.answered: Callable[[str, str, int], None] = lambda verb, plural, status: None
+        """Called with the HTTP verb, the plural of the kind and the status code of each answer; 0 for none."""
         self._api = api
         self._slots = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
 
@@ -282,9 +284,11 @@ class AioKubeClient:
                 response = await self._api.call_api(*request, _request_timeout=REQUEST_TIMEOUT_SECONDS)
                 payload = await response.read()  # type: ignore[no-untyped-call]
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                self.answered(method, _plural_of(path), 0)
                 raise KubeUnavailableError(
                     f"{where}: {type(error).__name__}: {error}"[:MESSAGE_CHARACTERS_MAX]
                 ) from error
+        self.answered(method, _plural_of(path), response.status)
         text = payload.decode("utf-8", "replace")
         if not 200 <= response.status <= 299:
             raise _error(response.status, text, where, _retry_after(response.headers))
@@ -294,3 +298,9 @@ class AioKubeClient:
             raise KubeInvalidError(f"{where}: the answer cannot be read: {error}") from error
         assert isinstance(parsed, dict), f"{where}: the API server always answers with an object"
         return parsed
+
+
+def _plural_of(path: str) -> str:
+    """The plural of the kind that a path of `Kind.path` is about."""
+    parts = path.split("/")
+    return parts[parts.index("namespaces") + 2] if "namespaces" in parts else parts[-1]

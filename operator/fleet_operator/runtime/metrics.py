@@ -71,6 +71,11 @@ class Metrics:
         )
         self.cached_objects = gauge("cached_objects", "Objects in the caches.", ["kind"])
         self.offset_resets = counter("offset_resets", "Resets of offsets that were committed and verified.")
+        self.api_requests = counter(
+            "api_requests",
+            "Requests to the API server by HTTP verb, kind and status code (0: no answer), watches not included.",
+            ["verb", "resource", "code"],
+        )
         self.leader = gauge("leader", "1 while this process holds the Lease.")
         self.loop_lag = gauge("loop_lag_seconds", "How late the event loop ran its last tick.")
         self.observation_seconds = seconds(
@@ -94,6 +99,10 @@ class Metrics:
         self.group_info = gauge(
             "info", "1; names the Kafka group and the KafkaCluster.", (*GROUP_LABELS, "group_id", *CLUSTER_LABELS)
         )
+
+    def count_request(self, verb: str, resource: str, code: int) -> None:
+        """Count an answer of the API server."""
+        self.api_requests.labels(verb, resource, str(code)).inc()
 
     def forget_cluster(self, namespace: str, name: str) -> None:
         """Remove the series of a KafkaCluster that is gone; its age would grow for ever."""
