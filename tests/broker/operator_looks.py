@@ -98,13 +98,20 @@ class Watcher:
 @contextmanager
 def watching(bootstrap: str, group_id: str, source: str, delays: Sequence[str]) -> Iterator[Watcher]:
     """Look at a group's retry flow."""
-    client = NetworkClient(ConnectionSettings(bootstrap_servers=tuple(bootstrap.split(",")), client_id="operator"))
     interest = GroupInterest(
         group_id=group_id,
         topics=(source,),
         failed_topic=naming.failed_topic(group_id),
         retry=retry_interest(group_id, delays),
     )
+    with looking(bootstrap, interest) as watcher:
+        yield watcher
+
+
+@contextmanager
+def looking(bootstrap: str, interest: GroupInterest) -> Iterator[Watcher]:
+    """Look at a group."""
+    client = NetworkClient(ConnectionSettings(bootstrap_servers=tuple(bootstrap.split(",")), client_id="operator"))
     try:
         yield Watcher(client, interest)
     finally:

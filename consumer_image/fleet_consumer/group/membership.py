@@ -78,8 +78,8 @@ class Membership:
     `Stable`, `Left`, or `Failed` after a fatal error. `generation` is -1 and `member_id` empty while not joined.
     `coordinator` is (host, port). `assignment` maps topics to partition numbers. `last_heartbeat_at` is the
     monotonic time at which the last successful heartbeat was sent. `rejoins` are the last ones, oldest first, with the
-    one under way. `error` (with `.reason`) is what keeps the member from its work now, else None; it disappears with
-    its cause.
+    one under way. `revoking`: a rebalance waits until the user's thread has given partitions back. `error` (with
+    `.reason`) is what keeps the member from its work now, else None; it disappears with its cause.
     """
 
     group_id: str
@@ -95,4 +95,5 @@ class Membership:
     rebalances: int = 0
     last_rebalance_reason: str = ""
     rejoins: tuple[Rejoin, ...] = ()
+    revoking: bool = False
     error: Exception | None = None

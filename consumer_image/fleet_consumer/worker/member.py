@@ -190,6 +190,7 @@ def member_document(state: WorkerState) -> dict[str, Any]:
         "leader": membership.leader,
         "assignor": membership.protocol,
         "state": membership.state,
+        "revoking": membership.revoking,
         "rejoins": [rejoin._asdict() for rejoin in membership.rejoins],
         "assignment": {topic: sorted(partitions) for topic, partitions in membership.assignment.items()},
         "positions": _offsets(session.loop, "position") if session else {},

@@ -91,6 +91,7 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
             failed={
                 _kind(entry): lag_bucket(_number(entry["records"], OFFSET_MAX)) for entry in answer.get("failed") or ()
             },
+            revoking=answer.get("revoking") is True,
             rejoins=tuple(_rejoin(entry) for entry in (answer.get("rejoins") or ())[-REJOINS_MAX:]),
             skipped={_place(entry): _time(entry.get("at")) or 0.0 for entry in answer.get("skipped") or ()},
         )

@@ -282,9 +282,19 @@ def fold_group(
         committed=facts.committed,
         end_offsets=facts.end_offsets,
         log_starts=facts.log_starts,
+        beyond_end=_beyond_end(facts, last),
         end_history=extend_history(last.end_history if last else {}, facts.end_offsets, now),
         failed_records=facts.failed_records,
         failed_end=facts.failed_end,
+    )
+
+
+def _beyond_end(facts: GroupFacts, last: observation.GroupObservation | None) -> frozenset[tuple[str, int]]:
+    """Partitions whose log ends before an old commit; before the first observation any may be old."""
+    committed, ends = facts.committed or {}, facts.end_offsets
+    old = last.committed if last is not None and last.transitions else committed
+    return frozenset(
+        key for key, offset in committed.items() if key in ends and min(offset, old.get(key, -1)) > ends[key]
     )
 
 

@@ -153,6 +153,8 @@ class GroupObservation:
 
     - `state`: Kafka's word. `transitions`: how it became so, the last changes since this observer began, oldest first.
     - `committed` lacks partitions without a commit; `end_offsets` and `log_starts` lack unknown ones.
+    - `beyond_end`: partitions whose log ends before a commit that was there at the observation before, too. A commit of
+      this moment may be newer than the end beside it.
     - `end_history`: a few earlier end offsets of each partition, oldest first, to estimate the time behind.
     - `failed_records`: records in the failed topic; `failed_end`: sum of its end offsets. None unless every partition
       was observed.
@@ -173,6 +175,7 @@ class GroupObservation:
     committed: Mapping[tuple[str, int], int] = field(default_factory=dict)
     end_offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)
     log_starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    beyond_end: frozenset[tuple[str, int]] = frozenset()
     end_history: Mapping[tuple[str, int], tuple[OffsetSample, ...]] = field(default_factory=dict)
     failed_records: int | None = None
     failed_end: int | None = None
@@ -307,6 +310,7 @@ class WorkerObservation:
     `error_…` is its present error; `ended_…` the error that ended its last session, reported until a session has run
     for a while. `failed` counts the records that it failed since its process began, by reason and error class, in
     powers of two. `skipped` has the records that it passed by on request, with the time. `heard_at`: when it answered.
+    `revoking`: its group's rebalance waits until its handler has let go of partitions.
     """
 
     pod: str
@@ -327,6 +331,7 @@ class WorkerObservation:
     failed: Mapping[tuple[str, str], int] = field(default_factory=dict)
     skipped: Mapping[Place, float] = field(default_factory=dict)
     rejoins: tuple[WorkerRejoin, ...] = ()
+    revoking: bool = False
     heard_at: float = field(default=0.0, compare=False)
 
     @property

@@ -64,6 +64,10 @@ def test_rejoins_are_read_and_cut() -> None:
     earlier = parse_member("orders-0", b"{}")
     assert earlier is not None
     assert earlier.rejoins == ()
+    assert not earlier.revoking
+    revoking = parse_member("orders-0", b'{"revoking": true}')
+    assert revoking is not None
+    assert revoking.revoking
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,10 @@ def test_first_join_is_noted_with_its_cause_and_not_with_that_of_an_attempt() ->
 def test_member_that_follows_others_is_no_cause() -> None:
     lab = rejoined(Lab().joining(), 1)
     lab.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert lab.machine.snapshot().revoking
     lab.called_back()
     assert rejoins(lab)[1:] == (Rejoin(1, -1, reasons.GROUP_REBALANCING, own=False),)
+    assert not lab.machine.snapshot().revoking
     rejoined(lab, 2)
     assert rejoins(lab)[1:] == (Rejoin(1, 2, reasons.GROUP_REBALANCING, own=False),)
 

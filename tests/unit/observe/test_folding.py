@@ -182,3 +182,19 @@ def test_due_records_are_urgent_only_without_workers() -> None:
     assert not folding.differs(attended, after(members=worker, waiting=1, due_lag=1))
     assert folding.moved(attended, after(members=worker, waiting=1, due_lag=1))
     assert folding.differs(before, after(topics={"t": ManagedTopic(partitions=1)}))
+
+
+def test_commit_beyond_the_end_counts_once_it_is_old() -> None:
+    """A commit of this moment may be newer than the end that was asked for beside it."""
+
+    def look(last: GroupObservation | None, committed: int, end: int) -> GroupObservation:
+        return fold_group(GroupFacts("g", 1, described(), {KEY: committed}, {KEY: end}, {KEY: 0}), last, 1.0)
+
+    good = look(None, 90, 100)
+    assert good.beyond_end == frozenset()
+    moving = look(good, 103, 101)
+    assert moving.beyond_end == frozenset()
+    assert look(moving, 110, 105).beyond_end == frozenset()
+    assert look(moving, 103, 5).beyond_end == {KEY}, "the topic was made anew"
+    assert look(None, 103, 5).beyond_end == {KEY}, "nothing is known of its age"
+    assert look(look(None, 103, 5), 5, 5).beyond_end == frozenset()

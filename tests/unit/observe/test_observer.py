@@ -172,12 +172,30 @@ async def test_failed_look_notifies_only_after_enough_failures(nobody: ObserverS
     await observers.close()
 
 
+async def test_glance_notifies_of_the_group_and_counts_as_no_look(nobody: ObserverSettings) -> None:
+    ear = Ear()
+    observers = ObserverPool(SystemClock(), ear)
+    observers.watch(GROUP, CLUSTER, interests()["g"])
+    observers.ensure(CLUSTER, nobody)
+    site = observers._sites[CLUSTER]
+    site.observer.stop()
+    site.notified = None
+    good = replace(seen("Stable"), last_good_at=1.0)
+    observers._take(CLUSTER, site.observer, good, 0.1)
+    ear.groups.clear()
+    looks = ear.looks
+    observers._take(CLUSTER, site.observer, replace(good, groups=seen("Empty").groups), None)
+    assert (ear.groups, ear.looks) == ([(GROUP, True)], looks)
+    await observers.close()
+
+
 class Ear:
     """A listener that remembers."""
 
     def __init__(self) -> None:
         self.clusters: list[tuple[str, str]] = []
         self.groups: list[tuple[tuple[str, str], bool]] = []
+        self.looks = 0
 
     def cluster_changed(self, cluster: tuple[str, str]) -> None:
         self.clusters.append(cluster)
@@ -187,6 +205,7 @@ class Ear:
 
     def looked(self, cluster: tuple[str, str], observation: ClusterObservation, seconds: float) -> None:
         assert seconds >= 0.0
+        self.looks += 1
 
 
 @pytest.fixture

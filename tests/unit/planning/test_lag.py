@@ -27,7 +27,7 @@ from tests.unit.planning.builders import NOW, observed_group
     [
         ("committed in the middle", 40, 100, 0, "Earliest", 60),
         ("committed at the end", 100, 100, 0, "Earliest", 0),
-        ("committed beyond the end, after the topic was cut", 120, 100, 0, "Earliest", 0),
+        ("committed after the end was read", 120, 100, 0, "Earliest", 0),
         ("committed before the start: what was deleted is no lag", 10, 100, 30, "Earliest", 70),
         ("committed, start unknown", 40, 100, None, "Earliest", 60),
         ("never committed, from the earliest", None, 100, 30, "Earliest", 70),
@@ -48,6 +48,25 @@ def test_unknown_partition_is_not_zero() -> None:
     group = observed_group(end_offsets={("orders", 0): 150, ("orders", 1): 100})
     lag = group_lag(group, [("orders", 0), ("orders", 1), ("orders", 2)], "Earliest")
     assert (lag.total, lag.complete, lag.partitions["orders", 2]) == (50, False, None)
+
+
+def test_old_commit_beyond_the_end_is_no_lag_of_zero() -> None:
+    """The topic was made anew: how much of it is unread nobody knows."""
+    beyond = frozenset({("orders", 1)})
+    group = observed_group(committed={("orders", 0): 60, ("orders", 1): 500}, beyond_end=beyond)
+    lag = group_lag(group, [("orders", 0), ("orders", 1)], "Earliest")
+    assert (lag.total, lag.complete, lag.partitions["orders", 1]) == (40, False, None)
+
+
+def test_partition_that_was_added_is_not_caught_up_whatever_the_policy() -> None:
+    """Workers read it from its beginning; before their first commit nobody knows whether it is one of those."""
+    keys = [("orders", 0), ("orders", 1), ("flights", 0)]
+    group = observed_group(
+        committed={("orders", 0): 60}, end_offsets=dict.fromkeys(keys, 100), log_starts=dict.fromkeys(keys, 0)
+    )
+    assert group_lag(group, keys, "Earliest").partitions == {keys[0]: 40, keys[1]: 100, keys[2]: 100}
+    assert group_lag(group, keys, "Latest").partitions == {keys[0]: 40, keys[1]: None, keys[2]: 0}
+    assert group_lag(group, keys, "None").partitions == {keys[0]: 40, keys[1]: None, keys[2]: None}
 
 
 def test_group_without_any_answer_has_no_lag() -> None:

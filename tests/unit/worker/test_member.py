@@ -70,6 +70,7 @@ def test_member_shows_membership_and_offsets() -> None:
         "instanceId": "default.flights.0d9c2f3e-0",
         "generation": 3,
         "leader": True,
+        "revoking": False,
         "rejoins": [{"before": 2, "generation": 3, "reason": "group is already rebalancing", "own": False}],
         "assignor": "range",
         "state": "Stable",

@@ -88,6 +88,7 @@ class ClassicMachine:
             rebalances=member.rebalances,
             last_rebalance_reason=member.last_reason,
             rejoins=member.rejoins if member.rejoining is None else (*member.rejoins, member.rejoining),
+            revoking=member.state is State.REVOKING,
             error=member.fatal or member.last_error or member.watch.error,
         )
 

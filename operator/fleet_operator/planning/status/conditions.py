@@ -11,6 +11,7 @@ from typing import Any
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning.fleet.rollout import RolloutPhase
+from fleet_operator.planning.observation import GroupObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import STABLE, Roster, name_some, sort_members
@@ -139,10 +140,30 @@ def _lag_known(facts: ConsumerGroupFacts) -> Condition:
             return Condition(c.LAG_KNOWN, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been observed yet")
         return Condition(c.LAG_KNOWN, "False", problem.reason, problem.message)
     if not lag.complete:
-        missing = [f"{topic}-{number}" for (topic, number), value in lag.partitions.items() if value is None]
-        message = f"the brokers returned no offsets for {name_some(missing)}: check the leaders of these partitions"
-        return Condition(c.LAG_KNOWN, "False", c.PARTITIONS_UNKNOWN, message)
+        return _lag_unknown(facts.observed_group, [key for key, value in lag.partitions.items() if value is None])
     return Condition(c.LAG_KNOWN, "True", c.ALL_PARTITIONS_KNOWN, "the offsets of all partitions are known")
+
+
+def _lag_unknown(observed: GroupObservation, unknown: Sequence[tuple[str, int]]) -> Condition:
+    """The reason why the lag of partitions is unknown; the one that people have to see to, if there are several."""
+    beyond = [key for key in unknown if key in observed.beyond_end]
+    silent = [key for key in unknown if key not in observed.end_offsets]
+    if beyond:
+        reason, keys = c.COMMIT_BEYOND_END, beyond
+        text = (
+            "the commits in {} are beyond the ends of the logs: the topic was made anew, or lost its last records; "
+            "workers go on at the right place by themselves, without workers use spec.offsets.reset"
+        )
+    elif silent:
+        reason, keys = c.PARTITIONS_UNKNOWN, silent
+        text = "the brokers returned no offsets for {}: check the leaders of these partitions"
+    else:
+        reason, keys = c.NOT_COMMITTED_YET, list(unknown)
+        text = (
+            "the group has no commit in {}, so where it begins there is not known: a worker commits it when it begins"
+        )
+    named = name_some([f"{topic}-{number}" for topic, number in keys])
+    return Condition(c.LAG_KNOWN, "False", reason, text.format(named))
 
 
 def _scaling_active() -> Condition:

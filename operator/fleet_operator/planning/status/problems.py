@@ -204,10 +204,15 @@ def _rebalance(facts: ConsumerGroupFacts) -> Problem | None:
         began = transition.at
     if observed.observed_at - began < REBALANCE_LONG_S:
         return None
+    mine = {pod.name for pod in facts.pods}
+    revoking = sorted(worker.pod for worker in facts.workers if worker.revoking and worker.pod in mine)
+    held_up = "a member that takes long to give its partitions back, or to assign them, holds it up"
+    if revoking:
+        held_up = f"it waits for handlers that hold partitions, in {name_some(revoking)}"
     return Problem(
         conditions.REBALANCE_TAKES_LONG,
-        f"the group has been rebalancing since {times.to_text(began)} and is in {observed.state}: a member that takes "
-        "long to give its partitions back, or to assign them, holds it up; see status.members and the workers' logs",
+        f"the group has been rebalancing since {times.to_text(began)} and is in {observed.state}: {held_up}; see "
+        "status.members and the workers' logs",
     )
 
 

@@ -419,3 +419,21 @@ def test_unreadable_spec_keeps_the_rest_of_the_status() -> None:
     assert (status["lagApproximate"], status["members"], status["observedGeneration"]) == (0, before["members"], 2)
     assert {c["type"] for c in status["conditions"]} == set(CONSUMER_GROUP_CONDITIONS)
     assert invalid_spec_status({"generation": 2}, "spec.topics: ...", status, NOW + 99) == status
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "named"),
+    [
+        ({"end_offsets": {("orders", 0): 999}}, "PartitionsUnknown", "orders-1"),
+        ({"beyond_end": frozenset({("orders", 2)})}, "CommitBeyondEnd", "orders-2"),
+        ({"committed": {("orders", 0): 100}}, "NotCommittedYet", "orders-3"),
+    ],
+)
+def test_unknown_lag_has_its_reason(changes: dict[str, Any], reason: str, named: str) -> None:
+    latest = consumer_group(consumer={"autoOffsetReset": "Latest"})
+    before = project(facts(group=latest))
+    assert condition(before, "LagKnown")[0] == "True"
+    status = project(facts(group=latest, observation=observation(observed_group(**changes))), before, NOW)
+    assert condition(status, "LagKnown") == ("False", reason)
+    assert named in message(status, "LagKnown")
+    assert status["lagText"] == before["lagText"], "the last known one"

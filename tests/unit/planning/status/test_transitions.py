@@ -293,3 +293,5 @@ def test_message_about_a_long_rebalance_stays_the_same() -> None:
     first = message(mirror.sees(PREPARING, A).writes().status, "Degraded")
     mirror.now += 200
     assert message(mirror.sees(PREPARING, A).writes().status, "Degraded") == first
+    slow = worker(0, 3, heard_at=mirror.now, state=PREPARING, revoking=True)
+    assert "handlers that hold partitions, in orders-0" in message(mirror.writes(slow).status, "Degraded")
