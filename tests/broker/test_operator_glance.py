@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from fleet_consumer.clock import SystemClock
@@ -95,3 +96,29 @@ def test_glance_asks_each_broker_one_thing_while_nothing_changes(broker: KafkaBr
             print(f"a glance costs {(time.process_time() - began) / 20 * 1000:.2f} ms of CPU")
         finally:
             client.close()
+
+
+def test_group_that_the_new_protocol_took_over_is_unknown_and_not_dead(broker: KafkaBroker) -> None:
+    """KIP-848. DescribeGroups answers that it does not exist, and its offsets are there."""
+    topic, group = create_topic(broker.bootstrap, 1), unique("group")
+    commit(broker.bootstrap, group, {(topic, 0): 0})
+    with Watched(broker, group, topic) as watched:
+        assert watched.group.state == "Empty"
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "group.protocol": "consumer"})
+        try:
+            consumer.subscribe([topic])
+
+            def assigned() -> bool:
+                consumer.poll(0.1)
+                return bool(consumer.assignment())
+
+            eventually(assigned, timeout_s=60, what="an assignment")
+            with looking(broker.bootstrap, GroupInterest(group_id=group, topics=(topic,))) as watcher:
+                seen = watcher.look().groups[group]
+            assert (seen.state, seen.error) == ("Unknown", "GroupProtocolNotClassic")
+            watched.observer.look()
+            eventually(lambda: watched.group.error == "GroupProtocolNotClassic", timeout_s=60, what="the next look")
+            assert watched.group.state == "Empty", "its last known state"
+            assert [each.after for each in watched.group.transitions] == ["Empty"]
+        finally:
+            consumer.close()

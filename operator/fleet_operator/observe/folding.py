@@ -12,6 +12,7 @@ from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_consumer.wire.admin.describe_configs import BROKER_RESOURCE, TOPIC_RESOURCE, DescribeConfigsResponse
+from fleet_consumer.wire.admin.list_groups import ListedGroup
 from fleet_consumer.wire.api_versions import ApiVersionsResponse
 from fleet_consumer.wire.consumer_protocol import decode_assignment, partitions_by_topic
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMember
@@ -33,6 +34,10 @@ GROUP_DOUBT_SECONDS: Final = 15.0
 """For so long a group that cannot be asked is only in doubt: a coordinator that moves to another broker takes that."""
 NOT_OBSERVED: Final = "NotObserved"
 """The reason when nothing was answered and nobody said why."""
+NOT_CLASSIC: Final = "GroupProtocolNotClassic"
+"""The reason for a group of another protocol (KIP-848, share groups): DescribeGroups answers that it does not exist."""
+CLASSIC_TYPES: Final = frozenset({"", "classic"})
+"""Types in ListGroups of groups that DescribeGroups describes; brokers before Kafka 3.8 list none."""
 RETRY_INFIX: Final = naming.retry_topic("", "").removeprefix(naming.RESERVED_PREFIX)
 """Separator of the group and the delay in the name of a retry topic."""
 _KNOWN_CODES: Final = frozenset(ErrorCode)
@@ -205,6 +210,11 @@ def mirror(described: DescribedGroup) -> tuple[str, tuple[observation.MemberObse
     members = (member(each, stable=stable) for each in described.members)
     ordered = tuple(sorted(members, key=lambda each: (each.instance_id or "", each.member_id)))
     return DEAD if described.error_code else described.group_state, ordered
+
+
+def is_classic(listed: ListedGroup) -> bool:
+    """True if DescribeGroups describes this group."""
+    return listed.group_type.lower() in CLASSIC_TYPES
 
 
 @dataclass(slots=True)

@@ -32,8 +32,6 @@ GLANCE_REST_FACTOR: Final = 9.0
 CALL_SECONDS: Final = 2.0
 """Patience with a broker; one that takes longer is the next look's."""
 NOT_STABLE: Final = ("PreparingRebalance", "CompletingRebalance", "Empty", "Dead")
-CLASSIC_TYPES: Final = frozenset({"", "classic"})
-"""Types of groups that DescribeGroups describes; brokers before Kafka 3.8 return none."""
 
 
 class GlanceAbandonedError(Exception):
@@ -61,10 +59,10 @@ class Glance:
 
         Raises GlanceAbandonedError. A broker that does not answer leaves its groups as they were.
         """
-        suspects = suspect(self.last.groups, self._list())
+        suspects = suspect(self.last.groups, self._list(NOT_STABLE))
         if not suspects:
             return None
-        described = self._describe(suspects)
+        described = self._without_foreign(self._describe(suspects), suspects)
         now = self.clock.wall()
         changed = {
             group_id: update(self.last.groups[group_id], suspects[group_id], answer, now)
@@ -73,9 +71,9 @@ class Glance:
         groups = {group_id: group for group_id, group in changed.items() if group is not self.last.groups[group_id]}
         return replace(self.last, groups={**self.last.groups, **groups}) if groups else None
 
-    def _list(self) -> dict[int, tuple[ListedGroup, ...]]:
-        """The groups that are not Stable, by coordinator; brokers that did not answer are absent."""
-        request = ListGroupsRequest(states_filter=NOT_STABLE)
+    def _list(self, states: tuple[str, ...] = ()) -> dict[int, tuple[ListedGroup, ...]]:
+        """The groups in these states, by default all, by coordinator; brokers that did not answer are absent."""
+        request = ListGroupsRequest(states_filter=states)
         brokers = self.client.brokers
         calls = {node: self.client.send(brokers[node], request, timeout_s=CALL_SECONDS) for node in brokers}
         self._wait(calls.values())
@@ -84,6 +82,19 @@ class Glance:
             for node_id, call in calls.items()
             if call.error is None and not call.response.error_code
         }
+
+    def _without_foreign(
+        self, described: dict[str, DescribedGroup], suspects: Mapping[str, _Suspect]
+    ) -> dict[str, DescribedGroup]:
+        """The descriptions without those of groups that do exist: one that another protocol has taken over is described
+        like one that was deleted."""
+        gone = {group_id for group_id, group in described.items() if folding.mirror(group)[0] == DEAD}
+        if not gone:
+            return described
+        listed = self._list()
+        there = {group.group_id for groups in listed.values() for group in groups}
+        left = {group_id for group_id in gone if group_id in there or suspects[group_id].node_id not in listed}
+        return {group_id: group for group_id, group in described.items() if group_id not in left}
 
     def _describe(self, suspects: Mapping[str, _Suspect]) -> dict[str, DescribedGroup]:
         by_node: dict[int, list[str]] = defaultdict(list)
@@ -122,7 +133,7 @@ def suspect(groups: Mapping[str, GroupObservation], listed: Mapping[int, Iterabl
         group.group_id: _Suspect(node_id, group.group_state)
         for node_id, of in listed.items()
         for group in of
-        if group.group_id in groups and group.group_state and group.group_type.lower() in CLASSIC_TYPES
+        if group.group_id in groups and group.group_state and folding.is_classic(group)
     }
     changed: dict[str, _Suspect] = {}
     for group_id, group in groups.items():

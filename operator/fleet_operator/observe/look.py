@@ -269,6 +269,9 @@ class Look:
         for node_id, listed in questions.listed.items():
             if listed.error is None and not listed.response.error_code:
                 counts[node_id] = len(listed.response.groups)
+                for found in listed.response.groups:
+                    if found.group_id in facts and not folding.is_classic(found):
+                        facts[found.group_id].error = facts[found.group_id].error or folding.NOT_CLASSIC
         for asked, described in questions.described:
             if _blame(described, asked, facts):
                 for group in described.response.groups:

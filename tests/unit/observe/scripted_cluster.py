@@ -18,7 +18,7 @@ from fleet_consumer.wire.admin.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest, ListGroupsResponse
+from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from fleet_consumer.wire.api_versions import ApiVersionsFinalizedFeature, ApiVersionsRequest, ApiVersionsResponse
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from fleet_consumer.wire.list_offsets import (
@@ -60,6 +60,8 @@ class ScriptedCluster:
     commits: dict[str, dict[Partition, int]] = field(default_factory=dict)
     configs: dict[str, str] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
+    group_types: dict[str, str] = field(default_factory=dict)
+    """The groups that ListGroups returns, with their types."""
     asked: Counter[tuple[int, str]] = field(default_factory=Counter)
     """How often each broker was asked each kind of request."""
     listed: int = 0
@@ -122,7 +124,11 @@ class ScriptedCluster:
         raise AssertionError("every call is done at once")
 
     def list_groups(self, _request: ListGroupsRequest) -> Response:
-        return ListGroupsResponse(error_code=0, groups=())
+        groups = tuple(
+            ListedGroup(group_id=name, protocol_type="consumer", group_type=kind)
+            for name, kind in self.group_types.items()
+        )
+        return ListGroupsResponse(error_code=0, groups=groups)
 
     def features(self, _request: ApiVersionsRequest) -> Response:
         feature = ApiVersionsFinalizedFeature(name="metadata.version", max_version_level=29, min_version_level=7)

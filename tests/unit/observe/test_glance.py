@@ -62,7 +62,7 @@ class Coordinators:
         groups = tuple(
             ListedGroup(group_id=name, protocol_type="consumer", group_state=state, group_type=self.group_type)
             for name, (at, state, _, _) in self.groups.items()
-            if at == node and state in states
+            if at == node and (state in states or not states)
         )
         return ListGroupsResponse(error_code=0, groups=groups)
 
@@ -177,6 +177,14 @@ def test_group_of_another_protocol_is_left_to_the_looks(group_type: str) -> None
     cluster = Coordinators(steady("a", "Empty"), group_type=group_type)
     assert glance(cluster, observed(a="Dead")) is None
     assert cluster.described == []
+
+
+@pytest.mark.parametrize("group_type", ["consumer", "share"])
+def test_group_that_another_protocol_has_taken_over_is_not_dead(group_type: str) -> None:
+    """DescribeGroups answers GROUP_ID_NOT_FOUND for it, and its offsets are there."""
+    cluster = Coordinators({"a": (1, "Stable", "Dead", ())}, group_type=group_type)
+    assert glance(cluster, observed(a="Empty")) is None
+    assert cluster.asked == {"ListGroupsRequest": 4, "DescribeGroupsRequest": 1}
 
 
 def test_group_that_looks_have_not_seen_is_left_to_them() -> None:

@@ -73,3 +73,21 @@ def test_of_two_objects_for_one_group_the_owners_wishes_count() -> None:
         assert (merged.retry, merged.read_committed) == (owner.retry, True)
 
     run_virtual(life())
+
+
+def test_group_of_another_protocol_is_unknown_and_not_dead() -> None:
+    """DescribeGroups answers that it does not exist."""
+    cluster = ScriptedCluster(1, {("orders", 0): []}, group_types={"orders": "Consumer", "old": "Classic"})
+    interests = {name: GroupInterest(group_id=name, topics=("orders",)) for name in ("orders", "old")}
+    taken = Look(
+        client=cast(Any, cluster),
+        clock=StillClock(),
+        interests=interests,
+        last=None,
+        configs=ConfigFacts(due_at=float("inf")),
+        memory=FlowMemory(),
+        matches=TopicMatches(),
+        stopping=lambda: False,
+    ).take()
+    found = {name: (group.state, group.error, len(group.transitions)) for name, group in taken.groups.items()}
+    assert found == {"orders": ("Unknown", "GroupProtocolNotClassic", 0), "old": ("Empty", None, 1)}
