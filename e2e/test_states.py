@@ -1,0 +1,99 @@
+"""The states of a group of real workers: a rebalance that a slow handler holds up, with the causes that they report."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from e2e.cluster import eventually
+from e2e.demo.fleet import BOOTSTRAP, FlightFleet
+from e2e.install import Installation
+
+pytestmark = pytest.mark.together
+
+NAME: Final = "states"
+HANDLER: Final = """
+import time
+
+
+def handle(record):
+    if record.value == b"slow":
+        time.sleep(60)
+"""
+
+
+def objects() -> list[dict[str, Any]]:
+    labels = {"consumerfleet.io/handler": "true"}
+    resources = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
+    spec = {
+        "clusterRef": {"name": "main"},
+        "topics": [NAME],
+        "replicas": 1,
+        "handler": {
+            "python": {"callable": "handler:handle", "configMapRef": {"name": "handler"}},
+            "timeoutSeconds": 120,
+        },
+        # Eager members give everything back before they join, so the others wait for a slow handler.
+        "consumer": {"classic": {"assignors": ["range"]}},
+        "template": {"spec": {"containers": [{"name": "worker", "resources": resources}]}},
+    }
+    api = {"apiVersion": "consumerfleet.io/v1alpha1"}
+    return [
+        {**api, "kind": "KafkaCluster", "metadata": {"name": "main"}, "spec": {"bootstrapServers": [BOOTSTRAP]}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "handler", "labels": labels}}
+        | {"data": {"handler.py": HANDLER}},
+        {**api, "kind": "ConsumerGroup", "metadata": {"name": NAME}, "spec": spec},
+    ]
+
+
+def test_rebalance_that_a_slow_handler_holds_up_is_shown_with_its_causes(installation: Installation) -> None:
+    cluster = installation.cluster
+    tools = FlightFleet(cluster, namespace=NAME, consumer_image=installation.consumer_image)
+    tools.make_tools()
+    tools.inside("create-topics", "--partitions", "2", NAME)
+    cluster.apply(objects(), namespace=NAME)
+
+    def wait(state: str, members: int, *, last: dict[str, Any], timeout_s: float = 240.0) -> list[dict[str, Any]]:
+        def there() -> list[dict[str, Any]]:
+            status = (cluster.get("consumergroups.consumerfleet.io", NAME, namespace=NAME) or {}).get("status", {})
+            assert (status.get("state"), status.get("memberCount")) == (state, members), status
+            entries: list[dict[str, Any]] = status["transitions"]
+            assert {key: entries[-1].get(key) for key in last} == last, entries
+            return entries
+
+        return eventually(there, timeout_s=timeout_s, what=f"{state} with {members} members", poll_s=0.5)
+
+    try:
+        wait("Stable", 1, last={"to": "Stable", "generation": 1})
+        tools.inside("write", "--topic", NAME, stdin=b"slow\nslow")
+        cluster.kubectl(
+            "--namespace",
+            NAME,
+            "patch",
+            "consumergroup",
+            NAME,
+            "--type=merge",
+            "--patch",
+            json.dumps({"spec": {"replicas": 2}}),
+        )
+        reported = {"from": "Stable", "cause": f"{NAME}-1: first subscription", "inferred": False}
+        wait("PreparingRebalance", 2, last=reported)
+        entries = wait("Stable", 2, last={"to": "Stable", "generation": 2})
+        print(json.dumps(entries, indent=1))
+        began = next(entry for entry in entries if entry["to"] == "PreparingRebalance" and entry["from"] == "Stable")
+        assert {key: began[key] for key in reported} == reported
+        cluster.kubectl(
+            "--namespace",
+            NAME,
+            "patch",
+            "consumergroup",
+            NAME,
+            "--type=merge",
+            "--patch",
+            json.dumps({"spec": {"replicas": 0}}),
+        )
+        wait("Empty", 0, last={"to": "Empty"})
+    finally:
+        cluster.kubectl("delete", "namespace", NAME, "--wait=false", "--ignore-not-found")
