@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleet_operator.observe.states import extend_transitions
 from fleet_operator.planning.observation import (
@@ -137,6 +140,27 @@ def test_change_while_nobody_observed_is_inferred() -> None:
     mirror = Mirror().sees(STABLE, A).writes().restarts().sees(EMPTY).writes().writes()
     assert mirror.moves == [("Unknown", STABLE), (STABLE, EMPTY)]
     assert mirror.causes[1] == ("while the group was not observed", True)
+
+
+@given(st.lists(st.sampled_from([PREPARING, COMPLETING, STABLE, EMPTY, DEAD, "write", "restart"]), max_size=40))
+def test_whatever_happens_between_writes_nothing_is_lost_but_what_a_process_takes_with_it(steps: list[str]) -> None:
+    mirror = Mirror().sees(EMPTY).writes()
+    written, unwritten = [EMPTY], list[str]()
+    for step in [*steps, "write"]:
+        if step == "restart":
+            mirror.restarts()
+            unwritten = []
+        elif step == "write":
+            if mirror.seen is not None:
+                mirror.writes()
+            written, unwritten = [*written, *unwritten], []
+            assert [entry["to"] for entry in mirror.status["transitions"]] == written[-10:]
+            moves = mirror.moves
+            assert all(earlier[1] == later[0] for earlier, later in pairwise(moves)), moves
+        else:
+            mirror.sees(step)
+            if step != (unwritten or written)[-1]:
+                unwritten.append(step)
 
 
 def test_clock_that_goes_back_loses_and_repeats_nothing() -> None:
