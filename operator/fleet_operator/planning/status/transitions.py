@@ -79,12 +79,15 @@ def since(entries: Sequence[Mapping[str, Any]], state: str) -> str | None:
     return None if at is None else times.to_text(at)
 
 
-def awaits_report(entries: Sequence[Mapping[str, Any]], workers: Iterable[WorkerObservation], now: float) -> bool:
-    """True if workers may yet say which generation the group has reached: idle groups have to be asked."""
+def awaits_report(entries: Sequence[Mapping[str, Any]], workers: Sequence[WorkerObservation], now: float) -> bool:
+    """True if workers may yet say which generation the group has reached: idle groups have to be asked.
+
+    Workers that have answered at all count, also from before they joined.
+    """
     if not entries or entries[-1]["to"] != STABLE or "generation" in entries[-1]:
         return False
     at = times.from_text(entries[-1]["at"])
-    return at is not None and 0.0 <= now - at < REPORT_SECONDS and any(worker.generation >= 0 for worker in workers)
+    return bool(workers) and at is not None and abs(now - at) < REPORT_SECONDS
 
 
 # The observer's history.
