@@ -199,6 +199,12 @@ def test_m5_status_shows_each_state_of_a_scripted_group_as_the_tool_does(
     assert [entry["cause"] for entry in ended["transitions"]][-1] == (
         "the group was deleted, or its offsets have expired"
     )
+
+    eventually(
+        lambda: [item["reason"] for item in here.every("events", "")].count("GroupDead") == 1,
+        timeout_s=PATIENCE_S,
+        what="one Event about the group that is gone",
+    )
     words = [entry["to"] for entry in ended["transitions"]]
     assert {"PreparingRebalance", "CompletingRebalance", "Stable", "Empty", "Dead"} == set(words), ended["transitions"]
     at = [entry["at"] for entry in ended["transitions"]]
