@@ -13,12 +13,12 @@ from confluent_kafka.admin import AdminClient
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract import naming
 from fleet_consumer.net import ConnectionSettings, NetError, NetworkClient
-from fleet_operator.observe.flow import FlowMemory
+from fleet_operator.observe.doubt import failure
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.kafka_admin import KafkaAdmin
-from fleet_operator.observe.look import ConfigFacts, Look, failure
+from fleet_operator.observe.look import Look
+from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
 from fleet_operator.planning.observation import ClusterObservation, RetryObservation
-from fleet_operator.planning.topic_pattern import TopicMatches
 from tests.support.waiting import eventually
 
 PATIENCE_S = 240.0
@@ -40,8 +40,8 @@ class Watcher:
     client: NetworkClient
     interest: GroupInterest
     clock: WallClock = field(default_factory=WallClock)
-    memory: FlowMemory = field(default_factory=FlowMemory)
-    matches: TopicMatches = field(default_factory=TopicMatches)
+    cluster: ClusterMemory = field(default_factory=ClusterMemory)
+    part: PartMemory = field(default_factory=PartMemory)
     last: ClusterObservation | None = None
 
     @property
@@ -57,9 +57,8 @@ class Watcher:
             clock=self.clock,
             interests={self.interest.group_id: self.interest},
             last=self.last,
-            configs=ConfigFacts(),
-            memory=self.memory,
-            matches=self.matches,
+            cluster=self.cluster,
+            part=self.part,
             stopping=lambda: False,
         )
         try:

@@ -33,7 +33,7 @@ class Watched:
         self.seen: list[ClusterObservation] = []
         self._group = group
         connection = ObserverSettings(bootstrap_servers=(broker.bootstrap,), interval_seconds=HOUR_S)
-        self.observer = Observer("test", connection, SystemClock(), lambda seen, _took: self.seen.append(seen))
+        self.observer = Observer("test", connection, SystemClock(), lambda seen: self.seen.append(seen.observation))
         # A group that expects no members is settled while it has none.
         interest = GroupInterest(group_id=group, topics=(topic,), expects_members=False)
         self.observer.watch({group: interest})

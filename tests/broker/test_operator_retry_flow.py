@@ -125,7 +125,7 @@ def test_handled_records_do_not_wait_and_deleted_ones_neither(flow: Flow) -> Non
     check(flow, last + 121_000)
     # Retention has overtaken the workers: deleted records are not counted, for any commit.
     cut(flow.broker.bootstrap, short, 1, 12)
-    flow.watcher.memory.forget([short])
+    flow.watcher.part.flow.forget([short])
     del flow.records[short]
     check(flow, last + 122_000)
     assert flow.watcher.known(last + 122_000).waiting == 8

@@ -55,7 +55,7 @@ class Keeper:
     def act(self, plan: TopicsPlan) -> TopicChanges:
         retry_group = naming.retry_group(self.group.group_id)
         done = self.watcher.admin.change_topics(plan, retry_group=retry_group)
-        self.watcher.memory.forget(done.changed)
+        self.watcher.part.flow.forget(done.changed)
         return done
 
     def converge(self, wish: RetryIntent) -> TopicsPlan:
@@ -77,9 +77,9 @@ class Keeper:
         """Wait until the operator sees a setting that another client has changed; a minute would do too."""
 
         def noticed() -> bool:
-            self.watcher.memory.forget([topic])
+            self.watcher.part.flow.forget([topic])
             self.watcher.look()
-            return (self.watcher.memory.settings.of(topic) or {}).get(name) == value
+            return (self.watcher.part.flow.settings.of(topic) or {}).get(name) == value
 
         eventually(noticed, timeout_s=PATIENCE_S, what=f"{name}={value} to be noticed")
 

@@ -74,7 +74,9 @@ class TopicConfigs:
             if result.error_code:
                 self._known.pop(name, None)
             else:
-                self._known[name] = {entry.name: entry.value for entry in result.configs if entry.value is not None}
+                read = {entry.name: entry.value for entry in result.configs if entry.value is not None}
+                if self._known.get(name) != read:  # the same object as long as nothing changes
+                    self._known[name] = read
 
 
 def _resource(topic: str) -> describe_configs.DescribeConfigsResource:
@@ -298,6 +300,27 @@ class FlowMemory:
             source_max_message_bytes=self._source_max_message_bytes(interest.topics),
             error=error,
         )
+
+    def is_quiet(
+        self, interest: GroupInterest, last: RetryObservation, topics: Mapping[str, TopicObservation], now: float
+    ) -> bool:
+        """True if a flow in which nothing waited is as in its last observation, given that its group and the ends of
+        its logs are: every topic exists as before, with the same settings. `now` in epoch seconds."""
+        retry = interest.retry
+        assert retry is not None, "only groups with a flow have one"
+        names = {*retry.flow, *((interest.failed_topic,) if interest.failed_topic else ())}
+        if names != set(last.topics):
+            return False
+        for name in names:
+            seen, known = topics.get(name), last.topics[name]
+            if seen is None or seen.error or known.error or seen.partitions != known.partitions:
+                return False
+            if self.settings.of(name) is not known.configs:
+                return False
+        if self._source_max_message_bytes(interest.topics) != last.source_max_message_bytes:
+            return False
+        self._there |= dict.fromkeys(retry.flow, now)
+        return True
 
     def _told(self, name: str, seen: TopicObservation | None, held: Collection[str], now: float) -> bool:
         """True if a look has found enough of a topic to count with.

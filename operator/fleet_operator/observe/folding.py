@@ -24,7 +24,6 @@ from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
 from fleet_consumer.wire.schema import ZERO_UUID
 from fleet_operator.observe.batches import OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING, OFFSETS_TOPIC
 from fleet_operator.observe.due import Found
-from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.observe.states import DEAD, STABLE, extend_transitions
 from fleet_operator.planning import observation
 
@@ -43,8 +42,19 @@ RETRY_INFIX: Final = naming.retry_topic("", "").removeprefix(naming.RESERVED_PRE
 _KNOWN_CODES: Final = frozenset(ErrorCode)
 
 Offsets = dict[tuple[str, int], int]
-ByTopic = Mapping[str, Offsets]
 History = Mapping[tuple[str, int], tuple[observation.OffsetSample, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLog:
+    """Offsets of one or several topics; `history` is as in `GroupObservation.end_history`."""
+
+    ends: Offsets = field(default_factory=dict)
+    history: History = field(default_factory=dict)
+    starts: Offsets = field(default_factory=dict)
+
+
+NOT_READ: Final = TopicLog()
 
 
 def reason_of(code: int) -> str:
@@ -209,7 +219,12 @@ def mirror(described: DescribedGroup) -> tuple[str, tuple[observation.MemberObse
     stable = described.group_state == STABLE
     members = (member(each, stable=stable) for each in described.members)
     ordered = tuple(sorted(members, key=lambda each: (each.instance_id or "", each.member_id)))
-    return DEAD if described.error_code else described.group_state, ordered
+    return state_of(described), ordered
+
+
+def state_of(described: DescribedGroup) -> str:
+    """The state of a described group; one that does not exist (yet) is Dead."""
+    return DEAD if described.error_code else described.group_state
 
 
 def is_classic(listed: ListedGroup) -> bool:
@@ -219,20 +234,40 @@ def is_classic(listed: ListedGroup) -> bool:
 
 @dataclass(slots=True)
 class GroupFacts:
-    """Answers of one look about one group, before they are folded; `error` is the first error."""
+    """Answers of one look about one group, before they are folded; `error` is the first error.
+
+    `log` has the offsets of its source topics, `failed` those of its failed topic, which has `failed_partitions`.
+    """
 
     group_id: str
     coordinator_id: int | None = None
     described: DescribedGroup | None = None
     committed: Offsets | None = None
-    end_offsets: Offsets = field(default_factory=dict)
-    log_starts: Offsets = field(default_factory=dict)
-    failed_records: int | None = None
-    failed_end: int | None = None
+    log: TopicLog = NOT_READ
+    failed: TopicLog = NOT_READ
+    failed_partitions: int = 0
     error: str | None = None
 
+    def as_before(self, other: GroupFacts) -> bool:
+        """True if all answers are the very objects of an earlier look.
 
-def by_topic(offsets: Offsets) -> ByTopic:
+        A topic may have grown while no new partition answers: then they are, and mean something else.
+        """
+        if self.error is not None or other.error is not None or self.failed_partitions != other.failed_partitions:
+            return False
+        return all(
+            mine is theirs
+            for mine, theirs in (
+                (self.described, other.described),
+                (self.committed, other.committed),
+                (self.log, other.log),
+                (self.failed, other.failed),
+                (self.coordinator_id, other.coordinator_id),
+            )
+        )
+
+
+def by_topic(offsets: Offsets) -> dict[str, Offsets]:
     """Offsets of everybody, so that a group can take its own without walking over all of them."""
     sorted_out: dict[str, Offsets] = defaultdict(dict)
     for key, offset in offsets.items():
@@ -240,26 +275,18 @@ def by_topic(offsets: Offsets) -> ByTopic:
     return dict(sorted_out)
 
 
-def take_offsets(
-    facts: GroupFacts,
-    interest: GroupInterest,
-    starts: ByTopic,
-    ends: Mapping[bool, ByTopic],
-    failed_partitions: int,
-) -> None:
-    """Pick a group's own offsets out of everybody's. `failed_partitions` are those that the failed topic has."""
-    wanted = set(interest.topics) or {topic for topic, _ in facts.committed or {}}
-    mine = ends[interest.read_committed]
-    for topic in wanted:
-        facts.end_offsets |= mine.get(topic, {})
-        facts.log_starts |= starts.get(topic, {})
-    failed, failed_starts = (offsets.get(interest.failed_topic, {}) for offsets in (ends[False], starts))
-    # Without one of its partitions the sum would hide failures. So would a start beyond the end: starts are asked for
-    # less often, and that one is of a topic that was made anew since.
-    whole = len(failed) == failed_partitions > 0 and failed.keys() <= failed_starts.keys()
-    if whole and all(failed_starts[key] <= end for key, end in failed.items()):
-        facts.failed_end = sum(failed.values())
-        facts.failed_records = facts.failed_end - sum(failed_starts[key] for key in failed)
+def count_failed(facts: GroupFacts) -> tuple[int, int] | tuple[None, None]:
+    """Records in the failed topic, and the sum of its ends.
+
+    Without one of its partitions the sum would hide failures. So would a start beyond the end: starts are asked for
+    less often, and that one is of a topic that was made anew since.
+    """
+    ends, starts = facts.failed.ends, facts.failed.starts
+    whole = len(ends) == facts.failed_partitions > 0 and ends.keys() <= starts.keys()
+    if not whole or any(starts[key] > end for key, end in ends.items()):
+        return None, None
+    total = sum(ends.values())
+    return total - sum(starts[key] for key in ends), total
 
 
 def fold_group(
@@ -280,6 +307,7 @@ def fold_group(
         doubtful = since is not None and now - since < GROUP_DOUBT_SECONDS
         return replace(known, error=error or NOT_OBSERVED, failing_since=since, doubtful=doubtful)
     state, members = mirror(described)
+    failed_records, failed_end = count_failed(facts)
     return observation.GroupObservation(
         group_id=facts.group_id,
         observed_at=now,
@@ -290,18 +318,18 @@ def fold_group(
         members=members,
         transitions=extend_transitions(last, state, members, now),
         committed=facts.committed,
-        end_offsets=facts.end_offsets,
-        log_starts=facts.log_starts,
-        beyond_end=_beyond_end(facts, last),
-        end_history=extend_history(last.end_history if last else {}, facts.end_offsets, now),
-        failed_records=facts.failed_records,
-        failed_end=facts.failed_end,
+        end_offsets=facts.log.ends,
+        log_starts=facts.log.starts,
+        beyond_end=beyond_end(facts, last),
+        end_history=facts.log.history,
+        failed_records=failed_records,
+        failed_end=failed_end,
     )
 
 
-def _beyond_end(facts: GroupFacts, last: observation.GroupObservation | None) -> frozenset[tuple[str, int]]:
+def beyond_end(facts: GroupFacts, last: observation.GroupObservation | None) -> frozenset[tuple[str, int]]:
     """Partitions whose log ends before an old commit; before the first observation any may be old."""
-    committed, ends = facts.committed or {}, facts.end_offsets
+    committed, ends = facts.committed or {}, facts.log.ends
     old = last.committed if last is not None and last.transitions else committed
     return frozenset(
         key for key, offset in committed.items() if key in ends and min(offset, old.get(key, -1)) > ends[key]
@@ -364,8 +392,10 @@ def _retry_shape(retry: observation.RetryObservation) -> tuple[object, ...]:
 
 
 def moved(before: observation.GroupObservation | None, after: observation.GroupObservation) -> bool:
-    """True if committed or end offsets have moved."""
-    if before is None or (before.committed, before.end_offsets) != (after.committed, after.end_offsets):
+    """True if committed or end offsets have moved, or a commit beyond the end of its log has become old."""
+    if before is None or before.beyond_end != after.beyond_end:
+        return True
+    if (before.committed, before.end_offsets) != (after.committed, after.end_offsets):
         return True
     return _retry_counts(before.retry) != _retry_counts(after.retry)
 

@@ -10,40 +10,45 @@ import logging
 import queue
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import NetError, NetworkClient
-from fleet_operator.observe.flow import FlowMemory
+from fleet_operator.observe.doubt import REFUSALS, Doubt, failure
 from fleet_operator.observe.glance import GLANCE_REST_FACTOR, GLANCE_SECONDS, Glance, GlanceAbandonedError
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
-from fleet_operator.observe.look import REFUSALS, ConfigFacts, Look, LookAbandonedError, failure
-from fleet_operator.planning.observation import ClusterObservation, GroupObservation
-from fleet_operator.planning.topic_pattern import TopicMatches
+from fleet_operator.observe.look import Look, LookAbandonedError
+from fleet_operator.observe.look_memory import ClusterMemory
+from fleet_operator.observe.news import Observed, compare
+from fleet_operator.observe.parts import GroupPart, GroupParts
+from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 HURRY_SECONDS: Final = 1.0
-"""The interval while a group is between states, so that a rebalance is seen with its steps."""
+"""The interval while a group has not been seen yet, or waits for nobody's record that becomes due."""
 HURRY_MAX_SECONDS: Final = 120.0
-"""Longest time for which one group may shorten the pauses: it may never become Stable."""
-REST_FACTOR: Final = 4.0
-"""Least pause after a look, as a multiple of its duration, up to the interval."""
+"""Longest time for which one group may shorten the pauses: it may never be there."""
+REST_FACTOR: Final = 9.0
+"""Least pause after a look, as a multiple of the CPU time that it took."""
+CALM_FACTOR: Final = 20.0
+"""Least interval of the looks at a group, as a multiple of the CPU time of looks at all groups."""
+INTERVAL_SECONDS_MAX: Final = 12.0
+"""Longest interval that the load makes of a shorter one: decisions must not rest on older observations."""
 ACTIONS_SECONDS_MAX: Final = 1.0
 """Longest time for which actions may delay a due look: a thousand new groups want their topics at once."""
 REFUSED_SECONDS: Final = 30.0
 """The interval while the cluster refuses our credentials: repeating them quickly locks accounts and fills its logs."""
-DOUBT_LOOKS: Final = 3
-DOUBT_SECONDS: Final = 15.0
-"""A cluster counts as unreachable when so many looks in a row, or all looks for so long, have failed."""
 DOUBT_PAUSE_SECONDS: Final = 5.0
-"""The longest pause between looks while that is not decided."""
+"""The longest pause between looks while it is not decided whether the cluster answers."""
 
 
 class ObserverStoppedError(Exception):
@@ -67,77 +72,154 @@ class Action(Generic[T]):
 
 
 class LookSchedule:
-    """Pauses between looks. Pure: `now` is monotonic seconds."""
+    """Pauses between looks at one part of the groups. Pure: `now` is monotonic seconds."""
 
     def __init__(self, interval_seconds: float) -> None:
         self._interval = interval_seconds
-        self._unsettled_since: dict[str, float] = {}
+        self._unseen_since: dict[str, float] = {}
 
     def seconds(
-        self, seen: ClusterObservation, interests: Mapping[str, GroupInterest], now: float, *, took: float = 0.0
+        self, seen: ClusterObservation, interests: Mapping[str, GroupInterest], now: float, *, all_cpu_s: float = 0.0
     ) -> float:
-        """The pause after a look that `took` so many seconds: hurry or not, looks must not fill the time."""
-        return max(self._wanted(seen, interests, now), min(self._interval, REST_FACTOR * took))
+        """The pause after a look; `all_cpu_s` is the CPU time of one look at every part.
 
-    def _wanted(self, seen: ClusterObservation, interests: Mapping[str, GroupInterest], now: float) -> float:
-        if seen.doubtful:
-            return min(self._interval, DOUBT_PAUSE_SECONDS)
-        if not seen.reachable:
-            return max(self._interval, REFUSED_SECONDS) if seen.reason in REFUSALS else self._interval
-        unsettled = {
-            group_id
-            for group_id, interest in interests.items()
-            if _unsettled(seen.groups.get(group_id), interest.expects_members)
-        }
-        self._unsettled_since = {group_id: self._unsettled_since.get(group_id, now) for group_id in unsettled}
-        if any(now - since < HURRY_MAX_SECONDS for since in self._unsettled_since.values()):
+        States are glanced at each second, so a rebalance is no reason for a look.
+        """
+        groups = {group_id: seen.groups.get(group_id) for group_id in interests}
+        unseen = {group_id for group_id, group in groups.items() if group is None or group.error is not None}
+        self._unseen_since = {group_id: self._unseen_since.get(group_id, now) for group_id in unseen}
+        if any(now - since < HURRY_MAX_SECONDS for since in self._unseen_since.values()):
             return min(self._interval, HURRY_SECONDS)
-        return min(self._interval, max(HURRY_SECONDS, _seconds_to_wake(seen)))
+        calm = max(self._interval, min(INTERVAL_SECONDS_MAX, CALM_FACTOR * all_cpu_s))
+        return min(calm, max(HURRY_SECONDS, _seconds_to_wake(groups.values(), seen.observed_at)))
 
 
-class Doubt:
-    """Evidence from looks that failed in a row. Pure: times are monotonic seconds."""
-
-    def __init__(self) -> None:
-        self._failures = 0
-        self._since = 0.0
-
-    def failed(self, began: float, now: float) -> bool:
-        """Take in a look that failed; whether that is enough to say that the cluster does not answer."""
-        if not self._failures:
-            self._since = began
-        self._failures += 1
-        return self._failures >= DOUBT_LOOKS or now - self._since >= DOUBT_SECONDS
-
-    def succeeded(self) -> None:
-        self._failures = 0
+def pause_of_failure(seen: ClusterObservation, interval: float) -> float:
+    """Seconds until a cluster is asked again that did not answer."""
+    if seen.doubtful:
+        return min(interval, DOUBT_PAUSE_SECONDS)
+    return max(interval, REFUSED_SECONDS) if seen.reason in REFUSALS else interval
 
 
-def _unsettled(group: GroupObservation | None, expects_members: bool) -> bool:
-    """True if a group is between two states."""
-    if group is None or group.error is not None:
-        return True
-    if group.state == "Stable":
-        return not expects_members  # it was scaled to nothing and its members have not left yet
-    return expects_members or group.state not in ("Empty", "Dead")
-
-
-def _seconds_to_wake(seen: ClusterObservation) -> float:
+def _seconds_to_wake(groups: Iterable[GroupObservation | None], now: float) -> float:
     """Until the next record becomes due that nobody is there to handle; workers that are there need no look for it."""
-    flows = (group.retry for group in seen.groups.values() if group.retry is not None and not group.retry.members)
-    due = (flow.next_due_at for flow in flows if flow.next_due_at is not None)
-    return min(due, default=float("inf")) - seen.observed_at
+    flows = (group.retry for group in groups if group is not None and group.retry is not None)
+    due = (flow.next_due_at for flow in flows if not flow.members and flow.next_due_at is not None)
+    return min(due, default=float("inf")) - now
 
 
 @dataclass(slots=True)
 class _Memory:
-    """The thread's memory between looks; `last` is the newest observation."""
+    """The thread's memory between looks; `last` is the newest observation, `notified` the newest without doubt.
 
+    `begun` is the observation to begin with, which counts for parts that have not been looked at. At `survey_at` the
+    facts of the whole cluster are asked for again; until `rest_until` nothing is looked at (both in monotonic seconds).
+    """
+
+    begun: ClusterObservation | None = None
     last: ClusterObservation | None = None
-    configs: ConfigFacts = field(default_factory=ConfigFacts)
-    flow: FlowMemory = field(default_factory=FlowMemory)
-    matches: TopicMatches = field(default_factory=TopicMatches)
+    notified: ClusterObservation | None = None
+    parts: GroupParts = field(default_factory=GroupParts)
+    cluster: ClusterMemory = field(default_factory=ClusterMemory)
     doubt: Doubt = field(default_factory=Doubt)
+    survey_at: float = float("-inf")
+    rest_until: float = float("-inf")
+    _schedules: dict[GroupPart, LookSchedule] = field(default_factory=dict)
+    _untidy: bool = False
+
+    def schedule(self, part: GroupPart, interval_s: float) -> LookSchedule:
+        """The schedule of a part."""
+        return self._schedules.setdefault(part, LookSchedule(interval_s))
+
+    def change(self, changes: Mapping[str, GroupInterest | None]) -> None:
+        """Take in changed interests; a group that is of no interest any more is not observed any more."""
+        self.parts.change(changes)
+        self._untidy = True
+        gone = {group_id for group_id, interest in changes.items() if interest is None}
+        if gone:
+            self.last, self.notified = _without(self.last, gone), _without(self.notified, gone)
+
+    def tidy(self) -> None:
+        """Forget topics and groups that are of no interest any more; not after each change, as that walks over all."""
+        if not self._untidy:
+            return
+        self._untidy = False
+        self._schedules = {part: self._schedules[part] for part in self.parts if part in self._schedules}
+        interests = [interest for part in self.parts for interest in part.interests.values()]
+        retry = (interest.retry.group_id for interest in interests if interest.retry is not None)
+        groups = {*(interest.group_id for interest in interests), *retry}
+        known = self.cluster.coordinators
+        self.cluster.coordinators = {group_id: node_id for group_id, node_id in known.items() if group_id in groups}
+        named = (topic for interest in interests for topic in interest.named_topics)
+        matching = (topic for part in self.parts for names in part.matches.values() for topic in names)
+        self.cluster.logs.retain({*named, *matching, *self._committed_topics(interests)})
+        if all(part.turn for part in self.parts):
+            self.begun = None
+        if self.last is not None:
+            self.last = replace(self.last, topics=self._topics(), matches=self._matches())
+
+    def doubt_topics(self, topics: frozenset[str]) -> None:
+        """Have the groups of topics looked at, of which nothing counts as known; without topics, all groups."""
+        if not topics:
+            self.parts.all_due()
+        for part in self.parts.reading(topics):
+            part.memory.flow.forget(topics)
+            part.due_at = float("-inf")
+
+    def merge(self, part: GroupPart, seen: ClusterObservation, seconds: float) -> Observed:
+        """Put the observation of a part into that of the whole; returns what is new."""
+        last, before, topics, matches = self.last, self.notified, part.topics, part.matches
+        if self.parts.take(part, seen.topics, seen.matches) or last is None:
+            seen = replace(seen, topics=self._topics(), matches=self._matches())
+            self._untidy = True
+        else:
+            seen = replace(seen, topics=last.topics, matches=last.matches)
+            topics, matches = seen.topics, seen.matches
+        self.last = replace(seen, groups={**last.groups, **seen.groups} if last is not None else seen.groups)
+        if before is not None:  # another part may have found a topic changed before: this part's groups have not heard
+            before = replace(before, topics=topics, matches=matches)
+        observed = compare(before, self.last, part.interests, seconds, first=part.unheard)
+        self.notified, part.unheard = self.last, False
+        return observed
+
+    def glanced(self, seen: ClusterObservation) -> Observed:
+        """Take in what a glance found; returns what is new."""
+        before = self.last.groups if self.last is not None else {}
+        changed = {group_id: True for group_id, group in seen.groups.items() if before.get(group_id) is not group}
+        self.last = self.notified = seen
+        return Observed(observation=seen, groups=changed)
+
+    def fail(self, seen: ClusterObservation, seconds: float) -> Observed:
+        """Take in a failed look; returns what is new."""
+        self.last = seen
+        observed = compare(self.notified, seen, {}, seconds)
+        if not seen.doubtful:
+            self.notified = seen
+            for part in self.parts:
+                part.unheard = True
+        return observed
+
+    def _topics(self) -> dict[str, TopicObservation]:
+        begun = self.begun
+        known = begun.topics if begun is not None and any(not part.turn for part in self.parts) else {}
+        return {**known, **self.parts.topics()}
+
+    def _matches(self) -> dict[str, tuple[str, ...]]:
+        begun = self.begun
+        known = begun.matches if begun is not None and any(not part.turn for part in self.parts) else {}
+        return {**known, **self.parts.matches()}
+
+    def _committed_topics(self, interests: Iterable[GroupInterest]) -> Iterator[str]:
+        """The topics of groups that name none: those that they have commits for."""
+        groups = self.last.groups if self.last is not None else {}
+        unnamed = (interest.group_id for interest in interests if not interest.topics and interest.pattern is None)
+        return (topic for group_id in unnamed if group_id in groups for topic, _ in groups[group_id].committed)
+
+
+def _without(seen: ClusterObservation | None, gone: AbstractSet[str]) -> ClusterObservation | None:
+    if seen is None:
+        return None
+    return replace(seen, groups={group_id: group for group_id, group in seen.groups.items() if group_id not in gone})
 
 
 class Observer:
@@ -148,22 +230,22 @@ class Observer:
         name: str,
         settings: ObserverSettings,
         clock: Clock,
-        publish: Callable[[ClusterObservation, float | None], None],
+        publish: Callable[[Observed], None],
         last: ClusterObservation | None = None,
     ) -> None:
-        """`publish` gets each observation with the seconds that its look took, None for a glance; `last` is the
-        observation to begin with, of the same brokers."""
+        """`last` is the observation to begin with, of the same brokers."""
         self.settings = settings
         self._name = name
         self._clock = clock
         self._publish = publish
         self._last = last
-        # Written by the event loop, read by the thread: a frozen mapping that is replaced as a whole.
-        self._interests: Mapping[str, GroupInterest] = {}
-        self._changed = threading.Event()
+        self.latest: ClusterObservation | None = None
+        """The newest observation, as the event loop knows it; set and read there."""
         self._stopping = threading.Event()
+        # The event loop puts, the thread takes.
         self._actions: queue.SimpleQueue[Action[Any]] = queue.SimpleQueue()
-        self._changed_topics: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._wishes: queue.SimpleQueue[Mapping[str, GroupInterest | None]] = queue.SimpleQueue()
+        self._changed_topics: queue.SimpleQueue[frozenset[str]] = queue.SimpleQueue()
         # Set by the thread before it can block, read by `_wake`.
         self._client: NetworkClient | None = None
         self._thread = threading.Thread(target=self._run, name=f"observer-{name}", daemon=True)
@@ -186,23 +268,23 @@ class Observer:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def watch(self, interests: Mapping[str, GroupInterest]) -> None:
-        """Replace what is observed; the next look follows at once if anything is new."""
-        if interests != self._interests:
-            self._interests = interests
-            self.look()
+    def watch(self, changes: Mapping[str, GroupInterest | None]) -> None:
+        """Change what is observed, by group id, None for nothing; what is new is looked at next."""
+        self._wishes.put(changes)
+        self._wake()
 
     def look(self, changed_topics: Iterable[str] = ()) -> None:
-        """Have the next look follow at once, and take nothing for known of topics that were just changed."""
-        for topic in changed_topics:
-            self._changed_topics.put(topic)
-        self._changed.set()
+        """Look next at the groups of topics that were just changed, of which nothing is taken for known any more;
+        without topics, at all groups."""
+        self._changed_topics.put(frozenset(changed_topics))
         self._wake()
 
     def submit(self, run: Callable[[NetworkClient], T]) -> Future[T]:
         """Have something done on the thread, after the look that may be under way."""
         outcome: Future[T] = Future()
         self._actions.put(Action(run, outcome))
+        if self._stopping.is_set():  # the thread may have refused its last action already
+            self._refuse_actions()
         self._wake()
         return outcome
 
@@ -225,30 +307,34 @@ class Observer:
                 self._refuse_actions()
 
     def _observe(self, client: NetworkClient) -> None:
-        schedule = LookSchedule(self.settings.interval_seconds)
-        memory = _Memory(last=self._last)
-        due = glance_due = self._clock.monotonic()
+        memory = _Memory(begun=self._last, last=self._last)
+        glance_due = self._clock.monotonic()
         while not self._stopping.is_set():
+            self._take_changes(memory)
+            part = memory.parts.due(self._clock.monotonic())
+            due = max(part.due_at, memory.rest_until)
             self._carry_out_actions(client, until=max(due, self._clock.monotonic() + ACTIONS_SECONDS_MAX))
             now = self._clock.monotonic()
-            if now < due and not self._changed.is_set():
-                if now >= glance_due:
-                    self._glance(client, memory)
-                    ended = self._clock.monotonic()
-                    glance_due = ended + max(GLANCE_SECONDS, GLANCE_REST_FACTOR * (ended - now))
-                    continue
-                client.poll(min(due, glance_due) - now)
+            if now >= due:
+                try:
+                    self._look(client, part, memory)
+                except LookAbandonedError:
+                    return
                 continue
-            self._changed.clear()
-            interests = self._interests
-            try:
-                memory.last = seen = self._look(client, interests, memory)
-            except LookAbandonedError:
-                return
-            ended = self._clock.monotonic()
-            self._publish(seen, ended - now)
-            due = ended + schedule.seconds(seen, interests, ended, took=ended - now)
-            glance_due = ended + GLANCE_SECONDS
+            if now >= glance_due:
+                self._glance(client, memory)
+                ended = self._clock.monotonic()
+                glance_due = ended + max(GLANCE_SECONDS, GLANCE_REST_FACTOR * (ended - now))
+                continue
+            client.poll(min(due, glance_due) - now)
+
+    def _take_changes(self, memory: _Memory) -> None:
+        """Take in what the event loop wants by now."""
+        changes = {group: interest for each in _drained(self._wishes) for group, interest in each.items()}
+        if changes:
+            memory.change(changes)
+        for topics in _drained(self._changed_topics):
+            memory.doubt_topics(topics)
 
     def _glance(self, client: NetworkClient, memory: _Memory) -> None:
         """Note the groups whose state has changed since the last look; publish them, if there are any."""
@@ -260,31 +346,39 @@ class Observer:
         except GlanceAbandonedError:
             return
         if seen is not None:
-            memory.last = seen
-            self._publish(seen, None)
+            self._publish(memory.glanced(seen))
 
-    def _look(
-        self, client: NetworkClient, interests: Mapping[str, GroupInterest], memory: _Memory
-    ) -> ClusterObservation:
-        memory.flow.forget(set(_drained(self._changed_topics)))
+    def _look(self, client: NetworkClient, part: GroupPart, memory: _Memory) -> None:
+        """Look at one part of the groups, publish what is new, and set the time of the next look."""
+        began, cpu = self._clock.monotonic(), time.thread_time()
         look = Look(
             client=client,
             clock=self._clock,
-            interests=interests,
+            interests=dict(part.interests),
             last=memory.last,
-            configs=memory.configs,
-            memory=memory.flow,
-            matches=memory.matches,
+            cluster=memory.cluster,
+            part=part.memory,
             stopping=self._stopping.is_set,
+            survey=began >= memory.survey_at,
         )
-        began = self._clock.monotonic()
         try:
-            observation = look.take()
+            seen = look.take()
         except NetError as error:
-            proven = memory.doubt.failed(began, self._clock.monotonic())
-            return failure(error, memory.last, self._clock.wall(), proven=proven)
+            ended = self._clock.monotonic()
+            proven = memory.doubt.failed(began, ended)
+            seen = failure(error, memory.last, self._clock.wall(), proven=proven)
+            memory.rest_until = ended + pause_of_failure(seen, self.settings.interval_seconds)
+            self._publish(memory.fail(seen, ended - began))
+            return
         memory.doubt.succeeded()
-        return observation
+        ended, part.cpu_s = self._clock.monotonic(), time.thread_time() - cpu
+        memory.rest_until = ended + REST_FACTOR * part.cpu_s
+        self._publish(memory.merge(part, seen, ended - began))
+        if look.survey:
+            memory.survey_at = ended + self.settings.interval_seconds
+            memory.tidy()
+        pause = memory.schedule(part, self.settings.interval_seconds)
+        part.due_at = ended + pause.seconds(seen, part.interests, ended, all_cpu_s=memory.parts.cpu_s)
 
     def _carry_out_actions(self, client: NetworkClient, *, until: float) -> None:
         """Until there are none, or a look should be taken again; what is left comes after it."""

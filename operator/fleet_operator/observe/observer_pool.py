@@ -10,17 +10,18 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Final, Protocol, TypeVar
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import NetworkClient
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.observe import folding
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.kafka_admin import KafkaAdmin
+from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer import Observer, ObserverStoppedError
-from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.planning.observation import ClusterObservation, as_of
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,10 @@ Key = tuple[str, str]
 STOP_SECONDS: Final = 3.0
 """Time for which a stop waits for all threads together. One that waits for a broker ends with its calls' own time-outs,
 or with the process."""
+
+
+CHECK_SECONDS: Final = 30.0
+"""Interval at which observers are checked for having hung."""
 
 
 class Listener(Protocol):
@@ -46,22 +51,39 @@ class Listener(Protocol):
         """A look was taken; for metrics."""
 
 
+@dataclass(slots=True, eq=False)
+class _Post:
+    """One observer, and the KafkaClusters that it serves: all with the same addresses and credentials.
+
+    `groups` has the ConsumerGroups that each Kafka group concerns, with the KafkaCluster that they refer to. `stale` is
+    set while observations stay away, and everybody has been notified of it.
+    """
+
+    observer: Observer
+    clusters: set[Key] = field(default_factory=set)
+    groups: dict[str, set[tuple[Key, Key]]] = field(default_factory=dict)
+    stale: bool = False
+
+
 @dataclass(slots=True)
 class _Site:
-    """One KafkaCluster: its observer, the newest observation, and the newest one that the listener was notified of.
+    """One KafkaCluster: its observer and the newest observation, as it is shown for this object.
 
     `connection` is the KafkaCluster's, `identified` says that a cluster id was seen with it.
     """
 
-    observer: Observer
+    post: _Post
     connection: str
     identified: bool = False
     latest: ClusterObservation | None = None
-    notified: ClusterObservation | None = None
 
 
 class ObserverPool:
-    """Starts, stops and asks observers. Belongs to the loop it was made on; `close` at the end."""
+    """Starts, stops and asks observers. Belongs to the loop it was made on; `close` at the end.
+
+    KafkaClusters with the same addresses and credentials share one observer, in however many namespaces they are. A
+    cluster id alone makes none share: brokers report their own, and may report that of others.
+    """
 
     def __init__(self, clock: Clock, listener: Listener) -> None:
         self._clock = clock
@@ -70,6 +92,7 @@ class ObserverPool:
         self._sites: dict[Key, _Site] = {}
         # Wishes for clusters that have no observer (yet): they outlive its restarts.
         self._wishes: dict[Key, dict[Key, GroupInterest]] = defaultdict(dict)
+        self._cluster_of: dict[Key, Key] = {}
         # Clusters that cannot be observed for a reason found in Kubernetes, such as a missing Secret.
         self._refused: dict[Key, ClusterObservation] = {}
         self._ending: list[Observer] = []
@@ -81,22 +104,40 @@ class ObserverPool:
         observation: they may be another cluster's. With renewed credentials it begins with the last one, in doubt.
         """
         site = self._sites.get(cluster)
-        if site is not None and site.observer.settings == settings and site.observer.alive:
+        if site is not None and site.post.observer.settings == settings and site.post.observer.alive:
             site.connection = connection
             site.latest = replace(site.latest, connection=connection) if site.latest is not None else None
             return
         last = _in_doubt(site, settings, connection)
+        if last is not None:  # an observer that was shared has seen the groups of others
+            wanted = {interest.group_id for interest in self._wishes[cluster].values()}
+            last = replace(last, groups={name: group for name, group in last.groups.items() if name in wanted})
         self.stop(cluster)
-        observer: Observer
+        shared = self._shared(settings)
+        post = shared or self._made(cluster, settings, last)
+        if shared is not None and shared.observer.latest is not None:
+            identified = any(self._sites[other].identified for other in shared.clusters)
+            last = replace(shared.observer.latest, connection=connection, identified=identified)
+        post.clusters.add(cluster)
+        self._sites[cluster] = _Site(post, connection, last is not None and last.identified, latest=last)
+        self._add(post, cluster, self._wishes[cluster])
+        if shared is None:
+            post.observer.start()
+            log.info("observer started", extra={"cluster": "/".join(cluster)})
 
-        def publish(observation: ClusterObservation, seconds: float | None) -> None:
-            self._loop.call_soon_threadsafe(self._take, cluster, observer, observation, seconds)
+    def _shared(self, settings: ObserverSettings) -> _Post | None:
+        """The observer of another KafkaCluster with the same settings."""
+        posts = (site.post for site in self._sites.values())
+        return next((post for post in posts if post.observer.settings == settings and post.observer.alive), None)
 
-        observer = Observer("/".join(cluster), settings, self._clock, publish, last)
-        self._sites[cluster] = _Site(observer, connection, last is not None and last.identified, latest=last)
-        observer.watch(self._merged(cluster))
-        observer.start()
-        log.info("observer started", extra={"cluster": "/".join(cluster)})
+    def _made(self, cluster: Key, settings: ObserverSettings, last: ClusterObservation | None) -> _Post:
+        post: _Post
+
+        def publish(observed: Observed) -> None:
+            self._loop.call_soon_threadsafe(self._take, post, observed)
+
+        post = _Post(Observer("/".join(cluster), settings, self._clock, publish, last))
+        return post
 
     def refuse(self, cluster: Key, reason: str, message: str, connection: str = "") -> None:
         """Do not observe this cluster, and say why in the place of an observation; last known values are kept."""
@@ -123,14 +164,35 @@ class ObserverPool:
             self._listener.group_changed(group, urgent=True)
 
     def stop(self, cluster: Key) -> None:
-        """Stop observing a cluster; its observation is forgotten."""
+        """Stop observing a cluster; its observation is forgotten. The last one of an observer ends it."""
         self._refused.pop(cluster, None)
         site = self._sites.pop(cluster, None)
-        if site is not None:
-            site.observer.stop()
-            self._ending = [observer for observer in self._ending if not observer.join(0.0)]
-            self._ending.append(site.observer)
-            log.info("observer stopped", extra={"cluster": "/".join(cluster)})
+        if site is None:
+            return
+        post = site.post
+        post.clusters.discard(cluster)
+        if post.clusters:
+            self._remove(post, cluster, self._wishes[cluster])
+            return
+        post.observer.stop()
+        self._ending = [observer for observer in self._ending if not observer.join(0.0)]
+        self._ending.append(post.observer)
+        log.info("observer stopped", extra={"cluster": "/".join(cluster)})
+
+    async def keep_checking(self) -> None:
+        """Notify everybody concerned when an observer hangs: no look of it will. Never returns."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            for post in {site.post for site in self._sites.values()}:
+                latest, interval = post.observer.latest, post.observer.settings.interval_seconds
+                now_seen = as_of(latest, interval_s=interval, now=self._clock.wall())
+                if now_seen is latest or post.stale:
+                    continue
+                post.stale = True
+                for cluster in post.clusters:
+                    self._listener.cluster_changed(cluster)
+                for group_id in post.groups:
+                    self._notify(post, group_id, urgent=True)
 
     async def close(self) -> None:
         """Stop all observers and wait, within a bound, for their threads."""
@@ -144,18 +206,29 @@ class ObserverPool:
 
     def watch(self, group: Key, cluster: Key, interest: GroupInterest) -> None:
         """Observe a ConsumerGroup's Kafka group on a cluster, now or once the cluster has an observer."""
-        for other, wishes in self._wishes.items():
-            if other != cluster and wishes.pop(group, None) is not None:
-                self._pass_on(other)
-        if self._wishes[cluster].get(group) != interest:
-            self._wishes[cluster][group] = interest
-            self._pass_on(cluster)
+        if self._cluster_of.get(group, cluster) != cluster:
+            self.forget(group)
+        before = self._wishes[cluster].get(group)
+        if before == interest:
+            return
+        self._wishes[cluster][group] = interest
+        self._cluster_of[group] = cluster
+        site = self._sites.get(cluster)
+        if site is None:
+            return
+        if before is not None and before.group_id != interest.group_id:
+            self._remove(site.post, cluster, {group: before})
+        self._add(site.post, cluster, {group: interest})
 
     def forget(self, group: Key) -> None:
         """Observe a ConsumerGroup no more."""
-        for cluster, wishes in self._wishes.items():
-            if wishes.pop(group, None) is not None:
-                self._pass_on(cluster)
+        cluster = self._cluster_of.pop(group, None)
+        if cluster is None:
+            return
+        gone = self._wishes[cluster].pop(group)
+        site = self._sites.get(cluster)
+        if site is not None:
+            self._remove(site.post, cluster, {group: gone})
 
     def latest(self, cluster: Key) -> ClusterObservation | None:
         """The newest observation; None before the first, and for a cluster that is not observed."""
@@ -166,14 +239,14 @@ class ObserverPool:
         """Look at a cluster now rather than when its interval is over: something there was just changed by us."""
         site = self._sites.get(cluster)
         if site is not None:
-            site.observer.look(changed_topics)
+            site.post.observer.look(changed_topics)
 
     async def act(self, cluster: Key, run: Callable[[NetworkClient], T]) -> T:
         """Have something asked on the cluster's thread. Raises what it raises, or ObserverStoppedError."""
         site = self._sites.get(cluster)
         if site is None:
             raise ObserverStoppedError(f"KafkaCluster {'/'.join(cluster)} is not observed: see its conditions")
-        return await asyncio.wrap_future(site.observer.submit(run))
+        return await asyncio.wrap_future(site.post.observer.submit(run))
 
     async def change(self, cluster: Key, cluster_id: str | None, run: Callable[[KafkaAdmin], T]) -> T:
         """Change something on the Kafka cluster with this id, on its thread. Raises AnotherClusterError too.
@@ -183,60 +256,58 @@ class ObserverPool:
         """
         return await self.act(cluster, lambda client: run(KafkaAdmin(client, cluster_id)))
 
-    def _pass_on(self, cluster: Key) -> None:
-        site = self._sites.get(cluster)
-        if site is not None:
-            site.observer.watch(self._merged(cluster))
+    def _add(self, post: _Post, cluster: Key, wishes: Mapping[Key, GroupInterest]) -> None:
+        for group, interest in wishes.items():
+            post.groups.setdefault(interest.group_id, set()).add((cluster, group))
+        self._pass_on(post, {interest.group_id for interest in wishes.values()})
 
-    def _merged(self, cluster: Key) -> Mapping[str, GroupInterest]:
-        """Interests by Kafka group; where two objects name the same group, what both want."""
-        merged: dict[str, GroupInterest] = {}
-        for _, interest in sorted(self._wishes[cluster].items(), key=lambda wish: (wish[1].waits, wish[0])):
-            other = merged.get(interest.group_id)
-            merged[interest.group_id] = interest if other is None else _both(other, interest)
-        return merged
+    def _remove(self, post: _Post, cluster: Key, wishes: Mapping[Key, GroupInterest]) -> None:
+        for group, interest in wishes.items():
+            concerned = post.groups[interest.group_id]
+            concerned.discard((cluster, group))
+            if not concerned:
+                del post.groups[interest.group_id]
+        self._pass_on(post, {interest.group_id for interest in wishes.values()})
 
-    def _take(self, cluster: Key, observer: Observer, observation: ClusterObservation, seconds: float | None) -> None:
-        """An observation has arrived; one of an observer that was replaced meanwhile is dropped. `seconds` is the time
-        that its look took, None for a glance.
+    def _pass_on(self, post: _Post, group_ids: Iterable[str]) -> None:
+        """Have the observer take up the changed interests in Kafka groups."""
+        changes = {group_id: self._merged(post, group_id) for group_id in group_ids}
+        if changes:
+            post.observer.watch(changes)
 
-        A look or two that failed are no news yet: who looks finds the observation, and nobody is woken up.
-        """
-        site = self._sites.get(cluster)
-        if site is None or site.observer is not observer:
+    def _merged(self, post: _Post, group_id: str) -> GroupInterest | None:
+        """The interest in a Kafka group; where several objects name it, all that they want."""
+        wishes = [(self._wishes[cluster][group], group) for cluster, group in post.groups.get(group_id, ())]
+        wishes.sort(key=lambda wish: (wish[0].waits, wish[1]))
+        return reduce(_both, (interest for interest, _ in wishes)) if wishes else None
+
+    def _take(self, post: _Post, observed: Observed) -> None:
+        """An observation has arrived; one of an observer that was replaced meanwhile is dropped."""
+        if not post.clusters:
             return
+        post.observer.latest = observed.observation
+        if post.stale:
+            post.stale = False
+            observed = replace(observed, cluster=True, groups=dict.fromkeys(post.groups, True))
+        for cluster in post.clusters:
+            self._show(self._sites[cluster], observed.observation)
+            if observed.seconds is not None:
+                self._listener.looked(cluster, observed.observation, observed.seconds)
+            if observed.cluster:
+                self._listener.cluster_changed(cluster)
+        if observed.lost:
+            for group_id in post.groups:
+                self._notify(post, group_id, urgent=True)
+        for group_id, urgent in observed.groups.items():
+            self._notify(post, group_id, urgent=urgent)
+
+    def _show(self, site: _Site, observation: ClusterObservation) -> None:
         site.identified = site.identified or (observation.reachable and observation.cluster_id is not None)
-        observation = replace(observation, connection=site.connection, identified=site.identified)
-        site.latest = observation
-        if seconds is not None:
-            self._listener.looked(cluster, observation, seconds)
-        if observation.doubtful:
-            return
-        before, site.notified = site.notified, observation
-        turned = before is None or (before.reachable, before.reason) != (observation.reachable, observation.reason)
-        if turned or _cluster_shape(before) != _cluster_shape(observation):
-            self._listener.cluster_changed(cluster)
-        for group, interest in self._wishes[cluster].items():
-            self._notify(group, interest, before, observation, turned=turned)
+        site.latest = replace(observation, connection=site.connection, identified=site.identified)
 
-    def _notify(
-        self,
-        group: Key,
-        interest: GroupInterest,
-        before: ClusterObservation | None,
-        after: ClusterObservation,
-        *,
-        turned: bool,
-    ) -> None:
-        old = before.groups.get(interest.group_id) if before else None
-        new = after.groups.get(interest.group_id)
-        if turned or _topics(before, interest) != _topics(after, interest):
-            self._listener.group_changed(group, urgent=True)
-        elif new is not None and after.reachable:
-            if folding.differs(old, new):
-                self._listener.group_changed(group, urgent=True)
-            elif folding.moved(old, new):
-                self._listener.group_changed(group, urgent=False)
+    def _notify(self, post: _Post, group_id: str, *, urgent: bool) -> None:
+        for _, group in post.groups.get(group_id, ()):
+            self._listener.group_changed(group, urgent=urgent)
 
 
 def _both(one: GroupInterest, two: GroupInterest) -> GroupInterest:
@@ -260,7 +331,7 @@ def _in_doubt(site: _Site | None, settings: ObserverSettings, connection: str) -
     One that found the cluster unreachable is not kept: in doubt it would count as reachable.
     """
     last = site.latest if site is not None else None
-    if site is None or last is None or site.observer.settings.bootstrap_servers != settings.bootstrap_servers:
+    if site is None or last is None or site.post.observer.settings.bootstrap_servers != settings.bootstrap_servers:
         return None
     if not (last.reachable or last.doubtful):
         return None
@@ -273,24 +344,3 @@ def _in_doubt(site: _Site | None, settings: ObserverSettings, connection: str) -
         connection=connection,
         identified=last.identified and site.connection == connection,
     )
-
-
-def _cluster_shape(seen: ClusterObservation | None) -> tuple[object, ...] | None:
-    """The facts in the status of a KafkaCluster, apart from times."""
-    if seen is None:
-        return None
-    return (
-        seen.cluster_id,
-        seen.brokers,
-        seen.offsets_topic,
-        seen.broker_offsets_partitions,
-        seen.group_count,
-        dict(seen.groups_per_coordinator),
-    )
-
-
-def _topics(seen: ClusterObservation | None, interest: GroupInterest) -> list[object]:
-    if seen is None:
-        return []
-    matching = seen.matches.get(interest.pattern.text, ()) if interest.pattern else ()
-    return [(topic, seen.topics.get(topic)) for topic in (*interest.named_topics, *matching)]

@@ -30,6 +30,9 @@ HANDLER_SELECTOR: Final = f"{HANDLER_LABEL} in ({HANDLER_SOURCE},{HANDLER_RECORD
 CALM_SECONDS: Final = 10.0
 """Time for which a change of offsets alone may wait, so that several are taken up together."""
 
+SETTLE_SECONDS: Final = 0.2
+"""Time for which a change of a child waits for those that follow it."""
+
 OWNERS: Final = (
     (REDRIVE_LABEL, kinds.REDRIVE),
     (BACKFILL_LABEL, kinds.BACKFILL),
@@ -45,6 +48,8 @@ class Router:
     """Turns watch events and observations into keys. Implements the `Listener` of the observers."""
 
     def __init__(self, store: Store, watched: Iterable[WatchedKind], queues: Queues, metrics: Metrics) -> None:
+        self.moved: list[Callable[[Key], bool]] = []
+        """Called with a group whose offsets have moved, each says whether it is to be reconciled."""
         self._store = store
         self._watched = {each.kind: each for each in watched}
         self._queues = queues
@@ -65,7 +70,8 @@ class Router:
         if kind in self._queues:
             self._queues[kind].add(key_of(body))
         for of, key in watched.dependents(body, self._store.cache):
-            self._queues[of].add(key)
+            # What happens to a child comes in several events: a pod is made, it runs, its controller counts it.
+            self._queues[of].add_after(key, SETTLE_SECONDS if watched.on_status else 0.0)
 
     def cluster_changed(self, cluster: Key) -> None:
         self._queues[kinds.KAFKA_CLUSTER].add(cluster)
@@ -73,7 +79,7 @@ class Router:
     def group_changed(self, group: Key, *, urgent: bool) -> None:
         if urgent:
             self._queues[kinds.CONSUMER_GROUP].add(group)
-        else:
+        elif not self.moved or any(moved(group) for moved in self.moved):
             self._queues[kinds.CONSUMER_GROUP].add_after(group, CALM_SECONDS)
 
     def looked(self, cluster: Key, observation: ClusterObservation, seconds: float) -> None:

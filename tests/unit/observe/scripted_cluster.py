@@ -2,6 +2,7 @@
 
 It stands where the network client stands. Supported: ApiVersions, ListGroups, DescribeGroups, OffsetFetch, ListOffsets
 and DescribeConfigs of topics, each for existing objects only; nothing ever fails or moves, except what a test moves.
+Answers are decoded by the request itself, as the client does it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet_consumer.net import BrokerAddress, Call, Coordinator, Disconnected
+from fleet_consumer.net import BrokerAddress, Call, Coordinator, Disconnected, RequestTimedOut
 from fleet_consumer.wire.admin.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
@@ -20,7 +21,18 @@ from fleet_consumer.wire.admin.describe_configs import (
 )
 from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from fleet_consumer.wire.api_versions import ApiVersionsFinalizedFeature, ApiVersionsRequest, ApiVersionsResponse
-from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from fleet_consumer.wire.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolTopicPartitions,
+    encode_assignment,
+)
+from fleet_consumer.wire.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.list_offsets import (
     EARLIEST,
     LATEST,
@@ -52,16 +64,27 @@ Partition = tuple[str, int]
 class ScriptedCluster:
     """`logs` has the append times of each partition's records from offset 0 on, `commits` each group's positions.
 
-    `silent` are brokers that answer nothing.
+    `starts` has the first offset of logs that retention has cut, `groups` the state and the members of those that are
+    not Empty, `coordinators` the brokers of groups that a test has moved. `silent` are brokers that answer nothing,
+    `hanging` are brokers that let every call time out, `leaderless` the partitions that nobody leads.
     """
 
     nodes: int
     logs: dict[Partition, list[int]]
     commits: dict[str, dict[Partition, int]] = field(default_factory=dict)
     configs: dict[str, str] = field(default_factory=dict)
+    starts: dict[Partition, int] = field(default_factory=dict)
+    groups: dict[str, tuple[str, tuple[DescribedGroupMember, ...]]] = field(default_factory=dict)
+    coordinators: dict[str, int] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
+    hanging: set[int] = field(default_factory=set)
+    patience: dict[int, float] = field(default_factory=dict)
+    """The time-out of the last call to each broker."""
+    leaderless: set[Partition] = field(default_factory=set)
+    looked_up: Counter[str] = field(default_factory=Counter)
+    """How often each group's coordinator was looked up."""
     group_types: dict[str, str] = field(default_factory=dict)
-    """The groups that ListGroups returns, with their types."""
+    """Types of groups in ListGroups, where they are others than the classic one."""
     asked: Counter[tuple[int, str]] = field(default_factory=Counter)
     """How often each broker was asked each kind of request."""
     listed: int = 0
@@ -88,65 +111,102 @@ class ScriptedCluster:
                 MetadataResponseTopic(
                     error_code=0 if counts[name] else UNKNOWN_TOPIC,
                     name=name,
-                    partitions=tuple(self._partition(index) for index in range(counts[name])),
+                    partitions=tuple(self._partition(name, index) for index in range(counts[name])),
                 )
                 for name in (sorted(counts) if topics is None else topics)
             ),
         )
         return MetadataResponse.decode(12, answer.encode(12))
 
-    def _partition(self, index: int) -> MetadataResponsePartition:
+    def _partition(self, topic: str, index: int) -> MetadataResponsePartition:
         return MetadataResponsePartition(
             error_code=0,
             partition_index=index,
-            leader_id=index % self.nodes,
+            leader_id=-1 if (topic, index) in self.leaderless else index % self.nodes,
             replica_nodes=(index % self.nodes,),
             isr_nodes=(index % self.nodes,),
         )
 
+    def coordinator(self, group_id: str) -> int:
+        return self.coordinators.get(group_id, sum(group_id.encode()) % self.nodes)
+
     def find_coordinators(self, group_ids: Sequence[str], *, timeout_s: float) -> dict[str, Coordinator]:
-        nodes = {group_id: sum(group_id.encode()) % self.nodes for group_id in group_ids}
+        self.looked_up.update(group_ids)
+        nodes = {group_id: self.coordinator(group_id) for group_id in group_ids}
         return {group_id: Coordinator(node, self.brokers[node]) for group_id, node in nodes.items()}
+
+    def member(self, member_id: str, **partitions: tuple[int, ...]) -> DescribedGroupMember:
+        """A member with an assignment, given by topic."""
+        topics = tuple(ConsumerProtocolTopicPartitions(topic=t, partitions=of) for t, of in partitions.items())
+        return DescribedGroupMember(
+            member_id=member_id,
+            client_id="c",
+            client_host="/h",
+            member_metadata=b"",
+            member_assignment=encode_assignment(ConsumerProtocolAssignment(assigned_partitions=topics), 3),
+        )
 
     def send(self, address: BrokerAddress, request: Request[Any], *, timeout_s: float) -> Call[Any]:
         call: Call[Any] = Call(address, request, timeout_s=timeout_s, deadline=0.0)
-        self.asked[address.port, type(request).__name__] += 1
+        kind, answers = ANSWERS[request.API_KEY]
+        self.asked[address.port, kind.__name__] += 1
+        self.patience[address.port] = timeout_s
+        if address.port in self.hanging:
+            call.fail(RequestTimedOut("no response", address=address))
+            return call
         if address.port in self.silent:
             call.fail(Disconnected("silent", address=address, reason="Disconnected"))
             return call
         version = request.MAX_VERSION
-        got = type(request).decode(version, request.encode(version))
-        answer = ANSWERS[type(request)](self, got)
-        call.succeed(type(answer).decode(version, answer.encode(version)))
+        answer = answers(self, address.port, kind.decode(version, request.encode(version)))
+        call.succeed(request.decode_response(version, answer.encode(version)))
         return call
 
     def poll(self, timeout_s: float) -> None:
         raise AssertionError("every call is done at once")
 
-    def list_groups(self, _request: ListGroupsRequest) -> Response:
+    def list_groups(self, node: int, request: ListGroupsRequest) -> Response:
+        states = dict.fromkeys((*self.commits, *self.group_types), "Empty")
+        states |= {name: state for name, (state, _) in self.groups.items()}
+        wanted = request.states_filter
         groups = tuple(
-            ListedGroup(group_id=name, protocol_type="consumer", group_type=kind)
-            for name, kind in self.group_types.items()
+            ListedGroup(
+                group_id=name,
+                protocol_type="consumer",
+                group_state=state,
+                group_type=self.group_types.get(name, "classic"),
+            )
+            for name, state in sorted(states.items())
+            if self.coordinator(name) == node and (not wanted or state in wanted)
         )
         return ListGroupsResponse(error_code=0, groups=groups)
 
-    def features(self, _request: ApiVersionsRequest) -> Response:
+    def features(self, _node: int, _request: ApiVersionsRequest) -> Response:
         feature = ApiVersionsFinalizedFeature(name="metadata.version", max_version_level=29, min_version_level=7)
         return ApiVersionsResponse(error_code=0, api_keys=(), finalized_features=(feature,))
 
-    def describe_groups(self, request: DescribeGroupsRequest) -> Response:
-        return DescribeGroupsResponse(
-            groups=tuple(
-                DescribedGroup(
-                    error_code=0, group_id=name, group_state="Empty", protocol_type="", protocol_data="", members=()
-                )
-                for name in request.groups
-            )
+    def describe_groups(self, node: int, request: DescribeGroupsRequest) -> Response:
+        return DescribeGroupsResponse(groups=tuple(self._describe(node, name) for name in request.groups))
+
+    def _describe(self, node: int, name: str) -> DescribedGroup:
+        state, members = self.groups.get(name, ("Empty", ()))
+        here = self.coordinator(name) == node
+        return DescribedGroup(
+            error_code=ErrorCode.NONE if here else ErrorCode.NOT_COORDINATOR,
+            group_id=name,
+            group_state=state if here else "",
+            protocol_type="",
+            protocol_data="",
+            members=members if here else (),
         )
 
-    def fetch_offsets(self, request: OffsetFetchRequest) -> Response:
+    def fetch_offsets(self, node: int, request: OffsetFetchRequest) -> Response:
         groups = []
         for group in request.groups:
+            if self.coordinator(group.group_id) != node:
+                code = ErrorCode.NOT_COORDINATOR
+                groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=code))
+                continue
             by_topic: dict[str, list[OffsetFetchResponsePartitions]] = defaultdict(list)
             for (topic, index), offset in self.commits.get(group.group_id, {}).items():
                 position = OffsetFetchResponsePartitions(
@@ -157,7 +217,7 @@ class ScriptedCluster:
             groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=topics))
         return OffsetFetchResponse(groups=tuple(groups))
 
-    def list_offsets(self, request: ListOffsetsRequest) -> Response:
+    def list_offsets(self, _node: int, request: ListOffsetsRequest) -> Response:
         return ListOffsetsResponse(
             topics=tuple(
                 ListOffsetsTopicResponse(
@@ -171,15 +231,15 @@ class ScriptedCluster:
         )
 
     def _offset(self, topic: str, index: int, timestamp: int) -> ListOffsetsPartitionResponse:
-        times = self.logs[topic, index]
+        times, start = self.logs[topic, index], self.starts.get((topic, index), 0)
         offset, found = -1, -1
         if timestamp in (LATEST, EARLIEST):
-            offset = len(times) if timestamp == LATEST else 0
+            offset = len(times) if timestamp == LATEST else start
         else:
-            offset, found = next(((i, at) for i, at in enumerate(times) if at >= timestamp), (-1, -1))
+            offset, found = next(((i, at) for i, at in enumerate(times) if i >= start and at >= timestamp), (-1, -1))
         return ListOffsetsPartitionResponse(partition_index=index, error_code=0, offset=offset, timestamp=found)
 
-    def describe_configs(self, request: DescribeConfigsRequest) -> Response:
+    def describe_configs(self, _node: int, request: DescribeConfigsRequest) -> Response:
         entries = tuple(
             DescribeConfigsResourceResult(name=name, value=value, read_only=False, is_sensitive=False, synonyms=())
             for name, value in self.configs.items()
@@ -197,11 +257,14 @@ class ScriptedCluster:
         return DescribeConfigsResponse(throttle_time_ms=0, results=results)
 
 
-ANSWERS: dict[type[Any], Callable[[ScriptedCluster, Any], Response]] = {
-    ApiVersionsRequest: ScriptedCluster.features,
-    ListGroupsRequest: ScriptedCluster.list_groups,
-    DescribeGroupsRequest: ScriptedCluster.describe_groups,
-    OffsetFetchRequest: ScriptedCluster.fetch_offsets,
-    ListOffsetsRequest: ScriptedCluster.list_offsets,
-    DescribeConfigsRequest: ScriptedCluster.describe_configs,
+ANSWERS: dict[int, tuple[type[Request[Any]], Callable[[ScriptedCluster, int, Any], Response]]] = {
+    kind.API_KEY: (kind, answers)
+    for kind, answers in (
+        (ApiVersionsRequest, ScriptedCluster.features),
+        (ListGroupsRequest, ScriptedCluster.list_groups),
+        (DescribeGroupsRequest, ScriptedCluster.describe_groups),
+        (OffsetFetchRequest, ScriptedCluster.fetch_offsets),
+        (ListOffsetsRequest, ScriptedCluster.list_offsets),
+        (DescribeConfigsRequest, ScriptedCluster.describe_configs),
+    )
 }

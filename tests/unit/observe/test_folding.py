@@ -17,8 +17,7 @@ from fleet_consumer.wire.consumer_protocol import (
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMember
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.observe import folding
-from fleet_operator.observe.folding import GROUP_DOUBT_SECONDS, GroupFacts, fold_group, take_offsets
-from fleet_operator.observe.interests import GroupInterest
+from fleet_operator.observe.folding import GROUP_DOUBT_SECONDS, GroupFacts, TopicLog, fold_group
 from fleet_operator.planning.observation import (
     GroupObservation,
     ManagedTopic,
@@ -55,8 +54,10 @@ def owned(*partitions: int) -> bytes:
 
 
 def test_group_that_answers_is_mirrored() -> None:
-    facts = GroupFacts("g", 1, described(assignment=owned(2, 0, 1)), {KEY: 7}, {KEY: 9}, {KEY: 0}, 3)
+    log, failed = TopicLog(ends={KEY: 9}, starts={KEY: 0}), TopicLog(ends={("f", 0): 4}, starts={("f", 0): 1})
+    facts = GroupFacts("g", 1, described(assignment=owned(2, 0, 1)), {KEY: 7}, log, failed, 1)
     seen = fold_group(facts, None, 100.0)
+    assert (seen.committed, seen.end_offsets, seen.log_starts) == ({KEY: 7}, {KEY: 9}, {KEY: 0})
     assert (seen.state, seen.assignor, seen.coordinator_id, seen.failed_records) == ("Stable", "range", 1, 3)
     assert seen.members[0].partitions == {"flights": (0, 1, 2)}
     assert seen.error is None
@@ -77,9 +78,8 @@ def test_failed_records_are_counted_when_every_partition_could_be_asked(
 ) -> None:
     """Without one partition, or with the start of a topic that was made anew, failures would be hidden."""
     ends_of, starts_of = ({("f", number): at for number, at in told.items()} for told in (ends, starts))
-    facts = GroupFacts("g", 1, described(), {})
-    interest = GroupInterest(group_id="g", topics=("flights",), failed_topic="f")
-    take_offsets(facts, interest, {"f": starts_of}, {False: {"f": ends_of}, True: {}}, 2)
+    failed = TopicLog(ends=ends_of, starts=starts_of)
+    facts = GroupFacts("g", 1, described(), {}, failed=failed, failed_partitions=2)
     seen = fold_group(facts, None, 100.0)
     assert (seen.failed_records, seen.failed_end) == counted
 
@@ -188,7 +188,8 @@ def test_commit_beyond_the_end_counts_once_it_is_old() -> None:
     """A commit of this moment may be newer than the end that was asked for beside it."""
 
     def look(last: GroupObservation | None, committed: int, end: int) -> GroupObservation:
-        return fold_group(GroupFacts("g", 1, described(), {KEY: committed}, {KEY: end}, {KEY: 0}), last, 1.0)
+        log = TopicLog(ends={KEY: end}, starts={KEY: 0})
+        return fold_group(GroupFacts("g", 1, described(), {KEY: committed}, log), last, 1.0)
 
     good = look(None, 90, 100)
     assert good.beyond_end == frozenset()

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from fleet_consumer.contract.patterns import compile_pattern
-from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.observe.interests import GroupInterest, retry_interest
-from fleet_operator.observe.look import ConfigFacts, Look, _resolved
-from fleet_operator.observe.observer_pool import ObserverPool
+from fleet_operator.observe.look import Look, _resolved
+from fleet_operator.observe.look_memory import ClusterMemory, ConfigFacts, PartMemory
+from fleet_operator.observe.observer_pool import ObserverPool, _Post
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.topic_pattern import TopicMatches
 from tests.support.clock import StillClock
@@ -35,7 +35,7 @@ def test_topics_left_by_a_predecessor_are_looked_up_once() -> None:
     left = ("retry.1h", "retry.30s", "redrive", "failed", "retry.60s", "retry.soon")
     others = ("_fleet.orders2.retry.5s", "_fleet.retry.7s", "orders.retry.9s", "_fleet.orders.retry.retry.8s")
     cluster = ScriptedCluster(1, {(name, 0): [] for name in (*(f"_fleet.orders.{name}" for name in left), *others)})
-    memory = FlowMemory()
+    memory, part = ClusterMemory(ConfigFacts(due_at=float("inf"))), PartMemory()
 
     def look(*, discover: bool) -> RetryObservation:
         interest = GroupInterest(group_id="orders", retry=retry_interest("orders", ["5s"], discover=discover))
@@ -44,9 +44,8 @@ def test_topics_left_by_a_predecessor_are_looked_up_once() -> None:
             clock=StillClock(),
             interests={"orders": interest},
             last=None,
-            configs=ConfigFacts(due_at=float("inf")),
-            memory=memory,
-            matches=TopicMatches(),
+            cluster=memory,
+            part=part,
             stopping=lambda: False,
         ).take()
         seen = taken.groups["orders"].retry
@@ -63,13 +62,17 @@ def test_topics_left_by_a_predecessor_are_looked_up_once() -> None:
 def test_of_two_objects_for_one_group_the_owners_wishes_count() -> None:
     """The one that waits may come first by its name: the other's records would not be looked at any more."""
 
+    changes: list[Any] = []
+
     async def life() -> None:
         observers = ObserverPool(StillClock(), cast(Any, SimpleNamespace()))
         owner = GroupInterest(group_id="orders", retry=retry_interest("orders", ["1h"]), read_committed=True)
         other = replace(owner, retry=retry_interest("orders", ["5s"]), read_committed=False, waits=True)
         observers.watch(("a", "orders"), ("a", "main"), other)
         observers.watch(("b", "orders"), ("a", "main"), owner)
-        merged = observers._merged(("a", "main"))["orders"]
+        post = _Post(cast(Any, SimpleNamespace(watch=changes.append)))
+        observers._add(post, ("a", "main"), observers._wishes["a", "main"])
+        merged = changes[-1]["orders"]
         assert (merged.retry, merged.read_committed) == (owner.retry, True)
 
     run_virtual(life())
@@ -84,9 +87,8 @@ def test_group_of_another_protocol_is_unknown_and_not_dead() -> None:
         clock=StillClock(),
         interests=interests,
         last=None,
-        configs=ConfigFacts(due_at=float("inf")),
-        memory=FlowMemory(),
-        matches=TopicMatches(),
+        cluster=ClusterMemory(configs=ConfigFacts(due_at=float("inf"))),
+        part=PartMemory(),
         stopping=lambda: False,
     ).take()
     found = {name: (group.state, group.error, len(group.transitions)) for name, group in taken.groups.items()}

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from fleet_consumer.contract import naming
-from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.observe.interests import GroupInterest, retry_interest
-from fleet_operator.observe.look import ConfigFacts, Look
+from fleet_operator.observe.look import Look
+from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.planning.topic_pattern import TopicMatches
 from tests.support.clock import StillClock
 from tests.unit.observe.scripted_cluster import ScriptedCluster
 
@@ -25,9 +24,8 @@ class Estate:
 
     groups: int
     clock: StillClock = field(default_factory=StillClock)
-    memory: FlowMemory = field(default_factory=FlowMemory)
-    matches: TopicMatches = field(default_factory=TopicMatches)
-    configs: ConfigFacts = field(default_factory=ConfigFacts)
+    memory: ClusterMemory = field(default_factory=ClusterMemory)
+    part: PartMemory = field(default_factory=PartMemory)
     last: ClusterObservation | None = None
 
     def __post_init__(self) -> None:
@@ -54,9 +52,8 @@ class Estate:
             clock=self.clock,
             interests=self.interests,
             last=self.last,
-            configs=self.configs,
-            memory=self.memory,
-            matches=self.matches,
+            cluster=self.memory,
+            part=self.part,
             stopping=lambda: False,
         )
         self.last = look.take()

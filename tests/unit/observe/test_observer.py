@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -22,15 +20,17 @@ from fleet_consumer.net import (
     TlsFailed,
     TokenUnavailable,
 )
+from fleet_operator.observe.doubt import DOUBT_SECONDS, Doubt, failure
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
-from fleet_operator.observe.look import failure
+from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer import (
     DOUBT_PAUSE_SECONDS,
-    DOUBT_SECONDS,
     HURRY_MAX_SECONDS,
-    Doubt,
+    INTERVAL_SECONDS_MAX,
     LookSchedule,
     ObserverStoppedError,
+    _Memory,
+    pause_of_failure,
 )
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import (
@@ -42,6 +42,7 @@ from fleet_operator.planning.observation import (
 )
 from fleet_operator.reconcilers.kafkacluster import MENDED_BY_SECRETS
 from tests.support.waiting import eventually_async
+from tests.unit.observe.ears import Ear, observer_threads
 
 T = TypeVar("T")
 
@@ -53,31 +54,32 @@ def seen(state: str, error: str | None = None) -> ClusterObservation:
     return ClusterObservation(observed_at=0.0, reachable=True, groups={"g": group})
 
 
-def interests(*, expects_members: bool = True) -> dict[str, GroupInterest]:
-    return {"g": GroupInterest(group_id="g", topics=("t",), expects_members=expects_members)}
+def interests() -> dict[str, GroupInterest]:
+    return {"g": GroupInterest(group_id="g", topics=("t",))}
 
 
 @pytest.mark.parametrize(
-    ("state", "expects_members", "pause"),
+    ("looked", "pause"),
     [
-        ("Stable", True, 5.0),
-        ("PreparingRebalance", True, 1.0),
-        ("Empty", True, 1.0),
-        ("Empty", False, 5.0),
-        ("Dead", False, 5.0),
-        ("Stable", False, 1.0),
+        (seen("Stable"), 5.0),
+        (seen("PreparingRebalance"), 5.0),
+        (seen("Empty"), 5.0),
+        (seen("Stable", error="CoordinatorLoadInProgress"), 1.0),
+        (ClusterObservation(observed_at=0.0, reachable=True), 1.0),
     ],
 )
-def test_groups_on_the_move_are_looked_at_more_often(state: str, expects_members: bool, pause: float) -> None:
-    assert LookSchedule(5.0).seconds(seen(state), interests(expects_members=expects_members), 0.0) == pause
+def test_groups_that_looks_have_not_seen_are_looked_at_more_often(looked: ClusterObservation, pause: float) -> None:
+    """States of the others are glanced at each second."""
+    assert LookSchedule(5.0).seconds(looked, interests(), 0.0) == pause
 
 
-def test_group_that_never_becomes_stable_does_not_keep_the_pace_up_for_ever() -> None:
+def test_group_that_can_never_be_asked_does_not_keep_the_pace_up_for_ever() -> None:
     schedule = LookSchedule(5.0)
-    assert schedule.seconds(seen("Empty"), interests(), 0.0) == 1.0
-    assert schedule.seconds(seen("Empty"), interests(), HURRY_MAX_SECONDS + 1) == 5.0
+    refused = seen("Unknown", error="AuthorizationFailed")
+    assert schedule.seconds(refused, interests(), 0.0) == 1.0
+    assert schedule.seconds(refused, interests(), HURRY_MAX_SECONDS + 1) == 5.0
     assert schedule.seconds(seen("Stable"), interests(), HURRY_MAX_SECONDS + 2) == 5.0
-    assert schedule.seconds(seen("PreparingRebalance"), interests(), HURRY_MAX_SECONDS + 3) == 1.0
+    assert schedule.seconds(refused, interests(), HURRY_MAX_SECONDS + 3) == 1.0
 
 
 @pytest.mark.parametrize(("due_in", "pause"), [(2.5, 2.5), (0.2, 1.0), (-60.0, 1.0), (90.0, 5.0), (None, 5.0)])
@@ -91,18 +93,22 @@ def test_unattended_due_time_is_not_slept_through(due_in: float | None, pause: f
     assert LookSchedule(5.0).seconds(attended, interests(), 0.0) == 5.0
 
 
-def test_long_looks_are_not_repeated_at_once_however_pressing() -> None:
-    assert LookSchedule(5.0).seconds(seen("Empty"), interests(), 0.0, took=0.1) == 1.0
-    assert LookSchedule(5.0).seconds(seen("Empty"), interests(), 0.0, took=0.8) == 3.2
-    assert LookSchedule(5.0).seconds(seen("Empty"), interests(), 0.0, took=8.0) == 5.0
+def test_looks_become_rarer_with_their_cost_up_to_a_limit() -> None:
+    def pause(looked: ClusterObservation, all_cpu_s: float, interval: float = 5.0) -> float:
+        return LookSchedule(interval).seconds(looked, interests(), 0.0, all_cpu_s=all_cpu_s)
+
+    assert [pause(seen("Stable"), cpu) for cpu in (0.1, 0.4, 8.0)] == [5.0, 8.0, INTERVAL_SECONDS_MAX]
+    assert pause(seen("Stable"), 8.0, interval=60.0) == 60.0, "an interval that was chosen is not shortened"
+    assert pause(ClusterObservation(observed_at=0.0, reachable=True), 8.0) == 1.0
 
 
 def test_refused_credentials_are_not_repeated_quickly() -> None:
     def refused(reason: str) -> ClusterObservation:
         return ClusterObservation(observed_at=0.0, reachable=False, reason=reason)
 
-    assert LookSchedule(5.0).seconds(refused("AuthenticationFailed"), {}, 0.0) == 30.0
-    assert LookSchedule(5.0).seconds(refused("BrokerUnreachable"), {}, 0.0) == 5.0
+    assert pause_of_failure(refused("AuthenticationFailed"), 5.0) == 30.0
+    assert pause_of_failure(refused("TlsFailed"), 60.0) == 60.0
+    assert pause_of_failure(refused("BrokerUnreachable"), 5.0) == 5.0
 
 
 def test_one_look_that_failed_proves_nothing_and_the_next_one_comes_soon() -> None:
@@ -112,7 +118,7 @@ def test_one_look_that_failed_proves_nothing_and_the_next_one_comes_soon() -> No
     assert not doubt.failed(60.0, 61.0)
     assert doubt.failed(61.0, 60.0 + DOUBT_SECONDS), "looks that hang take long enough"
     wondering = ClusterObservation(observed_at=0.0, reachable=False, doubtful=True)
-    assert LookSchedule(60.0).seconds(wondering, {}, 0.0) == DOUBT_PAUSE_SECONDS
+    assert pause_of_failure(wondering, 60.0) == DOUBT_PAUSE_SECONDS
 
 
 def test_only_a_known_observation_becomes_doubtful() -> None:
@@ -146,14 +152,21 @@ async def test_failed_look_notifies_only_after_enough_failures(nobody: ObserverS
     observers = ObserverPool(SystemClock(), ear)
     observers.watch(GROUP, CLUSTER, interests()["g"])
     observers.ensure(CLUSTER, nobody)
-    site = observers._sites[CLUSTER]
-    site.observer.stop()
-    site.notified = None
+    post = observers._sites[CLUSTER].post
+    post.observer.stop()
+    await asyncio.to_thread(post.observer.join, 10)
+    await asyncio.sleep(0)
     ear.clusters.clear()
     ear.groups.clear()
+    memory = _Memory()
+    memory.change(interests())
 
     def take(observation: ClusterObservation) -> None:
-        observers._take(CLUSTER, site.observer, observation, 0.1)
+        part = memory.parts.due(0.0)
+        observers._take(
+            post,
+            memory.merge(part, observation, 0.1) if observation.reachable else memory.fail(observation, 0.1),
+        )
 
     good = replace(seen("Stable"), last_good_at=1.0)
     lost = Disconnected("lost")
@@ -170,68 +183,6 @@ async def test_failed_look_notifies_only_after_enough_failures(nobody: ObserverS
     take(failure(lost, good, 4.0, proven=True))
     assert (len(ear.clusters), len(ear.groups)) == (2, 2)
     await observers.close()
-
-
-async def test_glance_notifies_of_the_group_and_counts_as_no_look(nobody: ObserverSettings) -> None:
-    ear = Ear()
-    observers = ObserverPool(SystemClock(), ear)
-    observers.watch(GROUP, CLUSTER, interests()["g"])
-    observers.ensure(CLUSTER, nobody)
-    site = observers._sites[CLUSTER]
-    site.observer.stop()
-    site.notified = None
-    good = replace(seen("Stable"), last_good_at=1.0)
-    observers._take(CLUSTER, site.observer, good, 0.1)
-    ear.groups.clear()
-    looks = ear.looks
-    observers._take(CLUSTER, site.observer, replace(good, groups=seen("Empty").groups), None)
-    assert (ear.groups, ear.looks) == ([(GROUP, True)], looks)
-    await observers.close()
-
-
-class Ear:
-    """A listener that remembers."""
-
-    def __init__(self) -> None:
-        self.clusters: list[tuple[str, str]] = []
-        self.groups: list[tuple[tuple[str, str], bool]] = []
-        self.looks = 0
-
-    def cluster_changed(self, cluster: tuple[str, str]) -> None:
-        self.clusters.append(cluster)
-
-    def group_changed(self, group: tuple[str, str], *, urgent: bool) -> None:
-        self.groups.append((group, urgent))
-
-    def looked(self, cluster: tuple[str, str], observation: ClusterObservation, seconds: float) -> None:
-        assert seconds >= 0.0
-        self.looks += 1
-
-
-@pytest.fixture
-def nobody() -> Iterator[ObserverSettings]:
-    """Settings for something that is no broker: it answers every connection with nonsense, at once."""
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def answer() -> None:
-        while True:
-            try:
-                connection, _ = listening.accept()
-            except OSError:
-                return
-            with connection:
-                connection.sendall(b"\xff" * 64)
-
-    thread = threading.Thread(target=answer, name="nobody")
-    thread.start()
-    yield ObserverSettings(bootstrap_servers=(f"127.0.0.1:{listening.getsockname()[1]}",), interval_seconds=0.2)
-    listening.shutdown(socket.SHUT_RDWR)
-    listening.close()
-    thread.join()
-
-
-def observer_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("observer-")]
 
 
 async def test_unreachable_broker_notifies_once(nobody: ObserverSettings) -> None:
@@ -282,7 +233,7 @@ async def seen_once(nobody: ObserverSettings) -> ObserverPool:
     """A pool whose observer of connection `old` has seen cluster `a`."""
     observers = ObserverPool(SystemClock(), Ear())
     observers.ensure(CLUSTER, nobody, "old")
-    observers._take(CLUSTER, observers._sites[CLUSTER].observer, good(), 0.1)
+    observers._take(observers._sites[CLUSTER].post, Observed(observation=good(), seconds=0.1))
     return observers
 
 
@@ -317,7 +268,7 @@ async def test_unreachable_cluster_is_not_in_doubt_after_a_renewal(nobody: Obser
     """In doubt it would be shown as reachable."""
     observers = await seen_once(nobody)
     refused = replace(good(), reachable=False, reason="AuthenticationFailed")
-    observers._take(CLUSTER, observers._sites[CLUSTER].observer, refused, 0.1)
+    observers._take(observers._sites[CLUSTER].post, Observed(observation=refused, seconds=0.1))
     observers.ensure(CLUSTER, replace(nobody, interval_seconds=9.0), "old")
     assert observers.latest(CLUSTER) is None
     await observers.close()

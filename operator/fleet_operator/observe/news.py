@@ -1,0 +1,94 @@
+"""Differences between two observations, as far as somebody acts on them. Pure.
+
+They are found on the observer's thread: of thousands of groups a few have changed, and the event loop hears of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fleet_operator.observe import folding
+from fleet_operator.observe.interests import GroupInterest
+from fleet_operator.planning.observation import ClusterObservation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A new observation and what is different in it.
+
+    - `seconds`: the time that the look took; None for a glance.
+    - `cluster`: the facts of the cluster itself have changed; `lost`: it is not reachable (any more), or for another
+      reason.
+    - `groups`: the groups that have changed; False where no more than offsets has.
+    """
+
+    observation: ClusterObservation
+    seconds: float | None = None
+    cluster: bool = False
+    lost: bool = False
+    groups: Mapping[str, bool] = field(default_factory=dict)
+
+
+def compare(
+    before: ClusterObservation | None,
+    after: ClusterObservation,
+    looked_at: Mapping[str, GroupInterest],
+    seconds: float | None,
+    *,
+    first: bool = False,
+) -> Observed:
+    """What is new in an observation, given the groups that were looked at, for the `first` time or not.
+
+    A look or two that failed are no news yet: whoever looks finds the observation, and nobody is woken up.
+    """
+    if after.doubtful:
+        return Observed(observation=after, seconds=seconds)
+    turned = before is None or (before.reachable, before.reason) != (after.reachable, after.reason)
+    groups: Mapping[str, bool] = {}
+    if after.reachable:
+        groups = (
+            dict.fromkeys(looked_at, True) if first or before is None else _groups(before, after, looked_at.values())
+        )
+    return Observed(
+        observation=after,
+        seconds=seconds,
+        cluster=turned or _facts(before) != _facts(after),
+        lost=turned and not after.reachable,
+        groups=groups,
+    )
+
+
+def _groups(
+    before: ClusterObservation, after: ClusterObservation, looked_at: Iterable[GroupInterest]
+) -> dict[str, bool]:
+    changed: dict[str, bool] = {}
+    same_topics = before.topics is after.topics and before.matches is after.matches
+    for interest in looked_at:
+        old, new = before.groups.get(interest.group_id), after.groups.get(interest.group_id)
+        if not same_topics and _topics(before, interest) != _topics(after, interest):
+            changed[interest.group_id] = True
+        elif new is None or new is old:
+            continue
+        elif (differs := folding.differs(old, new)) or folding.moved(old, new):
+            changed[interest.group_id] = differs
+    return changed
+
+
+def _facts(seen: ClusterObservation | None) -> tuple[object, ...] | None:
+    """The facts in the status of a KafkaCluster, apart from times."""
+    if seen is None:
+        return None
+    return (
+        seen.cluster_id,
+        seen.brokers,
+        seen.offsets_topic,
+        seen.broker_offsets_partitions,
+        seen.group_count,
+        dict(seen.groups_per_coordinator),
+    )
+
+
+def _topics(seen: ClusterObservation, interest: GroupInterest) -> list[object]:
+    matching = seen.matches.get(interest.pattern.text, ()) if interest.pattern else ()
+    return [(topic, seen.topics.get(topic)) for topic in (*interest.named_topics, *matching)]

@@ -1,0 +1,142 @@
+"""Offsets of logs that all groups share: the history says what a look by look history would, and objects stay."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet_operator.observe.folding import HISTORY_SAMPLES_MAX, History, Offsets, TopicLog, extend_history
+from fleet_operator.observe.log_ends import JoinedLogs, LogEnds
+from fleet_operator.planning.lag import time_behind
+
+A, B = ("t", 0), ("t", 1)
+
+
+def log(ends: LogEnds, topic: str = "t", *, answered: bool = True, starts: bool = True) -> TopicLog:
+    return ends.log(False, topic, ends=answered, starts=starts)
+
+
+def take(ends: LogEnds, now: float, **topics: Offsets) -> None:
+    ends.take_ends(False, topics, now)
+
+
+seen_ends = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from(("both", "both", "both", "first", "made anew"))),
+    max_size=120,
+)
+"""For each look the records that arrived in two partitions, and which of them answered."""
+
+
+@given(seen_ends)
+def test_time_behind_is_that_of_a_history_extended_at_every_look(looks: list[tuple[int, int, str]]) -> None:
+    """Invariants: where nothing changes the newest sample may be older, and says the same; all others are equal."""
+    shared, each_look = LogEnds(), dict[tuple[str, int], tuple[object, ...]]()
+    plain: History = {}
+    ends = {A: 0, B: 0}
+    now = 1000.0
+    for first, second, answered in looks:
+        now += 5.0
+        ends = {A: ends[A] + first, B: ends[B] + second} if answered != "made anew" else {A: first, B: second}
+        read = dict(ends) if answered != "first" else {A: ends[A]}
+        plain = extend_history(plain, read, now)
+        take(shared, now, t=read)
+        found = log(shared)
+        assert found.ends == read
+        assert found.history.keys() == plain.keys()
+        for key, samples in plain.items():
+            each_look[key] = samples
+            assert len(found.history[key]) <= HISTORY_SAMPLES_MAX
+            assert [s.end_offset for s in found.history[key]] == [s.end_offset for s in samples]
+            assert found.history[key][:-1] == samples[:-1]
+            for offset in range(max(0, read[key] - 12), read[key] + 1):
+                assert time_behind(offset, found.history[key], now) == time_behind(offset, samples, now)
+
+
+def test_records_after_an_idle_time_are_not_spread_over_it() -> None:
+    ends = LogEnds()
+    for second in range(0, 3600, 5):
+        take(ends, float(second), t={A: 7})
+    take(ends, 3600.0, t={A: 17})
+    assert log(ends).history[A] == ((0.0, 7), (3595.0, 7), (3600.0, 17))
+
+
+def test_nothing_changes_as_long_as_nothing_arrives() -> None:
+    ends = LogEnds()
+    take(ends, 1.0, t={A: 7})
+    ends.take_starts({"t": {A: 0}})
+    take(ends, 2.0, t={A: 7})
+    before = log(ends)
+    for now in (3.0, 4.0, 5.0):
+        take(ends, now, t={A: 7})
+        ends.take_starts({"t": {A: 0}})
+        assert log(ends) is before
+    ends.take_starts({"t": {A: 3}})
+    assert log(ends).starts == {A: 3}
+    take(ends, 6.0, t={A: 8})
+    assert log(ends).ends == {A: 8}
+    assert (before.ends, before.starts) == ({A: 7}, {A: 0}), "an observation that was published stays as it is"
+
+
+def test_topic_that_was_not_answered_is_not_known_and_keeps_its_history() -> None:
+    ends = LogEnds()
+    take(ends, 1.0, t={A: 7})
+    ends.take_starts({"t": {A: 0}})
+    silent = log(ends, answered=False, starts=False)
+    assert silent == TopicLog()
+    assert log(ends, answered=False, starts=False) is silent
+    take(ends, 60.0, t={A: 9})
+    assert log(ends).history[A] == ((1.0, 7), (60.0, 9))
+
+
+def test_partition_that_did_not_answer_is_not_known() -> None:
+    ends = LogEnds()
+    take(ends, 1.0, t={A: 7, B: 3})
+    take(ends, 2.0, t={A: 7})
+    assert log(ends).ends == {A: 7}
+    assert log(ends).history.keys() == {A}
+
+
+def test_topics_and_isolation_levels_have_a_log_each() -> None:
+    ends = LogEnds()
+    take(ends, 1.0, t={A: 7}, other={("other", 0): 1})
+    ends.take_ends(True, {"t": {A: 5}}, 1.0)
+    assert log(ends).ends == {A: 7}
+    assert ends.log(True, "t", ends=True, starts=True).ends == {A: 5}
+    assert log(ends, "other").ends == {("other", 0): 1}
+
+
+def test_only_topics_of_interest_are_remembered() -> None:
+    ends = LogEnds()
+    take(ends, 1.0, t={A: 7}, other={("other", 0): 1})
+    ends.take_starts({"t": {A: 0}, "other": {("other", 0): 0}})
+    kept = log(ends)
+    log(ends, "other")
+    ends.retain({"t"})
+    assert log(ends) is kept
+    assert log(ends, "other") == TopicLog()
+    take(ends, 9.0, other={("other", 0): 1})
+    assert log(ends, "other").history == {("other", 0): ((9.0, 1),)}
+
+
+def test_several_logs_are_one_object_as_long_as_each_is() -> None:
+    one, two = TopicLog(ends={A: 1}), TopicLog(ends={("u", 0): 2}, starts={("u", 0): 1})
+    joined = JoinedLogs()
+    both = joined.of(False, ("t", "u"), [one, two])
+    assert (both.ends, both.starts) == ({A: 1, ("u", 0): 2}, {("u", 0): 1})
+    assert joined.of(False, ("t",), [one]) is one
+    assert joined.of(False, ("t", "u"), [one, two]) is both, "another group of the same look"
+    other = joined.of(True, ("t", "u"), [two, one])
+    joined.end_look()
+    assert joined.of(False, ("t", "u"), [one, two]) is both
+    assert joined.of(True, ("t", "u"), [two, one]) is other
+    joined.end_look()
+    assert joined.of(False, ("t", "u"), [TopicLog(ends={A: 1}), two]) is not both
+
+
+def test_joined_logs_that_a_look_did_not_need_are_forgotten() -> None:
+    one, two = TopicLog(ends={A: 1}), TopicLog(ends={("u", 0): 2})
+    joined = JoinedLogs()
+    before = joined.of(False, ("t", "u"), [one, two])
+    joined.end_look()
+    joined.end_look()
+    assert joined.of(False, ("t", "u"), [one, two]) is not before

@@ -1,0 +1,271 @@
+"""The observer's memory: parts make one observation, each group hears once, and what is gone is forgotten."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from fleet_consumer.contract.patterns import compile_pattern
+from fleet_operator.observe.interests import GroupInterest, retry_interest
+from fleet_operator.observe.news import Observed
+from fleet_operator.observe.observer import _Memory
+from fleet_operator.observe.parts import WEIGHT_MAX, GroupPart
+from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
+
+FILLING = tuple(f"t{number}" for number in range(WEIGHT_MAX - 2))
+"""So many topics that, with one more, a group fills a part."""
+
+
+def wish(name: str, *topics: str) -> GroupInterest:
+    return GroupInterest(group_id=name, topics=(*FILLING, *topics))
+
+
+def memory_of(*interests: GroupInterest, last: ClusterObservation | None = None) -> _Memory:
+    memory = _Memory(begun=last, last=last)
+    memory.change({interest.group_id: interest for interest in interests})
+    return memory
+
+
+def part_of(memory: _Memory, name: str) -> GroupPart:
+    (found,) = (part for part in memory.parts if name in part.interests)
+    return found
+
+
+def look(memory: _Memory, name: str, *, state: str = "Stable", **topics: int) -> Observed:
+    """Merge a look at the part of a group; `topics` are those with partitions, the others do not exist."""
+    part = part_of(memory, name)
+    names = {topic for interest in part.interests.values() for topic in interest.named_topics} - set(FILLING)
+    missing = TopicObservation(partitions=0, error="TopicNotFound")
+    seen = ClusterObservation(
+        observed_at=1.0,
+        reachable=True,
+        groups={g: GroupObservation(group_id=g, observed_at=1.0, state=state) for g in part.interests},
+        topics={t: TopicObservation(partitions=topics[t]) if t in topics else missing for t in names},
+        matches={i.pattern.text: tuple(topics) for i in part.interests.values() if i.pattern is not None},
+        last_good_at=1.0,
+    )
+    return memory.merge(part, seen, 0.1)
+
+
+def lost(memory: _Memory, *, doubtful: bool = False) -> Observed:
+    assert memory.last is not None
+    return memory.fail(replace(memory.last, reachable=False, reason="BrokerUnreachable", doubtful=doubtful), 0.1)
+
+
+def test_parts_make_one_observation() -> None:
+    memory = memory_of(wish("a", "ta"), wish("b", "tb"))
+    first = look(memory, "a", ta=1).observation
+    assert (set(first.groups), set(first.topics)) == ({"a"}, {"ta"})
+    second = look(memory, "b", tb=2).observation
+    assert (set(second.groups), {n: t.partitions for n, t in second.topics.items()}) == (
+        {"a", "b"},
+        {"ta": 1, "tb": 2},
+    )
+    assert second.groups["a"] is first.groups["a"]
+
+
+def test_topics_that_have_not_changed_are_the_same_mapping() -> None:
+    """Whoever compares sees it without walking over all topics."""
+    memory = memory_of(wish("a", "ta"), wish("b", "tb"))
+    look(memory, "a", ta=1)
+    before = look(memory, "b", tb=2).observation
+    assert look(memory, "a", ta=1).observation.topics is before.topics
+    assert look(memory, "b", tb=3).observation.topics["tb"].partitions == 3
+
+
+def test_each_group_is_notified_when_its_own_part_was_looked_at_first() -> None:
+    memory = memory_of(wish("a"), wish("b"))
+    assert (look(memory, "a").cluster, look(memory, "a").groups) == (True, {})
+    assert look(memory, "b").groups == {"b": True}
+    assert look(memory, "b").groups == {}
+
+
+def test_lost_cluster_that_comes_back_notifies_each_group_once() -> None:
+    memory = memory_of(wish("a"), wish("b"))
+    look(memory, "a")
+    look(memory, "b")
+    found = lost(memory)
+    assert (found.lost, found.cluster, found.groups) == (True, True, {})
+    assert (lost(memory).lost, lost(memory).cluster) == (False, False)
+    back = look(memory, "a")
+    assert (back.cluster, back.groups) == (True, {"a": True})
+    assert look(memory, "a").groups == {}
+    later = look(memory, "b")
+    assert (later.cluster, later.groups) == (False, {"b": True})
+    assert look(memory, "b").groups == {}
+
+
+def test_look_that_failed_and_proves_nothing_notifies_nobody_and_nobody_of_its_end() -> None:
+    memory = memory_of(wish("a"), wish("b"))
+    look(memory, "a")
+    look(memory, "b")
+    found = lost(memory, doubtful=True)
+    assert (found.lost, found.cluster, found.groups) == (False, False, {})
+    assert not found.observation.reachable
+    assert set(found.observation.groups) == {"a", "b"}
+    for name in "ab":
+        back = look(memory, name)
+        assert (back.observation.reachable, back.cluster, back.groups) == (True, False, {})
+
+
+def test_change_during_doubt_is_notified_after_it() -> None:
+    memory = memory_of(wish("a"))
+    look(memory, "a")
+    lost(memory, doubtful=True)
+    assert look(memory, "a", state="Empty").groups == {"a": True}
+
+
+def test_topic_of_two_parts_that_changed_is_notified_to_the_groups_of_both() -> None:
+    """Whichever part is looked at first: the second one finds in the observation what the first has found."""
+    for order in ("ab", "ba"):
+        memory = memory_of(wish("a", "t"), wish("b", "t"))
+        for name in "ab":
+            look(memory, name)
+        found = look(memory, order[0], t=3)
+        assert found.observation.topics["t"].partitions == 3, "the newest look counts"
+        assert found.groups == {order[0]: True}
+        assert look(memory, order[1], t=3).groups == {order[1]: True}
+        assert look(memory, order[0], t=3).groups == {}
+
+
+def test_group_that_is_new_in_a_part_that_was_heard_is_notified() -> None:
+    memory = memory_of(GroupInterest(group_id="a", topics=("t",)))
+    look(memory, "a", t=1)
+    memory.change({"b": GroupInterest(group_id="b", topics=("t",))})
+    assert part_of(memory, "b") is part_of(memory, "a")
+    assert look(memory, "a", t=1).groups == {"b": True}
+
+
+def test_group_that_went_is_not_observed_and_is_notified_when_it_is_back() -> None:
+    """In between, a glance has shown an observation without it."""
+    memory = memory_of(GroupInterest(group_id="a"), GroupInterest(group_id="b"))
+    look(memory, "a")
+    memory.change({"a": None})
+    assert memory.last is not None
+    assert set(memory.last.groups) == {"b"}
+    memory.glanced(replace(memory.last, groups={"b": replace(memory.last.groups["b"], state="Empty")}))
+    memory.change({"a": GroupInterest(group_id="a")})
+    assert look(memory, "a").groups == {"a": True, "b": True}
+
+
+def test_group_that_went_and_came_back_between_two_looks_is_notified() -> None:
+    memory = memory_of(GroupInterest(group_id="a"), GroupInterest(group_id="b"))
+    look(memory, "a")
+    memory.change({"a": None})
+    memory.change({"a": GroupInterest(group_id="a")})
+    assert look(memory, "a").groups == {"a": True}
+
+
+def test_state_that_a_glance_found_is_told_once() -> None:
+    memory = memory_of(GroupInterest(group_id="a"), GroupInterest(group_id="b"))
+    before = look(memory, "a").observation
+    glanced = replace(before, groups={**before.groups, "a": replace(before.groups["a"], state="Empty")})
+    found = memory.glanced(glanced)
+    assert (found.seconds, found.groups, found.cluster) == (None, {"a": True}, False)
+    seen = ClusterObservation(observed_at=2.0, reachable=True, groups=glanced.groups, last_good_at=2.0)
+    assert memory.merge(part_of(memory, "a"), seen, 0.1).groups == {}
+    assert look(memory, "a").groups == {"a": True}, "and when it has passed"
+
+
+def test_observer_that_begins_in_doubt_keeps_what_was_known_until_each_part_was_looked_at() -> None:
+    """Otherwise renewed credentials would turn the conditions of most groups to Unknown for some seconds."""
+    pattern = GroupInterest(group_id="p", pattern=compile_pattern("p.*"))
+    known = memory_of(wish("a", "ta"), wish("b", "tb"), pattern)
+    for name in "ab":
+        look(known, name, ta=1, tb=1)
+    last = look(known, "p", p1=1).observation
+    memory = memory_of(
+        wish("a", "ta"), wish("b", "tb"), pattern, last=replace(last, reachable=False, doubtful=True, reason="x")
+    )
+    found = look(memory, "a", ta=1)
+    assert (found.cluster, found.groups) == (True, {"a": True})
+    assert (found.observation.topics, found.observation.matches) == (last.topics, last.matches)
+    assert set(found.observation.groups) == {"a", "b", "p"}
+    memory.tidy()
+    assert memory.last is not None
+    assert memory.last.topics == last.topics
+    assert look(memory, "b").groups == {"b": True}
+    assert look(memory, "p", p2=1).observation.matches == {"p.*": ("p2",)}
+    memory.tidy()
+    assert memory.begun is None
+
+
+def test_nothing_of_a_group_is_left_when_it_is_gone() -> None:
+    kept = GroupInterest(group_id="kept", topics=("shared",), failed_topic="kept.failed")
+    flow = GroupInterest(
+        group_id="gone", topics=("shared", "mine"), failed_topic="f", retry=retry_interest("gone", ["5s"])
+    )
+    big = wish("big", "only")
+    memory = memory_of(kept, flow, big)
+    for name in ("kept", "gone", "big"):
+        look(memory, name, shared=1, mine=1, only=1)
+        memory.schedule(part_of(memory, name), 5.0)
+    logs = memory.cluster.logs
+    topics = ("shared", "mine", "only", "kept.failed", *flow.named_topics)
+    memory.cluster.coordinators |= dict.fromkeys(("kept", "gone", "gone.retry", flow.retry.group_id, "big"), 1)  # type: ignore[union-attr]
+    logs.take_ends(False, {topic: {(topic, 0): 1} for topic in topics}, 1.0)
+    logs.take_starts({topic: {(topic, 0): 0} for topic in topics})
+    for topic in topics:
+        logs.log(False, topic, ends=True, starts=True)
+    memory.change({"gone": None, "big": None})
+    memory.tidy()
+    assert memory.last is not None
+    assert set(memory.last.groups) == {"kept"}
+    assert memory.cluster.coordinators == {"kept": 1}
+    assert {*logs._starts, *(t for _, t in logs._ends), *(t for _, t in logs._logs)} == {"shared", "kept.failed"}
+    assert len(memory._schedules) == 1
+    look(memory, "kept", shared=1)
+    memory.tidy()
+    assert set(memory.last.topics) == {"shared", "kept.failed"}
+
+
+def test_logs_of_topics_that_match_or_are_committed_are_kept() -> None:
+    pattern = GroupInterest(group_id="p", pattern=compile_pattern("p.*"))
+    memory = memory_of(pattern, GroupInterest(group_id="any"))
+    look(memory, "p", p1=1)
+    any_part = part_of(memory, "any")
+    committed = GroupObservation(group_id="any", observed_at=1.0, committed={("mine", 0): 1})
+    memory.merge(
+        any_part, ClusterObservation(observed_at=1.0, reachable=True, groups={"any": committed}, last_good_at=1.0), 0.1
+    )
+    memory.cluster.logs.take_starts({topic: {(topic, 0): 0} for topic in ("p1", "mine", "left")})
+    memory.tidy()
+    assert set(memory.cluster.logs._starts) == {"p1", "mine"}
+    look(memory, "p", p2=1)
+    memory.tidy()
+    assert set(memory.cluster.logs._starts) == {"mine"}, "a topic that matches no more goes without any group going"
+
+
+def test_topics_that_were_changed_make_their_groups_due() -> None:
+    memory = memory_of(wish("a", "ta"), wish("b", "tb"))
+    for name in "ab":
+        part_of(memory, name).due_at = 50.0
+    memory.doubt_topics(frozenset({"tb"}))
+    assert memory.parts.due(10.0) is part_of(memory, "b")
+    assert part_of(memory, "a").due_at == 50.0
+    memory.doubt_topics(frozenset())
+    assert part_of(memory, "a").due_at < 0
+
+
+def test_five_thousand_groups_cost_a_part_of_them_at_a_time() -> None:
+    """Each change and each look costs about as much with 5,000 groups as its own part does: no walk over pairs."""
+    interests = {
+        f"g{n}": GroupInterest(
+            group_id=f"g{n}", topics=(f"t{n % 500}",), failed_topic=f"f{n}", retry=retry_interest(f"g{n}", ["5s", "1m"])
+        )
+        for n in range(5_000)
+    }
+    memory = _Memory()
+    began = time.thread_time()
+    for name, interest in interests.items():
+        memory.change({name: interest})
+    assert len(list(memory.parts)) > 50
+    for name in [next(iter(part.interests)) for part in memory.parts]:
+        look(memory, name)
+        memory.tidy()
+    for name in list(interests)[:1_000]:
+        memory.change({name: None})
+    memory.tidy()
+    assert memory.last is not None
+    assert len(memory.last.groups) == 4_000
+    assert time.thread_time() - began < 20.0, "a second or two; pairs of groups would take minutes"

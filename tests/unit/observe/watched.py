@@ -1,0 +1,55 @@
+"""A scripted cluster that is looked at and glanced at as an observer does, with the memory between looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from fleet_operator.observe.glance import Glance
+from fleet_operator.observe.interests import GroupInterest
+from fleet_operator.observe.look import Look
+from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
+from fleet_operator.planning.observation import ClusterObservation, GroupObservation
+from tests.support.clock import StillClock
+from tests.unit.observe.scripted_cluster import ScriptedCluster
+
+
+@dataclass
+class Watched:
+    """One part of the groups. With `forgetful` looks remember nothing but the retry flows and the last observation."""
+
+    cluster: ScriptedCluster
+    interests: Mapping[str, GroupInterest]
+    clock: StillClock = field(default_factory=StillClock)
+    memory: ClusterMemory = field(default_factory=ClusterMemory)
+    part: PartMemory = field(default_factory=PartMemory)
+    last: ClusterObservation | None = None
+    forgetful: bool = False
+
+    def look(self, after_s: float = 5.0) -> ClusterObservation:
+        self.clock.now += after_s
+        if self.forgetful:
+            self.memory = ClusterMemory(configs=self.memory.configs)
+            self.part = PartMemory(flow=self.part.flow, matches=self.part.matches)
+        self.last = Look(
+            client=cast(Any, self.cluster),
+            clock=self.clock,
+            interests=self.interests,
+            last=self.last,
+            cluster=self.memory,
+            part=self.part,
+            stopping=lambda: False,
+        ).take()
+        return self.last
+
+    def group(self, group_id: str, after_s: float = 5.0) -> GroupObservation:
+        """The group as a look finds it."""
+        return self.look(after_s).groups[group_id]
+
+    def glance(self) -> ClusterObservation:
+        """The newest observation after a glance."""
+        assert self.last is not None, "glances come after looks"
+        seen = Glance(client=cast(Any, self.cluster), clock=self.clock, last=self.last, stopping=lambda: False).take()
+        self.last = seen or self.last
+        return self.last
