@@ -1,0 +1,92 @@
+"""Requests to a Kubernetes API server for the parts of the operator's benchmark that are not measured."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final
+
+import aiohttp
+
+from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
+from fleet_operator.clients.kube import AioKubeClient, KubeNotFoundError
+
+WATCH_SECONDS: Final = 3600
+LINE_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+class FleetApi(AioKubeClient):
+    """The operator's own client, with the verbs of users, kubelets and controllers: create, report, watch."""
+
+    async def report(self, kind: Kind, body: JsonObject, status: Mapping[str, Any]) -> JsonObject:
+        """Merge into an object's status, as its controller does; empty if the object is gone."""
+        path = kind.path(body["metadata"]["namespace"], body["metadata"]["name"], "status")
+        try:
+            return await self._call("PATCH", path, body={"status": status}, content_type="application/merge-patch+json")
+        except KubeNotFoundError:
+            return {}
+
+    async def create_all(self, bodies: Sequence[JsonObject], at_once: int) -> list[JsonObject]:
+        """Create objects, some at a time; returns them as stored, in their order."""
+        turn = asyncio.Semaphore(at_once)
+
+        async def one(body: JsonObject) -> JsonObject:
+            async with turn:
+                return await self.create(body)
+
+        return await asyncio.gather(*map(one, bodies))
+
+    async def metrics(self) -> str:
+        """The API server's own metrics."""
+        request = await self._api.param_serialize("GET", "/metrics", header_params={}, auth_settings=["BearerToken"])
+        response = await self._api.call_api(*request, _request_timeout=60.0)
+        payload: bytes = await response.read()  # type: ignore[no-untyped-call]
+        return payload.decode()
+
+    async def count(self, kind: Kind, selector: str = "") -> int:
+        """The number of objects of a kind, without fetching them."""
+        query = [("limit", "1")] + ([("labelSelector", selector)] if selector else [])
+        if selector:  # the server counts the rest of a page only where it need not filter
+            return len((await self.list(kind, None, label_selector=selector)).items)
+        page = await self._call("GET", kind.path(None), query)
+        return len(page.get("items") or ()) + int(page["metadata"].get("remainingItemCount") or 0)
+
+    async def watch(self, kind: Kind, selector: str = "") -> AsyncIterator[tuple[str, JsonObject]]:
+        """Every object as it is, then every change: (ADDED, MODIFIED, DELETED) and the object, without end."""
+        version = "0"
+        connector = aiohttp.TCPConnector(ssl=self._api.rest_client.ssl_context)
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+            while True:
+                query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+                query |= {"resourceVersion": version} | ({"labelSelector": selector} if selector else {})
+                url = f"{self._api.configuration.host}{kind.path(None)}"
+                async with session.get(url, params=query) as answer:
+                    assert answer.status == 200, await answer.text()
+                    async for line in _lines(answer.content):
+                        event = json.loads(line)
+                        body = event["object"]
+                        assert event["type"] != "ERROR", body
+                        version = body["metadata"]["resourceVersion"]
+                        if event["type"] != "BOOKMARK":
+                            yield event["type"], body
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines of any length; the reader's own iterator refuses long ones."""
+    rest = b""
+    while chunk := await stream.readany():
+        *whole, rest = (rest + chunk).split(b"\n")
+        assert len(rest) < LINE_BYTES_MAX, "an event of no end"
+        for line in whole:
+            if line:
+                yield line
+
+
+def typed(kind: Kind, body: JsonObject) -> JsonObject:
+    """An object with its type: members of a list carry none."""
+    return body | {"apiVersion": kind.api_version, "kind": kind.kind}
+
+
+__all__ = ["FleetApi", "kind_of", "typed"]

@@ -1,0 +1,134 @@
+"""Stand-in for kubelets and the StatefulSet controller, for thousands of fleets: `python -m bench.stand_in_nodes`.
+
+It follows watches instead of asking, so that it costs what changes. A check passes at once, a worker's pod is ready as
+soon as it is made, and nothing runs in either. Reads KUBECONFIG; ends with SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from contextlib import suppress
+from typing import Any, Final
+
+from bench.fleet_api import FleetApi
+from fleet_operator.clients.kinds import POD, STATEFUL_SET, JsonObject
+from fleet_operator.clients.kube import KubeConflictError, KubeError, KubeNotFoundError
+from fleet_operator.planning.labels import CHECK, COMPONENT_LABEL, CONTAINER, GROUP_LABEL, REVISION_ANNOTATION
+from tests.apiserver.nodes import _worker as worker_pod
+
+AT_ONCE: Final = 8
+STARTED: Final = "2026-01-01T00:00:00Z"
+READY: Final = {"type": "Ready", "status": "True", "lastTransitionTime": STARTED}
+PASSED: Final = json.dumps({"ok": True, "reason": "CheckPassed", "message": "all is well"})
+
+
+def _container(state: dict[str, Any], *, ready: bool) -> JsonObject:
+    return {"name": CONTAINER, "image": "none", "imageID": "", "ready": ready, "restartCount": 0, "state": state}
+
+
+RUNNING: Final = {
+    "phase": "Running",
+    "conditions": [READY],
+    "containerStatuses": [_container({"running": {"startedAt": STARTED}}, ready=True)],
+}
+ENDED: Final = {
+    "phase": "Succeeded",
+    "containerStatuses": [
+        _container(
+            {"terminated": {"exitCode": 0, "message": PASSED, "startedAt": STARTED, "finishedAt": STARTED}}, ready=False
+        )
+    ],
+}
+
+
+class Nodes:
+    """The pods of each StatefulSet by its uid, and the StatefulSets that await a visit."""
+
+    def __init__(self, kube: FleetApi) -> None:
+        self._kube = kube
+        self._pods: dict[str, dict[str, JsonObject]] = defaultdict(dict)
+        self._fleets: dict[str, JsonObject] = {}
+        self._due: asyncio.Queue[tuple[str, JsonObject]] = asyncio.Queue()
+        self._queued: set[str] = set()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        tasks = [self._watch_pods(), self._watch_fleets(), *(self._work() for _ in range(AT_ONCE))]
+        await asyncio.gather(*tasks)
+
+    async def _watch_pods(self) -> None:
+        async for change, pod in self._kube.watch(POD, GROUP_LABEL):
+            metadata = pod["metadata"]
+            if metadata["labels"][COMPONENT_LABEL] == CHECK:
+                if change == "ADDED" and pod["status"]["phase"] == "Pending":
+                    self._due.put_nowait(("check", pod))
+                continue
+            owner = metadata["ownerReferences"][0]["uid"]
+            if change == "DELETED":
+                self._pods[owner].pop(metadata["name"], None)
+                self._visit(owner)
+            else:
+                self._pods[owner][metadata["name"]] = pod
+
+    async def _watch_fleets(self) -> None:
+        async for change, fleet in self._kube.watch(STATEFUL_SET, GROUP_LABEL):
+            uid = fleet["metadata"]["uid"]
+            if change == "DELETED":
+                self._fleets.pop(uid, None)
+            else:
+                self._fleets[uid] = fleet
+                if fleet.get("status", {}).get("observedGeneration") != fleet["metadata"]["generation"]:
+                    self._visit(uid)
+
+    def _visit(self, uid: str) -> None:
+        if uid in self._fleets and uid not in self._queued:
+            self._queued.add(uid)
+            self._due.put_nowait(("fleet", self._fleets[uid]))
+
+    async def _work(self) -> None:
+        while True:
+            task, body = await self._due.get()
+            try:
+                if task == "check":
+                    await self._kube.report(POD, body, ENDED)
+                else:
+                    uid = body["metadata"]["uid"]
+                    self._queued.discard(uid)
+                    if uid in self._fleets:
+                        await self._run_fleet(self._fleets[uid])
+            except KubeError as error:
+                print(f"tried again: {error}", flush=True)
+                self._due.put_nowait((task, body))
+
+    async def _run_fleet(self, fleet: JsonObject) -> None:
+        metadata = fleet["metadata"]
+        pods = self._pods[metadata["uid"]]
+        wanted = [f"{metadata['name']}-{ordinal}" for ordinal in range(fleet["spec"]["replicas"])]
+        revision = metadata["annotations"][REVISION_ANNOTATION]
+        for name, pod in list(pods.items()):
+            if name not in wanted or pod["metadata"]["annotations"][REVISION_ANNOTATION] != revision:
+                await self._kube.delete(POD, metadata["namespace"], name, uid=pod["metadata"]["uid"])
+                pods.pop(name, None)
+        for name in wanted:
+            if name not in pods:
+                with suppress(KubeConflictError, KubeNotFoundError):
+                    made = await self._kube.create(worker_pod(fleet, name, None))
+                    pods[name] = made
+                    await self._kube.report(POD, made, RUNNING)
+        count = len(wanted)
+        status = {"observedGeneration": metadata["generation"], "replicas": count, "readyReplicas": count}
+        status |= {"availableReplicas": count, "updatedReplicas": count, "currentReplicas": count}
+        await self._kube.report(
+            STATEFUL_SET, fleet, status | dict.fromkeys(("updateRevision", "currentRevision"), revision)
+        )
+
+
+async def main() -> None:
+    kube = await FleetApi.connect()
+    await Nodes(kube).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
