@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, Kind
 from fleet_operator.clients.kube import AioKubeClient, KubeClient
 from fleet_operator.clients.worker_status import WorkerStatusClient
 from fleet_operator.observe.observer_pool import ObserverPool
+from fleet_operator.planning.labels import APPLIED_ANNOTATION
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.registry import CONTROLLERS, WATCHED
 from fleet_operator.reconcilers.routing import Router
@@ -67,7 +68,7 @@ class App:
             health_port=settings.health_port,
             metrics_port=settings.metrics_port,
         )
-        self._store = Store(kube, clock, WATCHED)
+        self._store = Store(kube, clock, WATCHED, applied_annotation=APPLIED_ANNOTATION)
         self._events = EventRecorder(kube, clock, self.metrics, instance=settings.identity)
         self._worker_status = WorkerStatusClient()
         self._sweeper = Sweeper(
@@ -93,6 +94,7 @@ class App:
             observers=ObserverPool(clock, self._router),
             workers=WorkerWatch(self._worker_status, clock, self._dispatchers[CONSUMER_GROUP].add),
             queues=self._dispatchers,
+            moved=self._router.moved,
         )
         self._reconcilers = {each.kind: each.make(self._context) for each in CONTROLLERS}
 
@@ -155,11 +157,15 @@ class App:
                 dispatcher.add(key_of(body))
             dispatcher.start()
         sweeping = asyncio.create_task(self._sweeper.run(self._router.changed), name="sweep")
+        beside = [asyncio.create_task(_endless(work), name="beside") for work in self._context.beside]
+        beside.append(asyncio.create_task(self._context.observers.keep_checking(), name="check-observers"))
+        self._context.workers.start()
         self._not_ready = None
         log.info("working", extra={"version": VERSION, "namespaces": self.settings.namespaces or "all"})
-        await first_of(stopping, holding, sweeping, watcher.ended)
+        await first_of(stopping, holding, sweeping, watcher.ended, *beside)
         self._not_ready = "stopping"
-        sweeping.cancel()
+        for task in (sweeping, *beside):
+            task.cancel()
         await first_of(holding, asyncio.create_task(self._drain(watcher), name="drain"))
 
     async def _drain(self, watcher: Watcher) -> None:
@@ -171,6 +177,10 @@ class App:
         await self._context.workers.close()
         await self._worker_status.close()
         await self._events.stop()
+
+
+async def _endless(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
 
 
 async def first_of(*futures: asyncio.Future[Any]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 import aiohttp
 import kopf
 
+from fleet_operator.clients import json_text
 from fleet_operator.clients.kinds import JsonObject, Kind
 from fleet_operator.runtime.cache import WatchedKind
 
@@ -57,7 +58,7 @@ class _Events:
     def _take(self, lines: Iterable[bytes]) -> list[bytes]:
         changes, kept, version = list[tuple[JsonObject, bool]](), list[bytes](), None
         for line in filter(None, lines):
-            event = json.loads(line)
+            event = json_text.loads(line)
             if event["type"] in CHANGES:
                 changes.append((event["object"], event["type"] == "DELETED"))
                 version = event["object"]["metadata"]["resourceVersion"]
@@ -88,7 +89,7 @@ def _answer_class(watched: Sequence[WatchedKind], deliver: Delivery) -> type[aio
             return self
 
         async def json(self, **options: Any) -> Any:
-            body = await super().json(**options)
+            body = json_text.loads(await self.read())
             found = _kind_of(self.url.path, watched)
             if found is not None and isinstance(body, dict) and "items" in body:
                 # A list of metadata says null where there are no objects.

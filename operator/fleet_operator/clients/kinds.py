@@ -5,6 +5,7 @@ A closed list: RBAC in the chart is written against it. Nothing here does I/O.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -94,8 +95,20 @@ LIST_PAGE_OBJECTS: Final = 500
 _METADATA: Final = "application/json;as=PartialObjectMetadata{suffix};g=meta.k8s.io;v=v1"
 
 
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+
 def _whole(body: JsonObject) -> JsonObject:
-    body["metadata"].pop("managedFields", None)  # half of an object's size, and nobody here reads it
+    """An object without what nobody here reads and what is as large as the rest of it. Changes the object."""
+    body["metadata"].pop("managedFields", None)
+    annotations = body["metadata"].get("annotations")
+    if annotations is not None:
+        annotations.pop(LAST_APPLIED, None)
+    for condition in (body.get("status") or {}).get("conditions") or ():
+        # Thousands of objects have the same texts here: once in memory is enough.
+        for name, text in condition.items():
+            if type(text) is str:
+                condition[name] = sys.intern(text)
     return body
 
 

@@ -15,12 +15,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
+from urllib.parse import urlencode
 
 import aiohttp
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
+from yarl import URL
 
+from fleet_operator.clients import json_text
 from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View, kind_of
 
 FIELD_MANAGER: Final = "consumer-fleet"
@@ -168,6 +171,17 @@ class AioKubeClient:
         """Called with the HTTP verb, the plural of the kind and the status code of each answer; 0 for none."""
         self._api = api
         self._slots = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
+        # The library knows the credentials and renews them; its requests cost half as much again as the session's own.
+        rest, configuration = api.rest_client, api.configuration
+        self._route = {
+            "timeout": aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS),
+            "proxy": rest.proxy,
+            "proxy_headers": rest.proxy_headers,
+            **({"server_hostname": configuration.tls_server_name} if configuration.tls_server_name else {}),
+        }
+        # With `trust_env` aiohttp reads ~/.netrc in a thread, twice for each request; no API server needs that.
+        connector = aiohttp.TCPConnector(limit=CALLS_AT_ONCE_MAX, ssl=rest.ssl_context)
+        self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
 
     @classmethod
     async def connect(cls, environ: Mapping[str, str] = os.environ) -> Self:
@@ -189,15 +203,11 @@ class AioKubeClient:
             raise KubeForbiddenError(
                 f"no credentials for a Kubernetes API server: {error}; run in a pod or set KUBECONFIG"
             ) from error
-        configuration.connection_pool_maxsize = CALLS_AT_ONCE_MAX
-        # With `trust_env` aiohttp reads ~/.netrc in a thread, twice for each request; no API server needs that.
-        configuration.client_session_kwargs = {"trust_env": False}
-        client = ApiClient(configuration)
-        client.user_agent = FIELD_MANAGER
-        return cls(client)
+        return cls(ApiClient(configuration))
 
     async def close(self) -> None:
         """Close the connections; calls in flight fail."""
+        await self._session.close()
         await self._api.close()  # type: ignore[no-untyped-call]
 
     async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
@@ -270,30 +280,24 @@ class AioKubeClient:
         accept: str = "application/json",
     ) -> JsonObject:
         where = f"{method} {path}"
+        headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": FIELD_MANAGER}
+        url = URL(f"{self._api.configuration.host}{path}{'?' + urlencode(query) if query else ''}", encoded=True)
+        data = json_text.dumps(body) if body is not None else None
         async with self._slots:
             try:
-                # The library asks aiohttp for a timeout object or a number; 0 and None would mean five minutes.
-                request = await self._api.param_serialize(
-                    method,
-                    path,
-                    query_params=list(query),
-                    header_params={"Accept": accept, "Content-Type": content_type},
-                    body=body,
-                    auth_settings=["BearerToken"],
-                )
-                response = await self._api.call_api(*request, _request_timeout=REQUEST_TIMEOUT_SECONDS)
-                payload = await response.read()  # type: ignore[no-untyped-call]
+                await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+                async with self._session.request(method, url, data=data, headers=headers, **self._route) as response:
+                    payload = await response.read()
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 self.answered(method, _plural_of(path), 0)
                 raise KubeUnavailableError(
                     f"{where}: {type(error).__name__}: {error}"[:MESSAGE_CHARACTERS_MAX]
                 ) from error
         self.answered(method, _plural_of(path), response.status)
-        text = payload.decode("utf-8", "replace")
         if not 200 <= response.status <= 299:
-            raise _error(response.status, text, where, _retry_after(response.headers))
+            raise _error(response.status, payload.decode("utf-8", "replace"), where, _retry_after(response.headers))
         try:
-            parsed = json.loads(text)
+            parsed = json_text.loads(payload)
         except (ValueError, RecursionError) as error:
             raise KubeInvalidError(f"{where}: the answer cannot be read: {error}") from error
         assert isinstance(parsed, dict), f"{where}: the API server always answers with an object"

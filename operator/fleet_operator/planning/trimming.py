@@ -17,9 +17,12 @@ LABELS: Final = (
     *(labels.GROUP_LABEL, labels.POLICY_LABEL, labels.COMPONENT_LABEL, HANDLER_LABEL),
     *(labels.REDRIVE_LABEL, labels.BACKFILL_LABEL),
 )
-CONFIG_MAP_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.HASH_ANNOTATION)
+CONFIG_MAP_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.HASH_ANNOTATION, labels.APPLIED_ANNOTATION)
 POD_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.POLICIES_ANNOTATION, labels.SKIP_ANNOTATION)
-STATEFUL_SET_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.INPUTS_ANNOTATION, labels.CHANGED_ANNOTATION)
+STATEFUL_SET_ANNOTATIONS: Final = (
+    *(labels.REVISION_ANNOTATION, labels.INPUTS_ANNOTATION, labels.CHANGED_ANNOTATION),
+    *(labels.APPLIED_ANNOTATION, labels.SIBLINGS_ANNOTATION),
+)
 JOB_ANNOTATIONS: Final = (labels.RATE_ANNOTATION,)
 IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 REPLICA_COUNTS: Final = ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,7 +14,7 @@ from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.reconcilers.transitions import turns
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
-from fleet_operator.runtime.cache import key_of
+from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.dispatcher import Queues
 from fleet_operator.runtime.events import EventRecorder, News
 from fleet_operator.runtime.metrics import Metrics
@@ -35,7 +36,11 @@ CONFLICT_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The collaborators of the reconcilers; one for the whole operator. `ending` closes what they have opened."""
+    """The collaborators of the reconcilers; one for the whole operator. `ending` closes what they have opened.
+
+    `moved` takes functions that are called with a group whose offsets have moved, and say whether it is to be
+    reconciled; `beside` takes work that goes on beside the reconciles and never returns.
+    """
 
     settings: Settings
     clock: Clock
@@ -46,6 +51,8 @@ class Context:
     observers: ObserverPool
     workers: WorkerWatch
     queues: Queues
+    moved: list[Callable[[Key], bool]] = field(default_factory=list)
+    beside: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     ending: AsyncExitStack = field(default_factory=AsyncExitStack)
     chance: random.Random = field(default_factory=random.Random)
 
@@ -119,6 +126,26 @@ async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> Non
     await store.apply(child, over=seen)
 
 
+async def create_owned(store: Store, owner: JsonObject, child: JsonObject) -> None:
+    """Create a child that is never edited, or in none of the fields that it is created with, unless it is there.
+
+    An apply would have to be preceded by a read, for it would take over somebody else's object of this name. Raises as
+    `apply_owned`.
+    """
+    if store.in_place(child):
+        return
+    kind, key = kind_of(child), key_of(child)
+    if store.get(kind, key) is None:
+        await require_living(store, owner)
+        try:
+            await store.create(child)
+        except KubeConflictError:
+            pass  # made before, or somebody else's: seen below
+        else:
+            return
+    await apply_owned(store, owner, child)
+
+
 async def require_living(store: Store, owner: JsonObject) -> None:
     """Make sure that an owner lives before its first child is created. Raises KubeError."""
     if not await store.is_living(owner):
@@ -135,16 +162,21 @@ async def require_ours(store: Store, owner: JsonObject, child: JsonObject) -> No
 async def find_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> JsonObject | None:
     """A child of a watched kind, or None. Raises KubeError.
 
-    A child that the cache lacks is read live: a watch loses sight of an object whose label is gone, and a fleet that is
-    taken for absent would be created anew, and smaller.
+    A child that the cache lacks is read live, once until something is seen of it: a watch loses sight of an object
+    whose label is gone, and a fleet that is taken for absent would be created anew, and smaller.
     """
     key = (owner["metadata"]["namespace"], name)
-    seen = store.get(kind, key)
+    seen, cache = store.get(kind, key), store.cache(kind)
+    if seen is not None and is_owned_by(seen, owner):
+        return seen
+    if seen is None and cache.is_absent(key):
+        return None
+    seen = await store.kube.get(kind, *key)
+    if seen is None:
+        cache.note_absent(key)
     if seen is None or not is_owned_by(seen, owner):
-        seen = await store.kube.get(kind, *key)
-        if seen is None or not is_owned_by(seen, owner):
-            return None
-        store.learn(kind, seen)
+        return None
+    store.learn(kind, seen)
     return seen
 
 

@@ -19,6 +19,8 @@ from fleet_operator.runtime.dispatcher import Result
 
 SECRET_SECONDS: Final = 10.0
 """Interval at which Secrets are read again while they keep us from the cluster; they are not watched."""
+CALM_SECONDS: Final = 60.0
+"""Interval at which Secrets are read again while all is well: a renewed one is taken up before the old one ends."""
 MENDED_BY_SECRETS: Final = SECRET_PROBLEMS | {conditions.AUTHENTICATION_FAILED, "TlsFailed"}
 
 
@@ -50,7 +52,7 @@ class KafkaClusterReconciler:
         again = await publish(context, body, status)
         seen = context.observers.latest(key)
         waits_for_secret = seen is not None and seen.reason in MENDED_BY_SECRETS
-        return Result(again if again is None or not waits_for_secret else min(again, SECRET_SECONDS))
+        return Result(None if again is None else min(again, SECRET_SECONDS if waits_for_secret else CALM_SECONDS))
 
     async def _observe(self, key: Key, cluster: KafkaCluster) -> None:
         """Start or keep the observer, or record why there is none."""

@@ -77,6 +77,8 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
         was_bad = old.get("status") in {"True", "False"} - {good}
         if is_good and not was_bad and (condition["type"] != conditions.READY or old.get("status") == good):
             continue
+        if is_good and old.get("reason") in ON_THE_WAY and condition["type"] != conditions.READY:
+            continue  # nobody was warned: of a thousand new groups each would say it for each of its conditions
         note = f"{condition['type']}: {condition['message']}"
         calm = is_good or condition["reason"] in ON_THE_WAY
         found.append(Turn("Normal" if calm else "Warning", condition["reason"], note))

@@ -1,7 +1,8 @@
 """The workers' own reports, read in the background: main and retry workers of each group, in turns where many.
 
-A reconcile never waits for a worker: it takes the last answer and, when that is old, has the worker asked again; an
-answer with a change brings the group back into the queue. Where no worker can be reached the questions become rare.
+A reconcile never waits for a worker: it takes the last answer. A task asks the workers again and again, those of fleets
+that are followed closely more often; an answer with a change, and one that came no more, bring the group back into the
+queue. Many workers are asked less often, and where none can be reached the questions become rare.
 """
 
 from __future__ import annotations
@@ -23,12 +24,19 @@ from fleet_operator.runtime.cache import Key
 log = logging.getLogger(__name__)
 
 FRESH_SECONDS: Final = 10.0
+CALM_SECONDS: Final = 60.0
+"""Interval for fleets that are not followed closely: nothing waits for them, and no report shows a problem."""
+ASKED_PER_SECOND_MAX: Final = 50
+"""Workers asked in a second, on average; with more of them in all, each is asked less often."""
+TICK_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 60.0
 """Pause of the questions to a fleet after SILENT_ROUNDS in which no worker answered: the operator is probably outside
 the pod network."""
 SILENT_ROUNDS: Final = 3
 KEPT_SECONDS: Final = 60.0
-"""Time for which an answer counts when the worker has not answered again."""
+CALM_KEPT_SECONDS: Final = 150.0
+"""Time for which an answer counts when the worker has not answered again, of fleets that are followed closely and of
+others."""
 ASKED_MAX: Final = 50
 ROUNDS_MAX: Final = 3
 """A round asks at least so many workers of one group, and all of them have their turn within so many rounds."""
@@ -51,7 +59,13 @@ class _Fleet:
     asked_at: dict[_Address, float] = field(default_factory=dict)
     due_at: float = 0.0
     silent_rounds: int = 0
+    closely: bool = True
+    living: frozenset[_Address] = frozenset()
     asking: asyncio.Task[None] | None = None
+
+    @property
+    def kept_s(self) -> float:
+        return KEPT_SECONDS if self.closely else CALM_KEPT_SECONDS
 
     def forget_all_but(self, living: Collection[_Address]) -> None:
         self.answers = {each: answer for each, answer in self.answers.items() if each in living}
@@ -64,29 +78,65 @@ class _Fleet:
 
 
 class WorkerWatch:
-    """All fleets' workers. `close` at the end; the rest at any time, on the event loop."""
+    """All fleets' workers. `start` once, `close` at the end; the rest at any time, on the event loop."""
 
     def __init__(self, client: WorkerStatusClient, clock: Clock, news: Callable[[Key], None]) -> None:
         self._client = client
         self._clock = clock
         self._news = news
         self._fleets: dict[Key, _Fleet] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to ask again and again."""
+        self._task = asyncio.create_task(self._keep_asking(), name="worker-watch")
 
     def answers(self, group: Key, pods: Sequence[JsonObject]) -> tuple[WorkerObservation, ...]:
-        """The last answers of the workers in these pods, main and retry; has them asked again if those are old or there
-        are other workers."""
+        """The last answers of the workers in these pods, main and retry; new workers are asked soon."""
         fleet = self._fleets.setdefault(group, _Fleet())
         living = frozenset(_addresses(pods))
-        fleet.forget_all_but(living)
+        if living != fleet.living:
+            fleet.living = living
+            fleet.forget_all_but(living)
         now = self._clock.monotonic()
         if any(each not in fleet.asked_at for each in living):
             fleet.due_at, fleet.silent_rounds = now, 0
-        if living and fleet.asking is None and now >= fleet.due_at:
-            turn = fleet.turn(living)
+        self._ask_if_due(group, fleet, now)
+        fresh = sorted(each for each, (_, at) in fleet.answers.items() if now - at <= fleet.kept_s)
+        return tuple(fleet.answers[each][0] for each in fresh)
+
+    def follow(self, group: Key, *, closely: bool) -> None:
+        """Set whether a group's workers are asked often; `answers` comes first."""
+        fleet = self._fleets.get(group)
+        if fleet is not None and closely != fleet.closely:
+            fleet.closely = closely
+            fleet.due_at = min(fleet.due_at, self._clock.monotonic() + FRESH_SECONDS)
+
+    async def _keep_asking(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._clock.monotonic()
+            for group, fleet in list(self._fleets.items()):
+                lapsed = [each for each, (_, at) in fleet.answers.items() if now - at > fleet.kept_s]
+                for each in lapsed:
+                    del fleet.answers[each]
+                if lapsed:
+                    self._news(group)
+                self._ask_if_due(group, fleet, now)
+
+    def _ask_if_due(self, group: Key, fleet: _Fleet, now: float) -> None:
+        if fleet.living and fleet.asking is None and now >= fleet.due_at:
+            turn = fleet.turn(fleet.living)
             fleet.asked_at |= dict.fromkeys(turn, now)
             fleet.asking = asyncio.create_task(self._ask(group, fleet, turn), name=f"workers-of-{'/'.join(group)}")
-        fresh = sorted(each for each, (_, at) in fleet.answers.items() if now - at <= KEPT_SECONDS)
-        return tuple(fleet.answers[each][0] for each in fresh)
+
+    def _pause(self, fleet: _Fleet) -> float:
+        """Seconds from one round of a fleet to the next."""
+        if fleet.silent_rounds >= SILENT_ROUNDS:
+            return SILENT_SECONDS
+        close = sum(len(each.living) for each in self._fleets.values() if each.closely)
+        interval = max(FRESH_SECONDS, min(KEPT_SECONDS / 2, close / ASKED_PER_SECOND_MAX))
+        return interval if fleet.closely else max(interval, CALM_SECONDS)
 
     def forget(self, group: Key) -> None:
         fleet = self._fleets.pop(group, None)
@@ -95,6 +145,7 @@ class WorkerWatch:
 
     async def close(self) -> None:
         asking = [fleet.asking for fleet in self._fleets.values() if fleet.asking is not None]
+        asking += [self._task] if self._task is not None else []
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
@@ -112,7 +163,7 @@ class WorkerWatch:
             if answer is not None
         }
         fleet.silent_rounds = 0 if answers else fleet.silent_rounds + 1
-        fleet.due_at = began + (SILENT_SECONDS if fleet.silent_rounds >= SILENT_ROUNDS else FRESH_SECONDS)
+        fleet.due_at = began + self._pause(fleet)
         known = {each: answer for each, (answer, _) in fleet.answers.items()}
         fleet.answers |= {each: (answer, began) for each, answer in answers.items()}
         if any(known.get(each) != answer for each, answer in answers.items()):

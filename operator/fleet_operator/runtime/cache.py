@@ -30,6 +30,10 @@ TOMBSTONES_MAX: Final = 4096
 """Bound of remembered deletions. They only matter for the seconds by which a watch event can be late."""
 
 
+ABSENT_MAX: Final = 100_000
+"""Bound of remembered absences: several for each of many thousand owners."""
+
+
 class Change(Enum):
     """The effect of an observation on the cache."""
 
@@ -100,6 +104,7 @@ class ObjectCache:
     _objects: dict[Key, JsonObject] = field(default_factory=dict)
     _indexed: dict[Hashable, set[Key]] = field(default_factory=dict)
     _gone: dict[str, int] = field(default_factory=dict)  # uid -> the version as of which it was gone
+    _absent: set[Key] = field(default_factory=set)
 
     def get(self, namespace: str, name: str) -> JsonObject | None:
         return self._objects.get((namespace, name))
@@ -107,6 +112,19 @@ class ObjectCache:
     def having(self, value: Hashable) -> list[JsonObject]:
         """The objects whose index has this value, by name."""
         return [self._objects[key] for key in sorted(self._indexed.get(value, ()))]
+
+    def note_absent(self, key: Key) -> None:
+        """Remember that a live read found nothing under this name, until something is seen of it.
+
+        An object that loses its label is reported as deleted, which counts: it may live on, unseen.
+        """
+        if len(self._absent) >= ABSENT_MAX:
+            self._absent.clear()  # each is read once more
+        self._absent.add(key)
+
+    def is_absent(self, key: Key) -> bool:
+        """True if a live read found nothing here, and nothing has been seen here since."""
+        return key in self._absent
 
     def __iter__(self) -> Iterator[JsonObject]:
         return iter(list(self._objects.values()))
@@ -120,6 +138,7 @@ class ObjectCache:
         if version_of(body) < self._gone.get(uid, 0):
             return Change.NOTHING
         key = key_of(body)
+        self._absent.discard(key)
         known = self._objects.get(key)
         if known is not None and known["metadata"]["uid"] == uid and version_of(known) >= version_of(body):
             return Change.NOTHING
@@ -139,6 +158,7 @@ class ObjectCache:
 
         Its namesake with another uid stays, and so does the object itself if it was seen at a newer version.
         """
+        self._absent.discard(key)
         self._gone[uid] = max(version, self._gone.pop(uid, 0))
         while len(self._gone) > TOMBSTONES_MAX:
             del self._gone[next(iter(self._gone))]

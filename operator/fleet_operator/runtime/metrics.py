@@ -35,6 +35,7 @@ GROUP_GAUGES: Final = {
 """Gauges of a group by their names after the prefix, with their help texts."""
 Gauges = Mapping[str, Gauge]
 LATENCY_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0)
+AGE_BUCKETS: Final = (1.0, 2.0, 5.0, 7.5, 10.0, 12.5, 15.0, 20.0, 30.0, 60.0)
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
@@ -60,6 +61,13 @@ class Metrics:
         self.reconcile_seconds = seconds("reconcile_duration_seconds", "How long one reconcile takes.", ["kind"])
         self.queue_depth = gauge("queue_depth", "Keys that are due and wait.", ["kind"])
         self.queue_wait = seconds("queue_wait_seconds", "How long a key waited after it was due.", ["kind"])
+        self.decision_age = Histogram(
+            "decision_age_seconds",
+            "Age that a group's last observation had reached when the next one was taken up.",
+            namespace=PREFIX,
+            buckets=AGE_BUCKETS,
+            registry=self.registry,
+        )
         self.status_writes = counter("status_writes", "Writes of status.", ["kind"])
         self.status_deferred = counter(
             "status_deferred", "Routine status writes put off by the token bucket.", ["kind"]

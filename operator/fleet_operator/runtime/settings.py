@@ -34,7 +34,7 @@ class Settings:
     spark_image: str = f"consumer-fleet-spark:{VERSION}"
     spark_driver_role: str = "consumer-fleet-spark-driver"
     workers: int = 8
-    resync_seconds: float = 60.0
+    resync_seconds: float = 600.0
     sweep_seconds: float = 300.0
     status_writes_per_second: float = 5.0
     metrics_port: int = 8080

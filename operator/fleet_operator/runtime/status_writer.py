@@ -162,6 +162,7 @@ class StatusWriter:
         self._metrics.status_writes.labels(kind.kind).inc()
         self._written[kind.kind, key] = _Written(_digest(status), _digest(stored.get("status") or {}), now)
         self._settle((kind.kind, key), now)
+        self._store.saw_living(stored)
         self._store.learn(kind, stored)
         return None
 

@@ -2,8 +2,9 @@
 
 An apply whose intent is already in place is not sent again. "In place" is judged by what the API server answered to
 the last apply of the same intent: as long as the object still has that generation (or, where a kind has none, that
-resourceVersion), nobody has changed what we set. After a restart nothing is remembered, so everything is applied once
-more; a server-side apply that changes nothing costs a request, but writes nothing.
+resourceVersion), nobody has changed what we set. After a restart nothing is remembered; then an object is believed to
+be in place that carries the digest of the same intent, and shows nothing to the contrary in what the cache has of it.
+Within half an hour it is read whole and compared, for somebody may have edited it while no operator ran.
 
 Caches can be wrong for a while: a watch misses a deletion, or loses sight of an object whose label somebody took away.
 Whoever meets a contradiction has the object read again (`refresh`), and its dependents are queued as if the watch had
@@ -16,20 +17,21 @@ Such an object is read live when a reconcile needs its content, and again when i
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
+import random
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from fleet_consumer.clock import Clock
+from fleet_operator.clients import json_text
 from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeClient, KubeConflictError, Listing
 from fleet_operator.runtime.cache import Change, Key, ObjectCache, WatchedKind, key_of, version_of
 
-BYTES_MAX: Final = 48 * 1024 * 1024
-OBJECT_CHARACTERS_MAX: Final = 256 * 1024
+BYTES_MAX: Final = 16 * 1024 * 1024
+OBJECT_BYTES_MAX: Final = 256 * 1024
 """Of larger objects nothing is kept: to pack one takes longer than to read it."""
 FAST: Final = 1
 
@@ -61,7 +63,7 @@ class Contents:
         if kept is None or kept.uid != seen["metadata"]["uid"] or kept.version < version_of(seen):
             return None
         self._packed[address] = self._packed.pop(address)
-        body: JsonObject = json.loads(zlib.decompress(kept.packed))
+        body: JsonObject = json_text.loads(zlib.decompress(kept.packed))
         return body
 
     def put(self, body: JsonObject) -> None:
@@ -69,10 +71,10 @@ class Contents:
         address = (kind_of(body), key_of(body))
         self._drop(address)
         metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
-        text = json.dumps({**body, "metadata": metadata})
-        if len(text) > OBJECT_CHARACTERS_MAX:
+        text = json_text.dumps({**body, "metadata": metadata})
+        if len(text) > OBJECT_BYTES_MAX:
             return
-        packed = zlib.compress(text.encode(), FAST)
+        packed = zlib.compress(text, FAST)
         self._packed[address] = _Packed(metadata["uid"], version_of(body), packed)
         self.size += len(packed)
         while self.size > self.bytes_max:
@@ -90,16 +92,16 @@ class Contents:
 
 log = logging.getLogger(__name__)
 
-UNWATCHED_APPLY_SECONDS: Final = 600.0
-"""Kinds that are not watched are looked at again this often, in case somebody changed them."""
-LIVING_SECONDS: Final = 10.0
-"""Time for which an object that was read live counts as living; the children of one fleet are made within it."""
+UNWATCHED_SECONDS: Final = 1800.0
+"""Interval at which objects of kinds that are not watched are read again, in case somebody changed them; and the time
+within which an object that was believed to be in place is read."""
+LIVING_SECONDS: Final = 60.0
+"""Time for which an object counts as living that an answer has shown; the children of a fleet are made within it."""
 
 
 def digest(value: object) -> str:
     """Equal for equal JSON."""
-    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    return hashlib.sha256(json_text.canonical(value)).hexdigest()
 
 
 def marker(body: JsonObject) -> str:
@@ -116,25 +118,35 @@ def owner_of(body: JsonObject) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Applied:
-    """The last apply of an object: what was meant, who answered, when (monotonic seconds), and whose child it is."""
+    """The last apply of an object: what was meant, who answered, when (monotonic seconds), and whose child it is.
+
+    `read` is False for an object that is only believed to be as meant.
+    """
 
     digest: str
     uid: str
     marker: str
     at: float
     owner: str
+    read: bool = True
 
 
 class Store:
     """Caches and writes of one operator. Used on the event loop only."""
 
-    def __init__(self, kube: KubeClient, clock: Clock, watched: Iterable[WatchedKind]) -> None:
+    def __init__(
+        self, kube: KubeClient, clock: Clock, watched: Iterable[WatchedKind], *, applied_annotation: str = ""
+    ) -> None:
+        """`applied_annotation` is the name of the annotation for the digest of an intent; none is set without it."""
+        self._annotation = applied_annotation
+        self._chance = random.Random()
         self.kube = kube
         self._clock = clock
         self._caches = {each.kind: ObjectCache(each.kind, each.index, each.view) for each in watched}
         self._contents = Contents()
         self._applied: dict[tuple[Kind, Key], _Applied] = {}
-        self._living: dict[str, float] = {}  # when owners were last read live, by uid
+        self._children: dict[str, set[Address]] = {}  # what was applied, by the uid of its owner
+        self._living: dict[str, float] = {}  # when owners were last seen living, by uid; the latest last
         self.corrected: Callable[[Kind, JsonObject, Change], None] = lambda kind, body, change: None
         """Called with an object that `refresh` found changed or gone; set once, by the router."""
 
@@ -150,7 +162,13 @@ class Store:
 
     def in_place(self, body: JsonObject) -> bool:
         """True if the object is known to be as `body` says."""
-        return self._in_place(kind_of(body), key_of(body), digest(body))
+        return self._in_place(body, digest(body))
+
+    def trust(self, body: JsonObject) -> None:
+        """Believe that an object of a kind that is not watched is as `body` says, as another object proves."""
+        address = (kind_of(body), key_of(body))
+        if address not in self._applied:
+            self._remember(address, _Applied(digest(body), "", "", self._some_time_ago(), owner_of(body), read=False))
 
     async def list(self, kind: Kind, namespace: str | None, selector: str) -> Listing:
         """Objects read live, each cut to the view of its kind. Raises KubeError."""
@@ -164,18 +182,37 @@ class Store:
         or a namesake has taken its place. Without it the object is made, if it is not there.
         """
         kind, key, meant = kind_of(body), key_of(body), digest(body)
-        if self._in_place(kind, key, meant) or self._still_in_place(kind, key, meant, over):
+        if self._in_place(body, meant):
             return
+        known = self._applied.get((kind, key))
+        if known is not None and known.digest == meant and over is not None:
+            live = over if kind not in self._caches else await self.kube.get(kind, *key)
+            if live is not None and live["metadata"]["uid"] == over["metadata"]["uid"] and holds(live, body):
+                self._remember((kind, key), _applied_as(live, body, meant, self._clock.monotonic()))
+                return
         try:
-            stored = await self.kube.apply(_exactly(body, over))
+            stored = await self.kube.apply(_exactly(self._annotated(body, meant), over))
         except KubeConflictError:
             await self.refresh(kind, key)
             raise
-        uid, now = stored["metadata"]["uid"], self._clock.monotonic()
-        self._applied[kind, key] = _Applied(meant, uid, marker(stored), now, owner_of(body))
+        self._note(body, stored)
+
+    def _note(self, body: JsonObject, stored: JsonObject) -> None:
+        """Remember a write and what it made."""
+        kind = kind_of(body)
+        applied = _applied_as(stored, body, digest(body), self._clock.monotonic())
+        self._remember((kind, key_of(body)), applied)
         if kind in self._caches and self._caches[kind].view.metadata_only:
             self._contents.put(stored)
         self.learn(kind, stored)
+
+    async def create(self, body: JsonObject) -> None:
+        """Create an object that is never edited afterwards, or in no field that it is created with.
+
+        Raises KubeError: KubeConflictError when the name is taken.
+        """
+        stored = await self.kube.create(self._annotated(body, digest(body)))
+        self._note(body, stored)
 
     async def delete(self, kind: Kind, body: JsonObject) -> None:
         """Delete exactly this object, not a namesake; already gone is as good. Raises KubeError."""
@@ -208,8 +245,18 @@ class Store:
         found = await self.refresh(kind_of(body), key_of(body))
         if found is None or found["metadata"]["uid"] != uid or found["metadata"].get("deletionTimestamp"):
             return False
-        self._living = {other: at for other, at in self._living.items() if now - at < LIVING_SECONDS} | {uid: now}
+        self.saw_living(found)
         return True
+
+    def saw_living(self, body: JsonObject) -> None:
+        """Note that an owner lives, as an answer of the API server has just shown."""
+        uid, now = body["metadata"]["uid"], self._clock.monotonic()
+        self._living.pop(uid, None)
+        if body["metadata"].get("deletionTimestamp"):
+            return
+        self._living[uid] = now
+        while now - self._living[oldest := next(iter(self._living))] >= LIVING_SECONDS:
+            del self._living[oldest]
 
     async def content(self, kind: Kind, key: Key) -> JsonObject | None:
         """An object whole: as cached where the cache has all of it, else as read at the cached version or a newer one.
@@ -247,27 +294,67 @@ class Store:
 
     def forget(self, owner_uid: str) -> None:
         """Drop what is remembered of applies for an owner that is gone."""
-        self._applied = {address: applied for address, applied in self._applied.items() if applied.owner != owner_uid}
+        self._living.pop(owner_uid, None)
+        for address in self._children.pop(owner_uid, ()):
+            self._applied.pop(address, None)
 
-    def _still_in_place(self, kind: Kind, key: Key, meant: str, over: JsonObject | None) -> bool:
-        """True if an object of an unwatched kind is still as it was applied; the apply then counts as new."""
+    def _in_place(self, body: JsonObject, meant: str) -> bool:
+        kind, key = kind_of(body), key_of(body)
+        cache, now = self._caches.get(kind), self._clock.monotonic()
         applied = self._applied.get((kind, key))
-        if kind in self._caches or applied is None or applied.digest != meant or over is None:
-            return False
-        if (over["metadata"]["uid"], marker(over)) != (applied.uid, applied.marker):
-            return False
-        self._applied[kind, key] = replace(applied, at=self._clock.monotonic())
-        return True
-
-    def _in_place(self, kind: Kind, key: Key, meant: str) -> bool:
-        applied = self._applied.get((kind, key))
+        if applied is None and cache is not None:
+            applied = self._believe(cache, body, meant)
         if applied is None or applied.digest != meant:
             return False
-        cache = self._caches.get(kind)
+        if (cache is None or not applied.read) and now - applied.at >= UNWATCHED_SECONDS:
+            return False
         if cache is None:
-            return self._clock.monotonic() - applied.at < UNWATCHED_APPLY_SECONDS
+            return True
         seen = cache.get(*key)
         return seen is not None and (seen["metadata"]["uid"], marker(seen)) == (applied.uid, applied.marker)
+
+    def _believe(self, cache: ObjectCache, body: JsonObject, meant: str) -> _Applied | None:
+        """Take an object for what was applied if it carries the digest, and its cached part is as meant."""
+        seen = cache.get(*key_of(body))
+        if seen is None or (seen["metadata"].get("annotations") or {}).get(self._annotation) != meant:
+            return None
+        if not holds(seen, cache.view.trim(json_text.loads(json_text.dumps(body)))):
+            return None
+        believed = _Applied(
+            meant, seen["metadata"]["uid"], marker(seen), self._some_time_ago(), owner_of(body), read=False
+        )
+        self._remember((kind_of(body), key_of(body)), believed)
+        return believed
+
+    def _remember(self, address: Address, applied: _Applied) -> None:
+        self._applied[address] = applied
+        self._children.setdefault(applied.owner, set()).add(address)
+
+    def _some_time_ago(self) -> float:
+        """A time that lets what is believed be read again one after the other, and not all at once."""
+        return self._clock.monotonic() - UNWATCHED_SECONDS * 0.9 * self._chance.random()
+
+    def _annotated(self, body: JsonObject, meant: str) -> JsonObject:
+        if not self._annotation:
+            return body
+        metadata = body["metadata"]
+        annotations = {**(metadata.get("annotations") or {}), self._annotation: meant}
+        return {**body, "metadata": {**metadata, "annotations": annotations}}
+
+
+def holds(live: Any, meant: Any) -> bool:
+    """True if all that is meant is there, whatever else is; lists must be as long and in the same order."""
+    if isinstance(meant, dict):
+        return isinstance(live, dict) and all(
+            key in live and holds(live[key], value) for key, value in meant.items() if value not in (None, {}, [])
+        )
+    if isinstance(meant, list):
+        return isinstance(live, list) and len(live) == len(meant) and all(map(holds, live, meant))
+    return bool(live == meant)
+
+
+def _applied_as(stored: JsonObject, body: JsonObject, meant: str, now: float) -> _Applied:
+    return _Applied(meant, stored["metadata"]["uid"], marker(stored), now, owner_of(body))
 
 
 def _exactly(body: JsonObject, over: JsonObject | None) -> JsonObject:

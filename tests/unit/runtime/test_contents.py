@@ -7,7 +7,7 @@ import os
 
 from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
 from fleet_operator.reconcilers.registry import WATCHED
-from fleet_operator.runtime.store import OBJECT_CHARACTERS_MAX, Contents, Store
+from fleet_operator.runtime.store import OBJECT_BYTES_MAX, Contents, Store
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
@@ -40,7 +40,7 @@ def test_contents_stay_within_their_bytes_and_evict_the_least_recently_used() ->
 def test_large_content_is_not_kept() -> None:
     contents = Contents()
     contents.put(config_map(text="small"))
-    contents.put(config_map(text="x" * OBJECT_CHARACTERS_MAX, version=2))
+    contents.put(config_map(text="x" * OBJECT_BYTES_MAX, version=2))
     assert contents.get(config_map()) is None
     assert contents.size == 0
 

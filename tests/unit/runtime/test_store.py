@@ -10,7 +10,7 @@ import pytest
 from fleet_operator.clients.kinds import CONFIG_MAP, SERVICE
 from fleet_operator.clients.kube import KubeConflictError
 from fleet_operator.runtime.cache import Change, WatchedKind
-from fleet_operator.runtime.store import LIVING_SECONDS, UNWATCHED_APPLY_SECONDS, Store
+from fleet_operator.runtime.store import LIVING_SECONDS, UNWATCHED_SECONDS, Store
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
@@ -68,7 +68,7 @@ def test_kind_that_is_not_watched_is_applied_again_now_and_then() -> None:
         for _ in range(3):
             await store.apply(child(SERVICE.kind))
             counts.append(len(kube.writes))
-            await asyncio.sleep(UNWATCHED_APPLY_SECONDS * 0.6)
+            await asyncio.sleep(UNWATCHED_SECONDS * 0.6)
         return counts
 
     assert run_virtual(main()) == [1, 1, 2]

@@ -151,18 +151,26 @@ def reset_message(reset: ResetDecision) -> str:
     return f"the main workers are stopped until spec.offsets.reset {last.id if last else ''!r} is done{waits}"
 
 
-def needs_watching(facts: ConsumerGroupFacts) -> bool:
-    """True if the workers are polled again soon without another event: records wait for them, which could get stuck
-    unnoticed, or their reports show a problem."""
+def needs_revisit(facts: ConsumerGroupFacts) -> bool:
+    """True if the group is reconciled again soon without another event: a problem may last, or pass with time."""
     if facts.scale.replicas == 0 and not facts.retry_pods:
         return False
     if worker_problem(facts) is not None or next(failures(facts.all_pods), None) is not None:
         return True
     if any(worker.stuck or worker.breaker_open for worker in facts.workers):
         return True
+    observed = facts.observed_group
+    return observed is not None and observed.state in REBALANCING
+
+
+def needs_reports(facts: ConsumerGroupFacts) -> bool:
+    """True if the workers are asked for their reports often: records wait for them, which could get stuck unnoticed, or
+    a report shows a problem."""
+    if facts.scale.replicas == 0 and not facts.retry_pods:
+        return False
+    if needs_revisit(facts) or (facts.retry is not None and facts.retry.may_pause):
+        return True
     observed, lag = facts.observed_group, facts.view.lag
-    if observed is not None and observed.state in REBALANCING:
-        return True  # it may last
     if observed is None or lag is None:
         return False  # the observer requeues the group when that changes
     retry = observed.retry

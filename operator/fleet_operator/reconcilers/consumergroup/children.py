@@ -20,15 +20,17 @@ from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, K
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.notices import notices
 from fleet_operator.planning.fleet.parts import PartPlan
-from fleet_operator.planning.labels import RECORD
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
+from fleet_operator.planning.labels import RECORD, SIBLINGS_ANNOTATION
 from fleet_operator.planning.offsets.skips import places_of, pods_with_old_skips, skip_config_map
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import has_retries, pods_with_old_policies
 from fleet_operator.planning.retry.records import Published, group_config_map
 from fleet_operator.reconcilers.consumergroup.decide import Plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, is_owned_by
+from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, create_owned, is_owned_by
 from fleet_operator.runtime.events import News
+from fleet_operator.runtime.store import digest
 
 REFUSED_RETRY_S: Final = 30.0
 """Pause before the API server is asked again for a child that it has refused."""
@@ -111,10 +113,12 @@ class Children:
         if decision.write_revision:
             handler = manifests.handler_config_map(group, revision)
             if handler is not None:
-                await self._apply(_watched(handler))
+                await self._create(_watched(handler))
         if decision.mark is not None:
             assert decision.mark.hash == revision.hash, "only the wanted revision is marked"
-            await self._apply(_watched(manifests.revision_config_map(group, revision, decision.mark)))
+            record = _watched(manifests.revision_config_map(group, revision, decision.mark))
+            # An apply removes annotations only if an apply has set them.
+            await (self._create(record) if _is_plain(decision.mark) else self._apply(record))
 
     async def _check(self) -> None:
         """Delete and create check pods."""
@@ -122,7 +126,7 @@ class Children:
         await self._delete_pods(self.gathered.checks, decision.delete_checks)
         if decision.run_check and revision is not None:
             template = revision.pod_template
-            await self._apply(
+            await self._create(
                 manifests.preflight_pod(self.gathered.group, revision=revision.hash, pod_template=template)
             )
 
@@ -132,16 +136,22 @@ class Children:
     async def _apply_part(self, wanted: PartPlan) -> None:
         if wanted.target is None:
             return
-        group = self.gathered.group
-        await self._apply(manifests.headless_service(group, wanted.part))
-        await self._apply(manifests.disruption_budget(group, wanted.part))
+        group, store = self.gathered.group, self.context.store
+        siblings = [manifests.headless_service(group, wanted.part), manifests.disruption_budget(group, wanted.part)]
+        proof, found = digest(siblings), self.gathered.parts[wanted.part].body
+        if found is not None and (found["metadata"].get("annotations") or {}).get(SIBLINGS_ANNOTATION) == proof:
+            for sibling in siblings:
+                store.trust(sibling)
+        for sibling in siblings:
+            await self._apply(sibling)
         now = self.context.clock.wall()
         try:
-            await self._apply(self.plan.stateful_set(self.gathered, wanted, now))
+            await self._apply(_proving(self.plan.stateful_set(self.gathered, wanted, now), proof))
         except (KubeInvalidError, KubeForbiddenError):
             fleet = self.gathered.parts[wanted.part].fleet
             if fleet is not None and fleet.revision != wanted.target and fleet.revision in self.plan.templates:
-                await self._apply(self.plan.stateful_set(self.gathered, replace(wanted, target=fleet.revision), now))
+                kept = self.plan.stateful_set(self.gathered, replace(wanted, target=fleet.revision), now)
+                await self._apply(_proving(kept, proof))
             raise
         if wanted.event is not None:
             self._record(*wanted.event)
@@ -185,8 +195,23 @@ class Children:
     async def _apply(self, body: kinds.JsonObject) -> None:
         await apply_owned(self.context.store, self.gathered.body, body)
 
+    async def _create(self, body: kinds.JsonObject) -> None:
+        await create_owned(self.context.store, self.gathered.body, body)
+
     def _record(self, reason: str, note: str) -> None:
         self.context.events.record(News(self.gathered.body, "Normal", reason, note))
+
+
+def _proving(stateful_set: kinds.JsonObject, proof: str) -> kinds.JsonObject:
+    """A StatefulSet that says of its Service and disruption budget that they were applied before."""
+    metadata = stateful_set["metadata"]
+    annotations = {**(metadata.get("annotations") or {}), SIBLINGS_ANNOTATION: proof}
+    return {**stateful_set, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _is_plain(mark: RevisionRecord) -> bool:
+    """True if a mark sets no annotation that a later one removes."""
+    return not (mark.reason or mark.request or mark.check or mark.checked)
 
 
 async def _refusal_of(step: Awaitable[None]) -> Problem | None:

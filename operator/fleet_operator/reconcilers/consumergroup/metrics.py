@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.lag import GroupLag
-from fleet_operator.planning.observation import UNKNOWN_STATE
+from fleet_operator.planning.observation import UNKNOWN_STATE, RetryObservation
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.retry import count_failures, read_redriven
 from fleet_operator.runtime.cache import Key
@@ -35,7 +35,11 @@ class GroupMetrics:
         self._labels[key] = state, info
         self._states.labels(*key, state).set(1)
         self._info.labels(*key, *info).set(1)
-        for name, value in group_values(facts, status).items():
+        self.show(key, group_values(facts, status))
+
+    def show(self, key: Key, values: Values) -> None:
+        """Set some gauges of a group."""
+        for name, value in values.items():
             if value is None:
                 self._gauges[name].remove(*key)
             else:
@@ -64,18 +68,25 @@ def group_values(facts: ConsumerGroupFacts, status: JsonObject) -> Values:
         "ready": _ready(status),
         "ready_replicas": facts.fleet.ready_replicas if facts.fleet else 0,
         "members": None if observed is None else len(observed.members),
-        **_lag(lag),
-        "retry_waiting_records": None if retry is None else retry.waiting,
-        "retry_due_lag_records": None if retry is None else retry.due_lag,
-        "retry_oldest_due_timestamp_seconds": None if retry is None else retry.oldest_due_at,
+        **lag_values(lag),
+        **retry_values(retry),
         "failed_records": None if observed is None else count_failures(observed, redriven),
         # Pods of which none answers may all have an open breaker; a group without pods has none.
         "breakers_open": len(facts.open_breakers) if facts.workers or not facts.all_pods else None,
     }
 
 
-def _lag(lag: GroupLag | None) -> Values:
-    """A part of a sum is no lag, and the largest of a part not the largest."""
+def retry_values(retry: RetryObservation | None) -> Values:
+    """The gauges of waiting retries."""
+    return {
+        "retry_waiting_records": None if retry is None else retry.waiting,
+        "retry_due_lag_records": None if retry is None else retry.due_lag,
+        "retry_oldest_due_timestamp_seconds": None if retry is None else retry.oldest_due_at,
+    }
+
+
+def lag_values(lag: GroupLag | None) -> Values:
+    """The gauges of lag. A part of a sum is no lag, and the largest of a part not the largest."""
     known = lag if lag is not None and lag.complete else None
     return {
         "lag_records": None if known is None else known.total,

@@ -11,13 +11,14 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.planning.offsets.skips import awaits_skips
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
-from fleet_operator.planning.status.problems import needs_watching
+from fleet_operator.planning.status.problems import needs_reports, needs_revisit
 from fleet_operator.planning.status.transitions import awaits_report
 from fleet_operator.reconcilers.consumergroup.children import REFUSED_RETRY_S, Children
 from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork, has_finalizer
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
+from fleet_operator.reconcilers.consumergroup.lenses import Lenses
 from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
 from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
 from fleet_operator.reconcilers.context import Context, publish, record
@@ -33,6 +34,9 @@ class ConsumerGroupReconciler:
         self._context = context
         self._kafka = kafka
         self._gauges = GroupMetrics(context.metrics)
+        self._lenses = Lenses(context, self._gauges)
+        context.moved.append(self._lenses.moved)
+        context.beside.append(self._lenses.keep_aging)
         self._deletion = DeletionWork(context, kafka)
         self._known: dict[Key, JsonObject] = {}  # as last reconciled, for Events about deleted objects
         self._memories: dict[Key, Memory] = {}
@@ -45,7 +49,8 @@ class ConsumerGroupReconciler:
         if body is None or (body["metadata"].get("deletionTimestamp") and not has_finalizer(body)):
             self._forget(key)
             return Result()
-        self._known[key] = body
+        # Without the status, or two of them would be in memory for each group.
+        self._known[key] = {name: part for name, part in body.items() if name != "status"}
         if body["metadata"].get("deletionTimestamp"):
             self._gauges.remove(key)  # nobody renews them, and draining may take a day
             return await self._deletion.end(body)
@@ -92,11 +97,12 @@ class ConsumerGroupReconciler:
         if plan.reset.advanced and self._is_stored(key, status):
             self._resets.advanced(key, plan.reset.last)
             return Result(0.0)  # its next step rests on what stands in the status
-        # An idle group gives no other sign that would requeue it, so that its workers are asked again.
-        may_pause = plan.intent is not None and plan.intent.may_pause
+        context.workers.follow(key, closely=needs_reports(facts))
+        self._lenses.focus(key, facts, gathered.cluster_key)
+        # An idle group gives no other sign that would requeue it.
         skips = awaits_skips((previous.get("offsets") or {}).get("skipped") or ())
         reports = awaits_report(status["transitions"], gathered.worker_reports, now)
-        watched = FRESH_SECONDS if may_pause or skips or reports or needs_watching(facts) else None
+        watched = FRESH_SECONDS if skips or reports or needs_revisit(facts) else None
         wishes = (plan.requeue_after if facts.refusal is None else REFUSED_RETRY_S, watched)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
 
@@ -129,5 +135,6 @@ class ConsumerGroupReconciler:
         context.statuses.forget(CONSUMER_GROUP.kind, key)
         self._kafka.forget(key)
         self._gauges.remove(key)
+        self._lenses.forget(key)
         self._memories.pop(key, None)
         self._resets.forget(key)

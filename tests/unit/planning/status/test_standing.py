@@ -11,7 +11,7 @@ from fleet_operator.planning.fleet.pod_end import ContainerEnd, RecordInHand
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import PodFacts
 from fleet_operator.planning.observation import StuckPartition, WorkerObservation
-from fleet_operator.planning.status.problems import needs_watching
+from fleet_operator.planning.status.problems import needs_reports
 from tests.unit.planning.builders import NOW, facts, observation, observed_group, pods, ready_fleet, unreachable
 from tests.unit.planning.status.projecting import cause, condition, message, project
 
@@ -112,4 +112,4 @@ BEHIND = observed_group(end_offsets={("orders", number): 101 for number in range
 )
 def test_workers_are_polled_while_records_wait_or_errors_last(why: str, changes: dict[str, Any], watched: bool) -> None:
     """A hung handler of a quiet topic changes nothing that anybody else would notice."""
-    assert needs_watching(facts(**changes)) is watched, why
+    assert needs_reports(facts(**changes)) is watched, why

@@ -82,7 +82,7 @@ class _Context:
 
 def refuse(kind: str, error: KubeError) -> Callable[[str, str, str], None]:
     def before(verb: str, found: str, name: str) -> None:
-        if found == kind and verb == "apply":
+        if found == kind and verb in ("apply", "create"):
             raise error
 
     return before
