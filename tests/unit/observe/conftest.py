@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from fleet_operator.observe.interests import ObserverSettings
+from tests.support.waiting import eventually
+from tests.unit.observe.ears import observer_threads
 
 
 @pytest.fixture
@@ -31,3 +33,10 @@ def nobody() -> Iterator[ObserverSettings]:
     listening.shutdown(socket.SHUT_RDWR)
     listening.close()
     thread.join()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """Observers of one test do not run on beside the next one, which counts them."""
+    yield
+    eventually(lambda: not observer_threads(), timeout_s=30, what="the observers of this test to end")
