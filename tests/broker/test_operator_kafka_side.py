@@ -139,7 +139,6 @@ async def side(settings: ObserverSettings, source: str, group_id: str, **topics:
         topics=(source,),
         failed_topic=naming.failed_topic(group_id),
         retry=retry_interest(group_id, SEQUENCE),
-        expects_members=False,
     )
     observers.watch(("shop", group.metadata.name), CLUSTER, interest)
     observers.ensure(CLUSTER, settings)

@@ -95,10 +95,9 @@ class GroupInterest:
     """One ConsumerGroup's wish to be observed.
 
     `topics` are its source topics, `pattern` matches further ones at each look; where neither is known, those it has
-    commits for count. `other_topics` are those whose
-    existence matters (outputs). `expects_members` says whether workers should be there, that is whether a group
-    without members is worth looking at more often. `retry` is None for a group whose failures go to the failed topic at
-    once. `waits` is set for an object whose Kafka group belongs to another one: that one's wishes go first.
+    commits for count. `other_topics` are those whose existence matters (outputs). `retry` is None for a group whose
+    failures go to the failed topic at once. `waits` is set for an object whose Kafka group belongs to another one: that
+    one's wishes go first.
     """
 
     group_id: str
@@ -107,7 +106,6 @@ class GroupInterest:
     other_topics: tuple[str, ...] = ()
     failed_topic: str = ""
     read_committed: bool = False
-    expects_members: bool = True
     retry: RetryInterest | None = None
     waits: bool = False
 

@@ -63,7 +63,7 @@ class LogEnds:
                 self._starts[topic] = starts
 
     def log(self, read_committed: bool, topic: str, *, ends: bool, starts: bool) -> TopicLog:
-        """What is known of a topic; `ends` and `starts` say whether they were answered just now, or do not count."""
+        """The log of a topic as known; `ends` and `starts` say whether they were answered just now, or do not count."""
         found = self._ends.get((read_committed, topic)) if ends else None
         first = self._starts.get(topic, NOT_READ.starts) if starts else NOT_READ.starts
         known = self._logs.get((read_committed, topic))

@@ -267,8 +267,9 @@ class Look:
             elif isinstance(call.error, RequestTimedOut | ConnectFailed):
                 hanging.add(call.address)
         now, known = self.clock.monotonic(), self.cluster.hanging
-        for address in answering - hanging:
-            known.pop(address, None)
+        for address in known.keys() - hanging:
+            if address in answering or address not in self.client.brokers.values():
+                del known[address]
         for address in hanging:
             if known.get(address, float("-inf")) <= now:
                 known[address] = now + HANGING_SECONDS

@@ -38,7 +38,7 @@ def compare(
     *,
     first: bool = False,
 ) -> Observed:
-    """What is new in an observation, given the groups that were looked at, for the `first` time or not.
+    """Find the news in an observation, given the groups that were looked at, for the `first` time or not.
 
     A look or two that failed are no news yet: whoever looks finds the observation, and nobody is woken up.
     """

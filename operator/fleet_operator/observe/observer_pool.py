@@ -320,7 +320,6 @@ def _both(one: GroupInterest, two: GroupInterest) -> GroupInterest:
         other_topics=tuple(dict.fromkeys((*one.other_topics, *two.other_topics))),
         failed_topic=one.failed_topic or two.failed_topic,
         read_committed=one.read_committed,
-        expects_members=one.expects_members or two.expects_members,
         retry=one.retry or two.retry,
     )
 

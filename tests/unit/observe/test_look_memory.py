@@ -331,6 +331,16 @@ def test_broker_that_hangs_is_waited_for_by_one_look_and_not_by_each() -> None:
     assert first.cluster.patience[1] == CALL_SECONDS
 
 
+def test_broker_that_left_the_cluster_is_not_remembered_as_hanging() -> None:
+    watched = Watched(cluster(), {"g": INTERESTS["g"]})
+    watched.cluster.hanging.add(1)
+    watched.look()
+    assert [address.port for address in watched.memory.hanging] == [1]
+    watched.cluster.nodes = 1
+    watched.look()
+    assert watched.memory.hanging == {}
+
+
 def test_settings_that_changed_are_found_in_a_quiet_flow() -> None:
     watched = Watched(cluster(), {"g": INTERESTS["g"]})
     settle(watched)

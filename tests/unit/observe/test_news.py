@@ -1,4 +1,4 @@
-"""What is new in an observation: who is notified, and how urgently."""
+"""News in an observation: who is notified, and how urgently."""
 
 from __future__ import annotations
 

@@ -373,7 +373,6 @@ def interest_of(gathered: Gathered, retry: RetryIntent | None) -> GroupInterest:
         other_topics=group.spec.handler.outputs,
         failed_topic=naming.failed_topic(group.group_id),
         read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
-        expects_members=group.wanted_replicas > 0,
         retry=flow,
         waits=waits,
     )
