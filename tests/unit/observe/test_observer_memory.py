@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fleet_consumer.contract.patterns import compile_pattern
 from fleet_operator.observe.interests import GroupInterest, retry_interest
@@ -234,6 +238,105 @@ def test_logs_of_topics_that_match_or_are_committed_are_kept() -> None:
     look(memory, "p", p2=1)
     memory.tidy()
     assert set(memory.cluster.logs._starts) == {"mine"}, "a topic that matches no more goes without any group going"
+
+
+class Reconciler:
+    """Whoever reads the published observation when a group is notified, and not before; `heard` has what it read."""
+
+    def __init__(self) -> None:
+        self.memory = _Memory()
+        self.states = dict.fromkeys(WISHES, "Stable")
+        self.partitions = {"one": 1, "two": 1, "out": 1}
+        self.published: ClusterObservation | None = None
+        self.heard: dict[str, object] = {}
+
+    def view(self, name: str) -> object:
+        seen = self.published
+        if seen is None:
+            return None
+        group = seen.groups.get(name)
+        known = None if group is None else replace(group, observed_at=0.0)
+        return seen.reachable, seen.reason, known, [seen.topics.get(topic) for topic in WISHES[name].named_topics]
+
+    def take(self, observed: Observed) -> None:
+        self.published = observed.observation
+        wanted = {name for part in self.memory.parts for name in part.interests}
+        self.heard |= {name: self.view(name) for name in (wanted if observed.lost else observed.groups)}
+
+    def want(self, name: str, wanted: bool) -> None:
+        self.memory.change({name: WISHES[name] if wanted else None})
+        self.heard[name] = self.view(name)
+
+    def look(self, turn: int) -> None:
+        parts = list(self.memory.parts)
+        part = parts[turn % len(parts)]
+        names = {topic for interest in part.interests.values() for topic in interest.named_topics}
+        seen = ClusterObservation(
+            observed_at=1.0,
+            reachable=True,
+            groups={
+                name: GroupObservation(group_id=name, observed_at=1.0, state=self.states[name])
+                for name in part.interests
+            },
+            topics={name: TopicObservation(partitions=self.partitions.get(name, 0)) for name in names},
+            last_good_at=1.0,
+        )
+        self.take(self.memory.merge(part, seen, 0.1))
+        for name in part.interests:
+            assert self.heard[name] == self.view(name), "what a look found is told to the groups that it was for"
+
+    def glance(self) -> None:
+        last = self.memory.last
+        if last is not None and last.reachable:
+            groups = {name: replace(group, state=self.states[name]) for name, group in last.groups.items()}
+            same = {name: group for name, group in last.groups.items() if group == groups[name]}
+            self.take(self.memory.glanced(replace(last, groups={**groups, **same})))
+
+    def lose(self, doubtful: bool) -> None:
+        last = self.memory.last
+        if last is not None and (not doubtful or last.reachable):
+            self.take(
+                self.memory.fail(replace(last, reachable=False, doubtful=doubtful, reason="BrokerUnreachable"), 0.1)
+            )
+
+
+WISHES = {
+    "a": wish("a", "one"),
+    "b": wish("b", "one"),
+    "c": GroupInterest(group_id="c", topics=("one",), other_topics=("out",)),
+    "d": GroupInterest(group_id="d", topics=("two",)),
+}
+events = st.one_of(
+    st.builds(lambda turn: lambda of: of.look(turn), st.integers(0, 5)),
+    st.builds(lambda turn: lambda of: of.look(turn), st.integers(0, 5)),
+    st.just(lambda of: of.glance()),
+    st.builds(lambda doubtful: lambda of: of.lose(doubtful), st.booleans()),
+    st.builds(lambda name, wanted: lambda of: of.want(name, wanted), st.sampled_from("abcd"), st.booleans()),
+    st.builds(
+        lambda name, state: lambda of: of.states.update({name: state}),
+        st.sampled_from("abcd"),
+        st.sampled_from(("Stable", "Empty")),
+    ),
+    st.builds(
+        lambda name, count: lambda of: of.partitions.update({name: count}),
+        st.sampled_from(("one", "two", "out")),
+        st.integers(1, 2),
+    ),
+    st.just(lambda of: of.memory.tidy()),
+)
+
+
+@settings(max_examples=300, deadline=None, print_blob=True)
+@given(st.lists(events, max_size=40))
+def test_no_change_is_missed_by_the_group_that_it_concerns(played: list[Callable[[Reconciler], None]]) -> None:
+    """Invariant: after a look, each of its groups has read the observation since that shows what it shows now."""
+    reconciler = Reconciler()
+    for name in WISHES:
+        reconciler.want(name, wanted=True)
+    for event in played:
+        event(reconciler)
+    for turn, _ in enumerate(list(reconciler.memory.parts)):
+        reconciler.look(turn)
 
 
 def test_topics_that_were_changed_make_their_groups_due() -> None:
