@@ -42,6 +42,7 @@ class Installation:
         self.operator_image = os.environ.get("FLEET_OPERATOR_IMAGE") or f"consumer-fleet-operator:{version()}"
         self.consumer_image = os.environ.get("FLEET_CONSUMER_IMAGE") or f"consumer-fleet-consumer:{version()}"
         self.spark_image = os.environ.get("FLEET_SPARK_IMAGE") or f"consumer-fleet-spark:{version()}"
+        self.max_concurrent_rollouts = 0
 
     @property
     def cluster(self) -> Cluster:
@@ -86,6 +87,7 @@ class Installation:
         }
         settings = [word for key, value in values.items() for word in ("--set-string", f"{key}={value}")]
         settings += ["--set", "secrets.wholeCluster=true"]  # tests make their namespaces as they go
+        settings += ["--set", f"upgrades.maxConcurrentRollouts={self.max_concurrent_rollouts}"]
         target = ["--namespace", OPERATOR_NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m"]
         cluster = self.cluster  # may have to build helm first, which shows its own steps
         with step("operator: helm upgrade --install consumer-fleet"):

@@ -1,10 +1,11 @@
-"""An upgrade of the chart with another worker image: running fleets keep theirs until their spec names another."""
+"""An upgrade of the chart with another worker image: running fleets keep theirs until their spec names another, or go
+over in waves where the chart says so."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from e2e.cluster import PATIENCE_S, conditions, eventually
@@ -14,14 +15,15 @@ from e2e.install import Installation
 
 
 @contextmanager
-def upgraded(installation: Installation, image: str) -> Iterator[None]:
-    """The operator with another worker image."""
+def upgraded(installation: Installation, image: str, *, waves: int = 0) -> Iterator[None]:
+    """The operator with another worker image, and with so many groups in a wave."""
     before, installation.consumer_image = installation.consumer_image, image
+    installation.max_concurrent_rollouts = waves
     try:
         installation.install_chart()
         yield
     finally:
-        installation.consumer_image = before
+        installation.consumer_image, installation.max_concurrent_rollouts = before, 0
         installation.install_chart()
 
 
@@ -72,3 +74,45 @@ def test_upgrade_keeps_the_pods_until_the_spec_names_the_new_image(installation:
             fleet.wait_stable(members=2)
             wait_upgrade(fleet, "False", "ImageFromSpec")
         assert images(fleet) == {new}, "an operator with the old image changes nothing"
+
+
+def test_three_groups_go_over_one_by_one_with_the_canary_first(installation: Installation, fleets: Fleets) -> None:
+    """The same image under its full name stands for a new one. Groups that other tests have left go over as well."""
+    old = installation.consumer_image
+    new = f"docker.io/library/{old}"
+    names = ("wave-a", "wave-b", "wave-c")
+    with ExitStack() as stack:
+        made = {name: stack.enter_context(fleets.named(name)) for name in names}
+        for name, fleet in made.items():
+            fleet.make_group()
+            fleet.kubectl("scale", "consumergroup", name, "--replicas=1")
+        made["wave-c"].kubectl("label", "consumergroup", "wave-c", "consumerfleet.io/canary=true")
+        for fleet in made.values():
+            fleet.wait_stable(members=1)
+            wait_upgrade(fleet, "False", "UpToDate")
+        before = {name: set(uids(fleet)) for name, fleet in made.items()}
+        begun: list[str] = []
+        at_once: list[int] = []
+
+        def arrived() -> bool:
+            every = installation.cluster.kubectl("get", "consumergroups", "--all-namespaces", "--output", "json")
+            found = {body["metadata"]["name"]: body["status"] for body in json.loads(every)["items"]}
+            phases = {name: status.get("upgrade", {}).get("phase") for name, status in found.items()}
+            begun.extend(name for name in names if phases[name] and name not in begun)
+            at_once.append(sum(phase == "Rolling" for phase in phases.values()))
+            assert {phases[name] for name in names} == {"Complete"}, phases
+            return True
+
+        with upgraded(installation, new, waves=1):
+            eventually(arrived, timeout_s=600.0, what="all three to go over", poll_s=0.5)
+            print(f"{len(at_once)} looks, at most {max(at_once)} at once, in this order: {begun}")
+            assert begun[0] == "wave-c"
+            assert max(at_once) == 1
+            for name, fleet in made.items():
+                fleet.wait_stable(members=1)
+                assert images(fleet) == {new}
+                assert not before[name] & set(uids(fleet))
+                wait_upgrade(fleet, "False", "UpToDate")
+        for fleet in made.values():
+            wait_upgrade(fleet, "True", "DefaultImageDiffers")
+            assert images(fleet) == {new}, "without waves nothing goes over"

@@ -76,7 +76,8 @@ class Nodes:
 
     `check` may be replaced while it runs. `answers` holds those of single namespaces. `held` keeps the pods of a
     component, as (namespace, component), at a status, until it is taken away. `addresses` are those of the workers' own
-    pages, by namespace and pod, for pods that are made later.
+    pages, by namespace and pod, for pods that are made later. `steps` is how far one visit takes a fleet: with more of
+    them hundreds of fleets roll in a fraction of the time.
     """
 
     kubeconfig: str
@@ -85,6 +86,7 @@ class Nodes:
     answers: dict[str, Answer] = field(default_factory=dict)
     held: dict[tuple[str, str], JsonObject] = field(default_factory=dict)
     addresses: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    steps: int = 1
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Nodes:
@@ -116,9 +118,20 @@ class Nodes:
                 with suppress(*PASSED):
                     await self._answer(kube, pod)
         for fleet in (await kube.list(STATEFUL_SET, None, label_selector=GROUP_LABEL)).items:
-            mine = [pod for pod in pods if _owner(pod) == fleet["metadata"]["uid"]]
             with suppress(*PASSED):
-                await self._run_fleet(kube, fleet, {pod["metadata"]["name"]: pod for pod in mine})
+                await self._visit(kube, fleet, pods)
+
+    async def _visit(self, kube: NodesClient, fleet: JsonObject, pods: list[JsonObject]) -> None:
+        namespace, name = fleet["metadata"]["namespace"], fleet["metadata"]["name"]
+        for step in range(1, self.steps + 1):
+            before = kube.writes
+            mine = [pod for pod in pods if _owner(pod) == fleet["metadata"]["uid"]]
+            await self._run_fleet(kube, fleet, {pod["metadata"]["name"]: pod for pod in mine})
+            if kube.writes == before or step == self.steps:
+                return
+            selector = f"{GROUP_LABEL}={fleet['metadata']['labels'][GROUP_LABEL]}"
+            pods = (await kube.list(POD, namespace, label_selector=selector)).items
+            fleet = await kube.get(STATEFUL_SET, namespace, name) or fleet
 
     async def _answer(self, kube: NodesClient, pod: JsonObject) -> None:
         metadata = pod["metadata"]

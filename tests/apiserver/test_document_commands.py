@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fleet_operator.api.v1alpha1.model import CANARY_LABEL
 from tests.apiserver.conftest import ROOT
 from tests.support.apiserver import ApiServer
 from tests.support.argo import SCRIPTS
@@ -29,6 +30,7 @@ PAGES = (
     "docs/pods.md",
     "docs/retries.md",
     "docs/rollouts.md",
+    "docs/upgrades.md",
 )
 ON_A_CLUSTER = ("docs/install.md", "docs/own-image.md", "docs/backfill.md", "examples/flights/backfill.yaml")
 """Run by e2e/test_walkthrough.py, e2e/test_backfill_page.py and e2e/demo: a watch of Backfills never ends."""
@@ -195,6 +197,23 @@ def test_documented_rollout_commands(place: Callable[..., Reader]) -> None:
     stored = json.loads(reader.kubectl("get", "kcg", "orders", "-o", "json"))
     assert stored["spec"]["rollout"] == yaml.safe_load(text)["spec"]["rollout"]
     assert stored["metadata"]["annotations"]["consumerfleet.io/retry-rollout"]
+
+
+def test_commands_about_upgrades(place: Callable[..., Reader]) -> None:
+    reader = place("docs-upgrades")
+    reader.apply(consumer_group())
+    listing, changed = [reader.types(line) for line in commands("docs/upgrades.md")]
+    assert listing.split()[:5] == ["NAMESPACE", "NAME", "IMAGE", "UPGRADE", "WHY"]
+    assert changed.split()[-1] == "labeled"
+    metadata = json.loads(reader.kubectl("get", "kcg", "orders", "-o", "json"))["metadata"]
+    assert metadata["labels"][CANARY_LABEL] == "true"
+    (values,) = blocks("docs/upgrades.md", "yaml")
+    assert yaml.safe_load(values)["upgrades"].keys() == chart_values()["upgrades"].keys()
+
+
+def chart_values() -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((ROOT / "charts/consumer-fleet/values.yaml").read_text())
+    return values
 
 
 def test_commands_about_deploying(place: Callable[..., Reader]) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from fleet_operator.planning.labels import INPUTS_ANNOTATION, KNOWN_ANNOTATION
+from fleet_operator.planning.labels import INPUTS_ANNOTATION, KNOWN_ANNOTATION, PARTS_ANNOTATION
 from fleet_operator.runtime.settings import Settings
 from tests.apiserver import killed_operator, objects
 from tests.apiserver.client import Client
@@ -149,8 +149,8 @@ def picture(owner: dict[str, Any], children: list[dict[str, Any]]) -> Any:
 def annotations_of(child: dict[str, Any]) -> dict[str, Any]:
     """The annotations of a child, without digests, which depend on the namespace."""
     found: dict[str, Any] = {k: v for k, v in child["metadata"].get("annotations", {}).items() if k != TOUCHED}
-    if INPUTS_ANNOTATION in found:
-        found[INPUTS_ANNOTATION] = "known"
+    for name in {INPUTS_ANNOTATION, PARTS_ANNOTATION} & found.keys():
+        found[name] = "known"
     if KNOWN_ANNOTATION in found:
         found[KNOWN_ANNOTATION] = dict.fromkeys(json.loads(found[KNOWN_ANNOTATION]), "known")
     return found

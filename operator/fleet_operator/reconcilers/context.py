@@ -23,7 +23,7 @@ from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
 
 URGENT_FIELDS: Final = (
-    *("observedGeneration", "image", "imageSource"),
+    *("observedGeneration", "image", "imageSource", "upgrade"),
     *("revision", "state", "replicas", "readyReplicas", "updatedReplicas", "targetReplicas", "memberCount", "offsets"),
     *("phase", "attempts", "applicationUid", "lastEnded"),
 )

@@ -63,7 +63,7 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
     worth an Event for Ready.
     """
     known = {c["type"]: c for c in before.get("conditions", ())}
-    found = _reset_turns(before, after) + _group_turns(before, after)
+    found = [*_reset_turns(before, after), *_group_turns(before, after), *_upgrade_turns(before, after)]
     for condition in after.get("conditions", ()):
         good = GOOD.get(condition["type"])
         if good is None or condition["status"] == "Unknown":
@@ -105,6 +105,28 @@ def _group_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
         for entry in after.get("transitions") or ()
         if entry["to"] == "Dead" and entry["from"] != "Unknown" and (entry["to"], entry["at"]) not in known
     ]
+
+
+UPGRADE_REASONS: Final = {
+    "Rolling": "UpgradeBegun",
+    "Complete": "UpgradeComplete",
+    "Failed": conditions.UPGRADE_STOPPED,
+}
+
+
+def _upgrade_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
+    """An upgrade that has begun, has arrived, or has failed and so holds up those of other groups."""
+    old, new = before.get("upgrade") or {}, after.get("upgrade") or {}
+    reason = UPGRADE_REASONS.get(new.get("phase", ""))
+    if reason is None or new == old:
+        return []
+    brought = [f"image {new['image']}"] if "image" in new else []
+    brought += ["the KafkaCluster's changed connection"] if "connection" in new else []
+    note = f"upgrade to {' and '.join(brought)}: {new['phase']}"
+    if new["phase"] != "Failed":
+        return [Turn("Normal", reason, note)]
+    progress = conditions.find_condition(after.get("conditions") or (), conditions.PROGRESSING) or {}
+    return [Turn("Warning", reason, f"{note}; no further group goes over to it: {progress.get('message', '')}")]
 
 
 RESET_REASONS: Final = {"Succeeded": "OffsetsReset", "Failed": "OffsetResetFailed", "Cancelled": "OffsetResetCancelled"}

@@ -70,6 +70,9 @@ def _essence(body: JsonObject) -> object:
 Index = Callable[[JsonObject], Hashable]
 """A property by which objects are found; None for objects without it. Must be the same for the same object."""
 
+Follower = Callable[[Key, JsonObject | None], None]
+"""Told of each object as it is from now on, None once it is gone."""
+
 Dependents = Callable[[JsonObject, Callable[[Kind], "ObjectCache"]], Iterable[tuple[Kind, Key]]]
 """The keys to reconcile when an object changes, given the object and the caches by kind; of kinds with a controller."""
 
@@ -101,6 +104,7 @@ class ObjectCache:
     kind: Kind
     index: Index = _no_index
     view: View = WHOLE
+    followers: list[Follower] = field(default_factory=list)
     _objects: dict[Key, JsonObject] = field(default_factory=dict)
     _indexed: dict[Hashable, set[Key]] = field(default_factory=dict)
     _gone: dict[str, int] = field(default_factory=dict)  # uid -> the version as of which it was gone
@@ -149,6 +153,8 @@ class ObjectCache:
         value = self.index(body)
         if value is not None:
             self._indexed.setdefault(value, set()).add(key)
+        for follower in self.followers:
+            follower(key, body)
         if known is None or known["metadata"]["uid"] != uid:
             return Change.NEW
         return Change.SPEC if _essence(known) != _essence(body) else Change.STATUS
@@ -167,6 +173,8 @@ class ObjectCache:
             return Change.NOTHING
         self._unlink(key)
         del self._objects[key]
+        for follower in self.followers:
+            follower(key, None)
         return Change.GONE
 
     def sweep(self, listed: list[JsonObject], listed_version: int, *, namespace: str | None = None) -> list[Key]:

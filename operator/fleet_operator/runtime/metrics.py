@@ -84,6 +84,9 @@ class Metrics:
             "Requests to the API server by HTTP verb, kind and status code (0: no answer), watches not included.",
             ["verb", "resource", "code"],
         )
+        self.upgrades = gauge(
+            "upgrades", "Groups in upgrades by waves (waiting, rolling, failed); absent without waves.", ["state"]
+        )
         self.leader = gauge("leader", "1 while this process holds the Lease.")
         self.loop_lag = gauge("loop_lag_seconds", "How late the event loop ran its last tick.")
         self.observation_seconds = seconds(

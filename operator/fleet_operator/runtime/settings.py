@@ -18,6 +18,7 @@ from fleet_operator.runtime.lease import LEASE_NAME
 from fleet_operator.runtime.logs import LogFormat
 
 VERSION: Final = version("consumer-fleet")
+BOUND_MAX: Final = 1_000_000
 SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
@@ -33,6 +34,7 @@ class Settings:
     consumer_image: str = f"consumer-fleet-consumer:{VERSION}"
     spark_image: str = f"consumer-fleet-spark:{VERSION}"
     spark_driver_role: str = "consumer-fleet-spark-driver"
+    max_concurrent_rollouts: int = 0
     workers: int = 8
     resync_seconds: float = 600.0
     sweep_seconds: float = 300.0
@@ -66,6 +68,12 @@ def _port(text: str) -> int:
 def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return int(text)
+
+
+def _bound(text: str) -> int:
+    if not text.isdigit() or int(text) > BOUND_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 0 to {BOUND_MAX}")
     return int(text)
 
 
@@ -109,6 +117,12 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         default=env("SPARK_DRIVER_ROLE", base.spark_driver_role),
         help="ClusterRole of the drivers of Backfills, for their executors; default: %(default)s",
     )
+    add(
+        "--max-concurrent-rollouts",
+        type=_bound,
+        default=env("MAX_CONCURRENT_ROLLOUTS", base.max_concurrent_rollouts),
+        help="groups that go over to another worker image or connection at once; 0: images stay as they are",
+    )
     add("--workers", type=_count, default=env("WORKERS", base.workers), help="reconciles at once for each kind")
     add(
         "--resync-seconds",
@@ -148,6 +162,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         consumer_image=found.consumer_image,
         spark_image=found.spark_image,
         spark_driver_role=found.spark_driver_role,
+        max_concurrent_rollouts=found.max_concurrent_rollouts,
         workers=found.workers,
         resync_seconds=found.resync_seconds,
         sweep_seconds=found.sweep_seconds,

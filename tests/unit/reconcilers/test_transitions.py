@@ -81,3 +81,18 @@ def test_group_that_is_gone_is_a_warning_once_and_a_new_one_is_none() -> None:
     (turn,) = turns(worked, gone)
     assert (turn.type, turn.reason) == ("Warning", "GroupDead")
     assert "the group was deleted" in turn.note
+
+
+def test_upgrade_is_told_of_when_it_begins_arrives_or_fails() -> None:
+    rolling = {"upgrade": {"phase": "Rolling", "image": "worker:2"}}
+    (begun,) = turns({}, rolling)
+    assert (begun.type, begun.reason) == ("Normal", "UpgradeBegun")
+    assert "worker:2" in begun.note
+    assert turns(rolling, rolling) == []
+    (arrived,) = turns(rolling, {"upgrade": {"phase": "Complete", "image": "worker:2"}})
+    assert (arrived.type, arrived.reason) == ("Normal", "UpgradeComplete")
+    failed = {"upgrade": {"phase": "Failed", "connection": "d"}} | status(Progressing=("False", "Refused"))
+    (stopped,) = turns(rolling, failed)
+    assert (stopped.type, stopped.reason) == ("Warning", "UpgradeStopped")
+    assert "connection" in stopped.note
+    assert "Progressing is False" in stopped.note

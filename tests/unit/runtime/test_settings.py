@@ -21,13 +21,26 @@ def test_flag_wins_over_environment() -> None:
     assert (settings.metrics_port, settings.namespaces, settings.leader_elect) == (2222, ("c",), False)
 
 
+def test_upgrades_come_in_waves_only_where_asked_for() -> None:
+    assert parse(["run"], {}).max_concurrent_rollouts == 0
+    assert parse(["run", "--max-concurrent-rollouts", "5"], {}).max_concurrent_rollouts == 5
+    assert parse(["run"], {"FLEET_MAX_CONCURRENT_ROLLOUTS": "7"}).max_concurrent_rollouts == 7
+
+
 def test_bare_leader_elect_means_yes() -> None:
     assert parse(["run", "--leader-elect"], {}).leader_elect
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--metrics-port", "70000"], ["--workers", "0"], ["--resync-seconds", "-1"], ["--leader-elect=perhaps"], ["--x"]],
+    [
+        ["--metrics-port", "70000"],
+        ["--workers", "0"],
+        ["--max-concurrent-rollouts", "-1"],
+        ["--resync-seconds", "-1"],
+        ["--leader-elect=perhaps"],
+        ["--x"],
+    ],
 )
 def test_invalid_flags_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

@@ -157,6 +157,11 @@ IMAGE_FROM_SPEC: Final = "ImageFromSpec"
 UP_TO_DATE: Final = "UpToDate"
 DEFAULT_IMAGE_DIFFERS: Final = "DefaultImageDiffers"
 PLANNED_BY_ANOTHER_VERSION: Final = "PlannedByAnotherVersion"
+CANARY_RUNNING: Final = "CanaryRunning"
+WAITING_FOR_WAVE: Final = "WaitingForWave"
+WAITING_FOR_FLEET: Final = "WaitingForFleet"
+UPGRADE_STOPPED: Final = "UpgradeStopped"
+UPGRADING: Final = "Upgrading"
 
 # --- reasons: a Redrive ----------------------------------------------------------------------------------------------
 GROUP_NOT_FOUND: Final = "GroupNotFound"

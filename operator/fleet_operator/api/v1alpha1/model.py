@@ -19,6 +19,8 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 PAUSED_ANNOTATION: Final = "consumerfleet.io/paused"
 RETRY_ROLLOUT_ANNOTATION: Final = "consumerfleet.io/retry-rollout"
 """A refused revision is tried again when this text changes."""
+CANARY_LABEL: Final = "consumerfleet.io/canary"
+"""Groups that go first when upgrades come in waves."""
 CREDENTIALS_LABEL: Final = "consumerfleet.io/credentials"
 HANDLER_LABEL: Final = "consumerfleet.io/handler"
 

@@ -30,14 +30,28 @@ from fleet_operator.planning.fleet.readings import read_fleet, read_revision
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.foreign_json import read_object
-from fleet_operator.planning.labels import INPUTS_ANNOTATION, KNOWN_ANNOTATION
+from fleet_operator.planning.labels import INPUTS_ANNOTATION, KNOWN_ANNOTATION, PARTS_ANNOTATION
+
+CONNECTION_CHARACTERS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Digests of what a revision was planned from: of the `whole`, of the group's own part, and of the `connection`.
+
+    The parts are empty where an operator noted the whole alone.
+    """
+
+    whole: str
+    group: str = ""
+    connection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
     """A planned revision.
 
-    `handler_files` is None when the handler's source is in the image. `inputs` is the digest of what it was planned
+    `handler_files` is None when the handler's source is in the image. `inputs` are the digests of what it was planned
     from; `kept` is True if another version of the operator rendered it.
     """
 
@@ -45,7 +59,7 @@ class Revision:
     worker_config: Mapping[str, Any]
     handler_files: Mapping[str, str] | None
     pod_template: Mapping[str, Any]
-    inputs: str
+    inputs: Inputs
     kept: bool = False
 
 
@@ -77,36 +91,52 @@ def plan_revision(
     return Revision(hash=named, worker_config=config, handler_files=files, pod_template=template, inputs=inputs)
 
 
-def _inputs(group: ConsumerGroup, cluster: KafkaCluster, *, handler_files: Mapping[str, str] | None, image: str) -> str:
-    """Digest of everything that is rendered. Fields at their default do not count: later versions have more fields."""
+def _inputs(
+    group: ConsumerGroup, cluster: KafkaCluster, *, handler_files: Mapping[str, str] | None, image: str
+) -> Inputs:
+    """Digests of everything that is rendered. Fields at their default do not count: later versions have more fields."""
     spec = group.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    connection = cluster.spec.model_dump(
-        mode="json", by_alias=True, exclude_defaults=True, include={"bootstrap_servers", "tls", "sasl"}
-    )
-    return _digest(
-        {
-            "spec": {key: value for key, value in spec.items() if key not in NO_INPUTS},
-            "retries": group.spec.retry is not None,
-            "drain": group.spec.drain_seconds,
-            "connection": connection,
-            "handler": handler_files,
-            "image": image,
-        }
-    )
+    own = {
+        "spec": {key: value for key, value in spec.items() if key not in NO_INPUTS},
+        "retries": group.spec.retry is not None,
+        "drain": group.spec.drain_seconds,
+        "handler": handler_files,
+        "image": image,
+    }
+    whole = {**own, "connection": _connection(cluster)}
+    return Inputs(whole=_digest(whole), group=_digest(own), connection=connection_digest(cluster))
+
+
+def _connection(cluster: KafkaCluster) -> dict[str, Any]:
+    fields = {"bootstrap_servers", "tls", "sasl"}
+    return cluster.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, include=fields)
+
+
+def connection_digest(cluster: KafkaCluster) -> str:
+    """Digest of what a revision takes from its KafkaCluster. Another form of it would roll every fleet."""
+    return _digest(_connection(cluster))[:CONNECTION_CHARACTERS]
 
 
 def keep_running(
-    planned: Revision, stateful_set: Mapping[str, Any] | None, config_maps: Iterable[Mapping[str, Any]]
+    planned: Revision,
+    stateful_set: Mapping[str, Any] | None,
+    config_maps: Iterable[Mapping[str, Any]],
+    *,
+    connection_waits: bool = False,
 ) -> Revision:
     """The revision that the StatefulSet runs, if it was planned from the same inputs as `planned`; else `planned`.
 
     `config_maps` are the group's, records with their content. A refused revision is not kept, nor is one whose record
-    is gone or is not the one that was applied.
+    is gone or is not the one that was applied. With `connection_waits` the connection may be another one.
     """
     running = read_fleet(stateful_set)
     if stateful_set is None or running is None or running.revision == planned.hash:
         return planned
-    if inputs_of(stateful_set) != planned.inputs:
+    noted, wanted = inputs_of(stateful_set), planned.inputs
+    if noted is None:
+        return planned
+    same = noted.whole == wanted.whole
+    if not same and not (connection_waits and noted.group == wanted.group):
         return planned
     name = revision_config(stateful_set["metadata"]["name"], running.revision)
     for config_map in (each for each in config_maps if each["metadata"]["name"] == name):
@@ -114,8 +144,10 @@ def keep_running(
         if record is None or record.hash != running.revision or record.state is RevisionState.REFUSED:
             continue
         config = read_object((config_map.get("data") or {}).get(WORKER_FILE))
-        if config is not None and is_known(stateful_set, record):
-            return replace(planned, hash=record.hash, worker_config=config, pod_template=record.pod_template, kept=True)
+        if config is None or not is_known(stateful_set, record):
+            continue
+        kept = replace(planned, hash=record.hash, worker_config=config, pod_template=record.pod_template, kept=same)
+        return kept if same else replace(kept, inputs=noted)
     return planned
 
 
@@ -161,17 +193,24 @@ def _digests(stateful_set: Mapping[str, Any]) -> dict[str, Any]:
     return read_object(text) or {}
 
 
-def with_inputs(stateful_set: Mapping[str, Any], inputs: str | None) -> dict[str, Any]:
-    """The StatefulSet with the digest of its revision's inputs, if they are known."""
+def with_inputs(stateful_set: Mapping[str, Any], inputs: Inputs | None) -> dict[str, Any]:
+    """The StatefulSet with the digests of its revision's inputs, if they are known."""
     metadata = stateful_set["metadata"]
-    added = {INPUTS_ANNOTATION: inputs} if inputs else {}
+    added = {INPUTS_ANNOTATION: inputs.whole} if inputs else {}
+    if inputs is not None and inputs.group:
+        parts = {"group": inputs.group, "connection": inputs.connection}
+        added[PARTS_ANNOTATION] = json.dumps(parts, sort_keys=True)
     return {**stateful_set, "metadata": {**metadata, "annotations": {**metadata["annotations"], **added}}}
 
 
-def inputs_of(stateful_set: Mapping[str, Any] | None) -> str | None:
-    """The noted digest of the inputs of the StatefulSet's revision."""
-    found: str | None = ((stateful_set or {}).get("metadata", {}).get("annotations") or {}).get(INPUTS_ANNOTATION)
-    return found
+def inputs_of(stateful_set: Mapping[str, Any] | None) -> Inputs | None:
+    """The noted digests of the inputs of the StatefulSet's revision."""
+    annotations = (stateful_set or {}).get("metadata", {}).get("annotations") or {}
+    whole = annotations.get(INPUTS_ANNOTATION)
+    parts = read_object(annotations.get(PARTS_ANNOTATION)) or {}
+    if not whole:
+        return None
+    return Inputs(str(whole), *(str(parts.get(key) or "") for key in ("group", "connection")))
 
 
 def with_known(stateful_set: Mapping[str, Any], templates: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

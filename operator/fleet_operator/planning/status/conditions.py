@@ -12,6 +12,7 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.observation import GroupObservation
+from fleet_operator.planning.fleet.waves import Phase
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import STABLE, Roster, name_some, sort_members
@@ -288,14 +289,19 @@ def _group_shared(facts: ConsumerGroupFacts, roster: Roster | None) -> Condition
 
 
 def _upgrade_available(facts: ConsumerGroupFacts) -> Condition:
-    """True while the operator would give the workers another image, or pods of another form."""
-    image = facts.image
-    if image.source == "Operator" and image.name != image.default:
-        message = (
-            f"workers stay at image {image.name} (status.image), and the operator's worker image is {image.default} "
-            "now: set spec.image to it to go over"
-        )
+    """True while the operator would give the workers another image or connection, or pods of another form."""
+    image, upgrade, wait = facts.image, facts.upgrade, facts.turn.wait
+    differs = image.source == "Operator" and image.name != image.default
+    stays = f"workers stay at image {image.name} (status.image), and the operator's worker image is {image.default} now"
+    if wait is not None:
+        message = f"{stays}: {wait.message}" if differs else wait.message
+        return Condition(c.UPGRADE_AVAILABLE, "True", wait.reason, message)
+    if differs:
+        message = f"{stays}: set spec.image to it to go over"
         return Condition(c.UPGRADE_AVAILABLE, "True", c.DEFAULT_IMAGE_DIFFERS, message)
+    if upgrade is not None and upgrade.phase is not Phase.COMPLETE:
+        message = "the fleet goes over to what has changed in the operator or in the KafkaCluster: see Progressing"
+        return Condition(c.UPGRADE_AVAILABLE, "False", c.UPGRADING, message)
     if facts.kept:
         message = (
             "workers keep the pods that another version of the operator planned: any change of the pods, such as an "

@@ -13,6 +13,7 @@ from fleet_operator.planning.fleet.image import WorkerImage
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, ScaleDecision
 from fleet_operator.planning.fleet.rollout import RolloutDecision
 from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
+from fleet_operator.planning.fleet.waves import NO_TURN, Turn, Upgrade
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
 from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem
@@ -28,6 +29,8 @@ class ConsumerGroupFacts:
     - `view`: the Kafka side.
     - `rollout`, `scale`, `image`: the decisions of this reconcile; `revision` is the hash of the wanted revision, None
       while none can be planned.
+    - `turn`: what the fleet takes over now of what changed outside of it, or why not; `upgrade` is its last one, and
+      `connection` the digest of the connection that the wanted revision has, None while none can be planned.
     - `kept`: the wanted revision is one that another version of the operator rendered.
     - `parts`: the workers as found; `workers` are the reports of those that answered.
     - `refusal`: set when the API server refused a child.
@@ -46,6 +49,9 @@ class ConsumerGroupFacts:
     parts: Mapping[Part, FleetPart]
     revision: str | None = None
     kept: bool = False
+    turn: Turn = NO_TURN
+    upgrade: Upgrade | None = None
+    connection: str | None = None
     workers: tuple[WorkerObservation, ...] = ()
     refusal: Problem | None = None
     topic_problem: Problem | None = None

@@ -8,26 +8,25 @@ from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.pod import WORKER_FILE
-from fleet_operator.api.v1alpha1 import KafkaCluster
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.planning.fleet import manifests, readings, rollout
 from fleet_operator.planning.fleet.blocking import find_blocking_problem, find_unproven_connection
 from fleet_operator.planning.fleet.deadlines import watch
-from fleet_operator.planning.fleet.image import WorkerImage, choose_image
+from fleet_operator.planning.fleet.image import WorkerImage
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan, ScaleDecision, decide_scale
 from fleet_operator.planning.fleet.pod_template import CLOSING_S
 from fleet_operator.planning.fleet.revision import (
+    Inputs,
     Revision,
     inputs_of,
     is_known,
-    keep_running,
-    plan_revision,
     request_digest,
     with_inputs,
     with_known,
 )
 from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RevisionState, RolloutFacts, Watched
+from fleet_operator.planning.fleet.waves import Turn, Upgrade
 from fleet_operator.planning.foreign_json import read_object
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, decide_reset
@@ -42,6 +41,7 @@ from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.offset_reset import reset_facts
+from fleet_operator.reconcilers.consumergroup.upgrading import image_after, plan_wanted, upgrade_of, usable_turn
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 
@@ -63,6 +63,7 @@ class Plan:
       observations do not show.
     - `intent`, `retry`: None for a group that has no retries and never had.
     - `image`: the workers' image; nothing may use it before it stands in the status.
+    - `turn`: what the fleet takes over now; `upgrade` and `connection` stand in the status before anything does it.
     - `revision`: None when the spec cannot become one.
     - `parts`: the wanted workers, in the order in which they are applied.
     """
@@ -74,6 +75,9 @@ class Plan:
     reset: ResetDecision
     scale: ScaleDecision
     image: WorkerImage
+    turn: Turn
+    upgrade: Upgrade | None
+    connection: str | None
     revision: Revision | None
     records: dict[str, RevisionRecord]
     decision: rollout.RolloutDecision
@@ -94,6 +98,10 @@ class Plan:
         mark = self.decision.mark
         asks_anew = mark is not None and mark.state is RevisionState.REFUSED and not mark.request
         return replace(self.memory, wanted=before.wanted) if asks_anew else self.memory
+
+    def is_recorded(self, status: Mapping[str, Any]) -> bool:
+        """True if a status has what must stand in it before anything uses it."""
+        return self.image.is_recorded(status) and not self.turn.begins
 
     @property
     def templates(self) -> dict[str, Mapping[str, Any]]:
@@ -118,6 +126,9 @@ class Plan:
             rollout=self.decision,
             scale=self.scale,
             image=self.image,
+            turn=self.turn,
+            upgrade=self.upgrade,
+            connection=self.connection,
             kept=self.revision is not None and self.revision.kept,
             parts={**gathered.parts, **no_retries},
             workers=gathered.worker_reports,
@@ -142,8 +153,8 @@ class Plan:
             group, revision=revision, pod_template=template, replicas=replicas, changed_at=changed_at
         )
 
-    def _inputs_of(self, main: FleetPart, revision: str) -> str | None:
-        """Digest of a revision's inputs; None for an older revision than the one that runs."""
+    def _inputs_of(self, main: FleetPart, revision: str) -> Inputs | None:
+        """Digests of a revision's inputs; None for an older revision than the one that runs."""
         if self.revision is not None and self.revision.hash == revision:
             return self.revision.inputs
         return inputs_of(main.body) if main.fleet is not None and main.fleet.revision == revision else None
@@ -168,17 +179,13 @@ def make_plan(
     view = _view(gathered, observation, intent)
     believable = believed(observation, group.group_id)
     shown = view if believable is observation else _view(gathered, believable, intent)
-    retry = None
-    if intent is not None:
-        retry = plan_retry(_retry_facts(gathered, intent, view, memory.retry), now)
+    retry = None if intent is None else plan_retry(_retry_facts(gathered, intent, view, memory.retry), now)
     reset = decide_reset(reset_facts(gathered, view.source_topics, finding), now)
     scale = decide_scale(group, shown.partition_counts, stopped=gathered.stopped, resetting=reset.stop)
     problem = _blocking_problem(gathered, retry)
-    chosen = choose_image(group, gathered.parts[MAIN].body, default=image)
-    revision = None
-    if problem is None and isinstance(gathered.cluster, KafkaCluster):
-        planned = plan_revision(group, gathered.cluster, handler_files=gathered.handler_files, image=chosen.name)
-        revision = keep_running(planned, gathered.parts[MAIN].body, gathered.config_maps)
+    turn = usable_turn(gathered, problem)
+    chosen = image_after(turn, group, gathered.parts[MAIN].body, default=image)
+    revision = plan_wanted(gathered, chosen.name, turn) if problem is None else None
     records, strangers = _records(gathered, revision)
     main = gathered.parts[MAIN]
     facts = RolloutFacts(
@@ -213,6 +220,9 @@ def make_plan(
         reset=reset,
         scale=scale,
         image=chosen,
+        turn=turn,
+        upgrade=upgrade_of(gathered, turn, image),
+        connection=revision.inputs.connection if revision is not None else None,
         revision=revision,
         records=records,
         decision=replace(decision, prune=(*decision.prune, *sorted(unused))),

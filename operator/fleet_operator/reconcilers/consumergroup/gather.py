@@ -18,6 +18,7 @@ from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, read_part
 from fleet_operator.planning.fleet.revision import known_to
+from fleet_operator.planning.fleet.waves import NO_TURN, Turn
 from fleet_operator.planning.labels import REVISION_ANNOTATION
 from fleet_operator.planning.observation import ClusterObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
@@ -42,6 +43,7 @@ class Gathered:
     - `parts`: all parts of the fleet, also those without objects.
     - `policy`: content of the RetryPolicy, or the problem with it; None without `spec.retry`.
     - `published`: the last publication; None for a group that has no retries and never had.
+    - `turn`: what the group may take over of what changed outside of it.
     - `redrives`: names of the Redrives that may be writing to the redrive topic; `redrive_statuses` those of all.
     """
 
@@ -60,6 +62,7 @@ class Gathered:
     published: records.Published | None = None
     redrives: tuple[str, ...] = ()
     redrive_statuses: tuple[kinds.JsonObject, ...] = ()
+    turn: Turn = NO_TURN
 
     @property
     def key(self) -> Key:

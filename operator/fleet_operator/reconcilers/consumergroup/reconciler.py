@@ -22,6 +22,7 @@ from fleet_operator.reconcilers.consumergroup.lenses import Lenses
 from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
 from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
 from fleet_operator.reconcilers.context import Context, publish, record
+from fleet_operator.reconcilers.waves import Waves
 from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
@@ -40,6 +41,7 @@ class ConsumerGroupReconciler:
         self._deletion = DeletionWork(context, kafka)
         self._known: dict[Key, JsonObject] = {}  # as last reconciled, for Events about deleted objects
         self._memories: dict[Key, Memory] = {}
+        self._waves = Waves(context)
         self._resets = OffsetResets(kafka, context.store, context.observers, context.metrics, context.clock)
 
     async def reconcile(self, key: Key) -> Result:
@@ -57,7 +59,7 @@ class ConsumerGroupReconciler:
         now = context.clock.wall()
         previous = body.get("status") or {}
         try:
-            gathered = await gather(context, body)
+            gathered = replace(await gather(context, body), turn=self._waves.turn(key))
         except ValidationError as error:
             self._gauges.remove(key)
             status = invalid_spec_status(body["metadata"], str(error), previous, now)
@@ -73,19 +75,23 @@ class ConsumerGroupReconciler:
         )
         self._memories[key] = plan.memory_before(memory)
         context.observers.watch(key, gathered.cluster_key, interest_of(gathered, plan.intent))
+        if not plan.turn.begins:
+            self._waves.give_back(key)
         facts = plan.facts(gathered)
         if not previous.get("conditions"):
             shown = replace(facts, view=plan.shown)
             # When a thousand objects are created at once, all have a status before the first of them has its children.
             again = await publish(context, body, project_consumergroup_status(shown, previous, now))
             return Result(None if again is None else 0.0)
-        if not plan.image.is_recorded(previous):
+        if not plan.is_recorded(previous):
             first = project_consumergroup_status(replace(facts, view=plan.shown), previous, now)
             if "revision" in previous:
                 first["revision"] = previous["revision"]  # until the plan of another one was carried out
             wait = await record(context, body, first)
             if wait is not None:
                 return Result(wait)
+            if plan.turn.begins:
+                return Result(0.0)  # to be seen as what it is from now on: on its way
         if not gathered.group.paused:
             facts = replace(facts, refusal=await self._act(gathered, plan))
             self._memories[key] = plan.memory

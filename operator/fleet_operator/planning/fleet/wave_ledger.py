@@ -1,0 +1,284 @@
+"""The ledger of upgrades in waves: all groups' standings, and whose turn it is.
+
+Each change that comes from outside the groups is a campaign of its own: the operator's worker image, and the connection
+of each KafkaCluster. Canaries go first: the groups with the label, else the first one by name. When all of them have
+arrived, the others follow. A group that fails stops its campaign, for all that have not begun.
+
+The number of groups on their way is bounded over all campaigns. It is counted from the statuses, plus what was given
+out and does not show in them yet, so that neither two reconciles at once nor the next operator exceed it.
+
+A note costs what one change of one group costs, whatever the number of groups.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from typing import Final
+
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.planning.fleet.waves import NO_TURN, Key, Phase, Standing, Turn
+from fleet_operator.planning.problem import Problem
+
+IMAGE_REMEDY: Final = (
+    "It goes on when that group runs the image after all, has one of its own (spec.image), or is deleted; another "
+    "worker image of the operator starts anew"
+)
+CONNECTION_REMEDY: Final = (
+    "It goes on when that group runs with the connection after all, or is deleted; another edit of the KafkaCluster "
+    "starts anew"
+)
+
+
+@dataclass(slots=True)
+class Campaign:
+    """One change on its way through the groups that it concerns, each list in the order of names.
+
+    `waiting` have not begun; `canaries` are those of them with the label. `rolling`, `complete` and `failed` have.
+    `what` and `remedy` are for messages.
+    """
+
+    what: str
+    remedy: str
+    waiting: list[Key] = field(default_factory=list)
+    canaries: list[Key] = field(default_factory=list)
+    rolling: list[Key] = field(default_factory=list)
+    rolling_canaries: list[Key] = field(default_factory=list)
+    complete: set[Key] = field(default_factory=set)
+    failed: list[Key] = field(default_factory=list)
+
+    def enter(self, key: Key, standing: Standing, *, arrived: bool, waits: bool) -> None:
+        """Enter a group; `arrived` says that its last upgrade is this very one."""
+        if waits:
+            insort(self.waiting, key)
+            if standing.canary:
+                insort(self.canaries, key)
+        upgrade = standing.upgrade
+        if not arrived or upgrade is None:
+            return
+        if upgrade.phase is Phase.FAILED:
+            insort(self.failed, key)
+        elif upgrade.phase is Phase.COMPLETE:
+            self.complete.add(key)
+        elif standing.rolls:
+            insort(self.rolling, key)
+            if standing.canary:
+                insort(self.rolling_canaries, key)
+
+    def leave(self, key: Key) -> None:
+        for each in (self.waiting, self.canaries, self.rolling, self.rolling_canaries, self.failed):
+            if _has(each, key):
+                del each[bisect_left(each, key)]
+        self.complete.discard(key)
+
+    def leads(self, key: Key) -> bool:
+        """True if a group that waits need not wait for a canary."""
+        if self.canaries or self.rolling_canaries:
+            return _has(self.canaries, key)
+        return bool(self.complete) or (not self.rolling and self.waiting[:1] == [key])
+
+    def leader(self) -> Key | None:
+        """The first of the groups that the others wait for."""
+        return next(iter(self.rolling_canaries or self.canaries or self.rolling or self.waiting), None)
+
+    def ready(self, most: int) -> list[Key]:
+        """The first groups that need not wait for a canary."""
+        if self.canaries or self.rolling_canaries:
+            return self.canaries[:most]
+        if self.complete:
+            return self.waiting[:most]
+        return [] if self.rolling else self.waiting[:1]
+
+
+@dataclass(slots=True)
+class WaveLedger:
+    """Standings of all groups under one operator whose worker image is `image`; at most `bound` go over at once.
+
+    Pure: it is told of objects and asked for turns, by one caller at a time.
+    """
+
+    bound: int
+    image: str
+    _standings: dict[Key, Standing] = field(default_factory=dict)
+    _rolling: set[Key] = field(default_factory=set)
+    _given: dict[Key, Turn] = field(default_factory=dict)  # turns that do not show in a status yet
+    _images: Campaign = field(default_factory=lambda: Campaign("the operator's worker image", IMAGE_REMEDY))
+    _connections: dict[Key, Campaign] = field(default_factory=dict)
+    _digests: dict[Key, str] = field(default_factory=dict)  # of the connections of KafkaClusters
+    _of_cluster: dict[Key, set[Key]] = field(default_factory=dict)
+    _busy: set[Key] = field(default_factory=set)  # KafkaClusters whose campaign has groups that wait, or failed
+
+    def note(self, key: Key, standing: Standing | None) -> bool:
+        """Take a group's standing down, None for one that is gone; True if it is another one than before."""
+        before = self._standings.get(key)
+        if standing == before:
+            return False
+        if before is not None:
+            self._leave(key, before)
+        if standing is None:
+            self._given.pop(key, None)
+            return True
+        self._standings[key] = standing
+        self._of_cluster.setdefault(standing.cluster, set()).add(key)
+        if standing.rolls:
+            self._rolling.add(key)
+        self._enter(key, standing)
+        if key in self._given and not self._is_open(standing, self._given[key]):
+            del self._given[key]
+        return True
+
+    def note_cluster(self, cluster: Key, connection: str | None) -> bool:
+        """Take a KafkaCluster's connection down, None while it is unknown; True if it is another one than before."""
+        if self._digests.get(cluster) == connection:
+            return False
+        self._digests.pop(cluster, None)
+        self._connections.pop(cluster, None)
+        if connection is not None:
+            self._digests[cluster] = connection
+            self._connections[cluster] = Campaign(
+                f"the changed connection of KafkaCluster {'/'.join(cluster)}", CONNECTION_REMEDY
+            )
+            for key in self._of_cluster.get(cluster, ()):
+                self._enter_connection(key, self._standings[key])
+        self._track(cluster)
+        return True
+
+    def turn(self, key: Key) -> Turn:
+        """The turn of a group: all that it may take over now. One that brings something holds a place meanwhile."""
+        standing = self._standings.get(key)
+        if self.bound == 0 or standing is None:
+            return NO_TURN
+        connects = standing.waits_for_connection(self._digests.get(standing.cluster))
+        pulls = standing.waits_for_image(self.image)
+        if not (connects or pulls):
+            return Turn(waves=True, wait=self._unable(key, standing))
+        obstacle = self._obstacle(self._connections[standing.cluster], key) if connects else None
+        if obstacle is not None:
+            # A revision has one connection, so a new image waits for it too. The other way round it need not.
+            return Turn(waves=True, wait=obstacle)
+        held_back = self._obstacle(self._images, key) if pulls else None
+        turn = Turn(waves=True, image=pulls and held_back is None, connection=connects, wait=held_back)
+        if turn.begins:
+            self._given[key] = turn
+        return turn
+
+    def give_back(self, key: Key) -> None:
+        """Take back a turn of which nothing was made."""
+        self._given.pop(key, None)
+
+    def next(self) -> list[Key]:
+        """The groups whose turn has come, no more than there are places for."""
+        if self.bound == 0:
+            return []
+        free, found = self.bound - len(self._taken()), dict[Key, None]()
+        for campaign in self._open():
+            if not campaign.failed:
+                ready = campaign.ready(free + len(self._given)) if free > 0 else self._stale(campaign)
+                found |= dict.fromkeys(key for key in ready if key not in self._given)
+        return list(found)[: max(free, 1)]
+
+    def counts(self) -> dict[str, int]:
+        """The number of groups that wait for their turn, are on their way, and have failed.
+
+        One that waits for its image and for its connection counts twice.
+        """
+        campaigns = self._open()
+        waiting, failed = (
+            sum(map(len, each)) for each in zip(*((c.waiting, c.failed) for c in campaigns), strict=True)
+        )
+        return {"waiting": waiting, "rolling": len(self._taken()), "failed": failed}
+
+    def _open(self) -> list[Campaign]:
+        return [self._images, *(self._connections[cluster] for cluster in sorted(self._busy))]
+
+    def _track(self, cluster: Key) -> None:
+        """Know the few KafkaClusters whose groups are behind: a change must not cost a look at all of them."""
+        campaign = self._connections.get(cluster)
+        if campaign is not None and (campaign.waiting or campaign.failed):
+            self._busy.add(cluster)
+        else:
+            self._busy.discard(cluster)
+
+    def _taken(self) -> set[Key]:
+        return self._rolling | self._given.keys()
+
+    def _obstacle(self, campaign: Campaign, key: Key) -> Problem | None:
+        """The reason why a group that waits may not begin, or None."""
+        if campaign.failed:
+            return _stopped(campaign)
+        leader = campaign.leader()
+        if leader is not None and not campaign.leads(key) and self._stale(campaign) != [key]:
+            message = f"{campaign.what} goes to canaries first: this group waits for {'/'.join(leader)}"
+            return Problem(conditions.CANARY_RUNNING, message)
+        taken = self._taken()
+        if key not in taken and len(taken) >= self.bound:
+            message = f"{campaign.what} goes to at most {self.bound} groups at once: this group waits for its turn"
+            return Problem(conditions.WAITING_FOR_WAVE, message)
+        return None
+
+    def _stale(self, campaign: Campaign) -> list[Key]:
+        """The group that goes first where groups hold all places that are stuck on the way to something older.
+
+        They may wait for the very change that would help them, while the canaries wait for their places.
+        """
+        if campaign.rolling or len(self._taken()) < self.bound:
+            return []
+        return sorted(key for key in self._rolling if _has(campaign.waiting, key))[:1]
+
+    def _unable(self, key: Key, standing: Standing) -> Problem | None:
+        """The reason of a group that takes part in no campaign although it is behind, or because of which one stops."""
+        failed = (campaign for campaign in self._open() if _has(campaign.failed, key))
+        stopped = next(failed, None)
+        if stopped is not None:
+            return _stopped(stopped)
+        if standing.image in (None, self.image) and not standing.differs_from(self._digests.get(standing.cluster)):
+            return None
+        message = (
+            "the group goes over once its newest revision is Complete, it serves, Kafka answers, and it is neither "
+            "paused nor suspended"
+        )
+        return Problem(conditions.WAITING_FOR_FLEET, message)
+
+    def _enter(self, key: Key, standing: Standing) -> None:
+        arrived = standing.upgrade is not None and standing.upgrade.image == self.image == standing.image
+        self._images.enter(key, standing, arrived=arrived, waits=standing.waits_for_image(self.image))
+        self._enter_connection(key, standing)
+        self._track(standing.cluster)
+
+    def _enter_connection(self, key: Key, standing: Standing) -> None:
+        digest = self._digests.get(standing.cluster)
+        if digest is None:
+            return
+        arrived = standing.upgrade is not None and standing.upgrade.connection == digest
+        waits = standing.waits_for_connection(digest)
+        self._connections[standing.cluster].enter(key, standing, arrived=arrived, waits=waits)
+
+    def _leave(self, key: Key, standing: Standing) -> None:
+        del self._standings[key]
+        self._rolling.discard(key)
+        alike = self._of_cluster[standing.cluster]
+        alike.discard(key)
+        if not alike:
+            del self._of_cluster[standing.cluster]
+        self._images.leave(key)
+        if standing.cluster in self._connections:
+            self._connections[standing.cluster].leave(key)
+        self._track(standing.cluster)
+
+    def _is_open(self, standing: Standing, given: Turn) -> bool:
+        """True if a given turn does not show yet, and may still be taken."""
+        connects = standing.waits_for_connection(self._digests.get(standing.cluster))
+        return (given.image and standing.waits_for_image(self.image)) or (given.connection and connects)
+
+
+def _has(keys: list[Key], key: Key) -> bool:
+    position = bisect_left(keys, key)
+    return position < len(keys) and keys[position] == key
+
+
+def _stopped(campaign: Campaign) -> Problem:
+    message = (
+        f"{campaign.what} goes to no further group, because it failed in ConsumerGroup {'/'.join(campaign.failed[0])}: "
+        f"see Progressing there. {campaign.remedy}"
+    )
+    return Problem(conditions.UPGRADE_STOPPED, message)

@@ -1,0 +1,199 @@
+"""Upgrades in waves: the record of a group's last one, and where each group stands.
+
+An upgrade is a change of pods that no edit of the group's spec asked for: another worker image of the operator, or
+another connection in the KafkaCluster. It stands in `status.upgrade` from before the first object changes until the
+revision with it runs, so any operator sees in the statuses alone which groups are on their way, which have arrived, and
+which have failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.api.v1alpha1.model import CANARY_LABEL, PAUSED_ANNOTATION
+from fleet_operator.planning.problem import Problem
+
+Key = tuple[str, str]
+"""Namespace and name."""
+IMAGE: Final = "image"
+CONNECTION: Final = "connection"
+
+
+class Phase(StrEnum):
+    """Phase of an upgrade; the word of `status.upgrade.phase`."""
+
+    ROLLING = "Rolling"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """The last upgrade of a group: the image and the digest of the connection that it brought, None for neither."""
+
+    phase: Phase
+    image: str | None = None
+    connection: str | None = None
+
+    @property
+    def document(self) -> dict[str, str]:
+        """The field of the status."""
+        brought = {IMAGE: self.image, CONNECTION: self.connection}
+        return {"phase": str(self.phase), **{key: value for key, value in brought.items() if value is not None}}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A group's turn to go over: to the operator's image, to the KafkaCluster's connection, or why not yet.
+
+    `waves` is False where upgrades do not come in waves: then images stay, and connections change at once.
+    """
+
+    waves: bool = False
+    image: bool = False
+    connection: bool = False
+    wait: Problem | None = None
+
+    @property
+    def begins(self) -> bool:
+        """True if it brings something."""
+        return self.image or self.connection
+
+    def declined(self, why: Problem) -> Turn:
+        """A turn of which nothing is made, for a reason of the group's own."""
+        return Turn(self.waves, wait=why) if self.begins else self
+
+
+NO_TURN: Final = Turn()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A group as its object and its status show it.
+
+    - `canary`: it is labelled to go first; `rests`: no worker of it may change now.
+    - `whole`: its newest revision runs and serves. Another fleet would prove nothing about an upgrade.
+    - `image`: the image that the operator pinned; None for one of the spec, and before the first status.
+    - `cluster`, `connection`: its KafkaCluster, and the digest of the connection that it was planned with.
+    """
+
+    cluster: Key
+    canary: bool = False
+    rests: bool = False
+    whole: bool = False
+    image: str | None = None
+    connection: str | None = None
+    upgrade: Upgrade | None = None
+
+    @property
+    def rolls(self) -> bool:
+        """True if it takes one of the places of a wave."""
+        return self.upgrade is not None and self.upgrade.phase is Phase.ROLLING and not self.rests
+
+    def waits_for_image(self, image: str) -> bool:
+        """True if the operator's image is another one, and the group may go over: also from one that did not work."""
+        under_way = self.upgrade is not None and self.upgrade.image not in (None, image) and self._is_going
+        return not self.rests and self.image not in (None, image) and (self.whole or under_way)
+
+    def waits_for_connection(self, connection: str | None) -> bool:
+        """True if the KafkaCluster's connection is known and another one, and the group may go over.
+
+        A group that is under way may need it in order to arrive.
+        """
+        return not self.rests and self.differs_from(connection) and (self.whole or self._is_going)
+
+    def differs_from(self, connection: str | None) -> bool:
+        return connection is not None and self.connection is not None and self.connection != connection
+
+    @property
+    def _is_going(self) -> bool:
+        return self.upgrade is not None and self.upgrade.phase is not Phase.COMPLETE
+
+
+def read_upgrade(status: Mapping[str, Any]) -> Upgrade | None:
+    """The upgrade in a status; None without one, and for what cannot be read."""
+    found = status.get("upgrade")
+    if not isinstance(found, Mapping) or found.get("phase") not in list(Phase):
+        return None
+    image, connection = found.get(IMAGE), found.get(CONNECTION)
+    return Upgrade(Phase(found["phase"]), _text(image), _text(connection))
+
+
+def read_standing(body: Mapping[str, Any], cluster: Key) -> Standing:
+    """The standing of a ConsumerGroup, from its object as stored."""
+    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    upgrade = read_upgrade(status)
+    paused = (metadata.get("annotations") or {}).get(PAUSED_ANNOTATION) == "true"
+    rests = bool(spec.get("suspend")) or spec.get("replicas") == 0 or paused or "deletionTimestamp" in metadata
+    pinned = status.get("imageSource") == "Operator" and not spec.get("image")
+    return Standing(
+        cluster=cluster,
+        canary=(metadata.get("labels") or {}).get(CANARY_LABEL) == "true",
+        rests=rests,
+        whole=_is_whole(metadata, status),
+        image=_text(status.get("image")) if pinned else None,
+        connection=_text(status.get(CONNECTION)),
+        upgrade=upgrade,
+    )
+
+
+def _is_whole(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """True if the newest revision is Complete, for the present generation, workers serve, and Kafka is not away.
+
+    An operator that has just started has not observed Kafka yet. Canaries must not be passed over for that.
+    """
+    found = status.get("conditions") or ()
+    progressing = conditions.find_condition(found, conditions.PROGRESSING) or {}
+    if progressing.get("reason") != conditions.COMPLETE:
+        return False
+    if progressing.get("observedGeneration") != metadata.get("generation"):
+        return False
+    serving = conditions.find_condition(found, conditions.SERVING) or {}
+    reachable = conditions.find_condition(found, conditions.CLUSTER_REACHABLE) or {}
+    return serving.get("status") == "True" and reachable.get("status") in ("True", "Unknown")
+
+
+def begin_upgrade(group: ConsumerGroup, turn: Turn, *, image: str, connection: str | None) -> Upgrade | None:
+    """The upgrade after a turn: a new one if the turn brings something, else the one of the status.
+
+    `image` is the operator's, `connection` the digest of the KafkaCluster's. What was brought before and has not
+    arrived yet stays part of it.
+    """
+    before = read_upgrade(group.status)
+    if not turn.begins:
+        return _without_image(before) if group.spec.image is not None else before
+    kept = before if before is not None and before.phase is not Phase.COMPLETE else Upgrade(Phase.ROLLING)
+    return Upgrade(
+        Phase.ROLLING, image if turn.image else kept.image, connection if turn.connection else kept.connection
+    )
+
+
+def _without_image(upgrade: Upgrade | None) -> Upgrade | None:
+    """An upgrade whose image the spec has taken out of the operator's hands."""
+    if upgrade is None or upgrade.connection is None:
+        return None
+    return Upgrade(upgrade.phase, None, upgrade.connection)
+
+
+def advance(upgrade: Upgrade, *, settled: bool, serving: bool, failed: bool) -> Upgrade:
+    """An upgrade as its revision's rollout shows it. What is complete stays so: what follows is the spec's doing."""
+    if upgrade.phase is Phase.COMPLETE:
+        return upgrade
+    if failed:
+        phase = Phase.FAILED
+    elif settled and serving:
+        phase = Phase.COMPLETE
+    elif settled:
+        phase = upgrade.phase  # without workers nothing is proven, and nothing is wrong
+    else:
+        phase = Phase.ROLLING
+    return Upgrade(phase, upgrade.image, upgrade.connection)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

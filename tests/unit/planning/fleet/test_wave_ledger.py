@@ -1,0 +1,236 @@
+"""Turns of groups: canaries first, never more at once than allowed, and an end at the first failure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from fleet_operator.planning.fleet.wave_ledger import WaveLedger
+from fleet_operator.planning.fleet.waves import Key, Phase, Standing, Turn, Upgrade
+
+OLD, NEW, NEWER = "worker:1", "worker:2", "worker:3"
+CLUSTER = ("shop", "main")
+WHOLE = Standing(cluster=CLUSTER, whole=True, image=OLD, connection="before")
+
+
+def key(number: int) -> Key:
+    return ("shop", f"orders-{number:04}")
+
+
+def ledger(count: int, *, bound: int = 2, image: str = NEW, canaries: tuple[int, ...] = ()) -> WaveLedger:
+    made = WaveLedger(bound, image)
+    made.note_cluster(CLUSTER, "before")
+    for number in range(count):
+        made.note(key(number), replace(WHOLE, canary=number in canaries))
+    return made
+
+
+def rolls(standing: Standing = WHOLE, *, image: str = NEW) -> Standing:
+    return replace(standing, image=image, whole=False, upgrade=Upgrade(Phase.ROLLING, image))
+
+
+def ended(standing: Standing, phase: Phase = Phase.COMPLETE) -> Standing:
+    assert standing.upgrade is not None
+    return replace(standing, whole=phase is Phase.COMPLETE, upgrade=replace(standing.upgrade, phase=phase))
+
+
+def reason(turn: Turn) -> str:
+    return turn.wait.reason if turn.wait is not None else ""
+
+
+def go(made: WaveLedger, number: int, phase: Phase = Phase.COMPLETE, *, canary: bool = False) -> None:
+    """A group's turn from its beginning to its end."""
+    assert made.turn(key(number)).image
+    way = rolls(replace(WHOLE, canary=canary))
+    made.note(key(number), way)
+    made.note(key(number), ended(way, phase))
+
+
+def test_without_waves_nobody_has_a_turn() -> None:
+    made = ledger(3, bound=0)
+    assert made.turn(key(0)) == Turn()
+    assert made.next() == []
+
+
+def test_first_group_by_name_is_the_canary_where_none_is_labelled() -> None:
+    made = ledger(4)
+    assert made.next() == [key(0)]
+    assert reason(made.turn(key(3))) == "CanaryRunning"
+    assert "shop/orders-0000" in str(made.turn(key(3)).wait)
+    go(made, 0)
+    assert made.next() == [key(1), key(2)]
+    assert made.turn(key(3)).image, "whoever asks first has the place"
+
+
+def test_labelled_canaries_go_first_and_all_of_them() -> None:
+    made = ledger(6, canaries=(3, 5))
+    assert made.next() == [key(3), key(5)]
+    go(made, 5, canary=True)
+    assert reason(made.turn(key(0))) == "CanaryRunning"
+    go(made, 3, canary=True)
+    assert made.turn(key(0)).image
+
+
+def test_given_turns_count_before_a_status_shows_them() -> None:
+    """Two reconciles side by side must not take the last place both."""
+    made = ledger(9)
+    go(made, 0)
+    assert made.turn(key(4)).image
+    assert made.turn(key(7)).image
+    assert reason(made.turn(key(5))) == "WaitingForWave"
+    assert made.turn(key(4)).image, "whose status could not be written yet keeps the place"
+    made.note(key(4), rolls())
+    assert reason(made.turn(key(5))) == "WaitingForWave"
+    made.give_back(key(7))
+    assert made.turn(key(5)).image
+
+
+def test_turn_of_a_group_that_may_not_go_any_more_is_free_again() -> None:
+    for changed in (None, replace(WHOLE, rests=True), replace(WHOLE, image=None), replace(WHOLE, whole=False)):
+        made = ledger(9, bound=1)
+        go(made, 0)
+        assert made.turn(key(1)).image
+        assert made.next() == []
+        made.note(key(1), changed)
+        assert made.next() == [key(2)]
+
+
+def test_next_operator_counts_what_the_statuses_show() -> None:
+    made = ledger(9, bound=3)
+    go(made, 0)
+    for number in (1, 2, 3):
+        made.note(key(number), rolls())
+    assert made.next() == []
+    assert reason(made.turn(key(4))) == "WaitingForWave"
+    made.note(key(2), ended(rolls()))
+    assert made.next() == [key(4)]
+
+
+def test_failure_stops_all_that_have_not_begun_until_it_is_mended() -> None:
+    made = ledger(9, bound=3)
+    go(made, 0)
+    go(made, 1, Phase.FAILED)
+    assert made.next() == []
+    for number in (1, 5):
+        turn = made.turn(key(number))
+        assert reason(turn) == "UpgradeStopped"
+        assert "shop/orders-0001" in str(turn.wait)
+    assert made.counts() == {"waiting": 7, "rolling": 0, "failed": 1}
+    made.note(key(1), ended(rolls()))
+    assert made.next() == [key(2), key(3), key(4)]
+
+
+def test_failed_group_that_is_suspended_goes_on_being_a_reason_to_stop() -> None:
+    made = ledger(9)
+    go(made, 0, Phase.FAILED)
+    made.note(key(0), replace(ended(rolls(), Phase.FAILED), rests=True))
+    assert reason(made.turn(key(5))) == "UpgradeStopped"
+    made.note(key(0), replace(WHOLE, image=None))
+    assert made.next() == [key(1)], "another canary, for the first one runs an image of its own now"
+
+
+@pytest.mark.parametrize("changed", [{"rests": True}, {"image": None}, {"whole": False}])
+def test_group_that_may_not_go_holds_up_nobody(changed: dict[str, object]) -> None:
+    made = ledger(4, canaries=(0,))
+    made.note(key(0), replace(WHOLE, canary=True, **changed))  # type: ignore[arg-type]
+    assert made.next() == [key(1)]
+    assert not made.turn(key(0)).image
+    made.note(key(1), rolls())
+    made.note(key(1), replace(rolls(), rests=True))
+    assert made.next() == [key(2)], "one that was suspended on its way gives its place to the next canary"
+
+
+def test_suspended_group_says_that_it_waits_and_one_that_is_up_to_date_says_nothing() -> None:
+    made = ledger(2)
+    made.note(key(0), replace(WHOLE, rests=True))
+    assert reason(made.turn(key(0))) == "WaitingForFleet"
+    made.note(key(1), replace(WHOLE, image=NEW))
+    assert made.turn(key(1)) == Turn(waves=True)
+
+
+def test_newer_image_begins_again_with_the_failed_group_too() -> None:
+    made = ledger(3, image=NEWER)
+    made.note(key(0), ended(rolls(), Phase.FAILED))
+    assert made.next() == [key(0)]
+    assert made.turn(key(0)).image
+
+
+def test_groups_stuck_at_an_image_that_does_not_start_go_over_to_the_next_in_their_own_places() -> None:
+    made = ledger(6, bound=2, image=NEWER, canaries=(0,))
+    for number in (3, 4):
+        made.note(key(number), rolls())
+    assert made.next() == [key(3)]
+    assert reason(made.turn(key(0))) == "WaitingForWave", "the canary has no place"
+    assert reason(made.turn(key(4))) == "CanaryRunning"
+    assert made.turn(key(3)).image
+    made.note(key(3), rolls(image=NEWER))
+    made.note(key(3), ended(rolls(image=NEWER)))
+    assert made.next() == [key(0)]
+    assert made.turn(key(0)).image
+
+
+def test_changed_connection_goes_in_waves_of_its_cluster_and_shares_the_bound() -> None:
+    made = ledger(5, bound=2, image=OLD)
+    other = ("shop", "other")
+    made.note_cluster(other, "theirs")
+    made.note(("shop", "elsewhere"), replace(WHOLE, cluster=other, connection="theirs"))
+    assert made.next() == []
+    made.note_cluster(CLUSTER, "after")
+    assert made.next() == [key(0)]
+    assert made.turn(key(0)) == Turn(waves=True, connection=True)
+    assert made.turn(("shop", "elsewhere")) == Turn(waves=True)
+    assert reason(made.turn(key(1))) == "CanaryRunning"
+    made.note_cluster(CLUSTER, "before")
+    assert made.next() == []
+    assert made.turn(key(1)) == Turn(waves=True), "the edit was taken back"
+
+
+def test_image_waits_for_the_connection_and_not_the_other_way_round() -> None:
+    made = ledger(3, bound=3)
+    made.note_cluster(CLUSTER, "after")
+    assert made.turn(key(0)) == Turn(waves=True, image=True, connection=True)
+    assert reason(made.turn(key(1))) == "CanaryRunning"
+    both = replace(rolls(), connection="after", upgrade=Upgrade(Phase.FAILED, NEW))
+    made.note(key(0), both)
+    turn = made.turn(key(1))
+    assert (turn.image, turn.connection, reason(turn)) == (False, True, "UpgradeStopped")
+
+
+def test_unknown_connection_of_a_cluster_moves_nobody() -> None:
+    made = ledger(3, image=OLD)
+    made.note_cluster(CLUSTER, None)
+    assert made.turn(key(0)) == Turn(waves=True)
+    made.note(key(1), replace(WHOLE, connection=None))
+    made.note_cluster(CLUSTER, "after")
+    assert made.turn(key(1)) == Turn(waves=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bound_holds_and_all_arrive_in_any_order_with_restarts(seed: int) -> None:
+    """Turns are asked for in any order, statuses show late, and the operator is exchanged in between."""
+    chance = random.Random(seed)
+    count, bound = 40, chance.randint(1, 5)
+    stored = {key(number): replace(WHOLE, canary=chance.random() < 0.1) for number in range(count)}
+    made = WaveLedger(bound, NEW)
+    first: list[Key] = []
+    for _ in range(20_000):
+        if all(each.image == NEW and each.whole for each in stored.values()):
+            break
+        if chance.random() < 0.02:
+            made = WaveLedger(bound, NEW)
+        for which, standing in stored.items():
+            made.note(which, standing)
+        which = chance.choice(sorted(stored))
+        standing = stored[which]
+        if standing.rolls and chance.random() < 0.5:
+            stored[which] = ended(standing)
+        elif made.turn(which).image and chance.random() < 0.8:
+            stored[which] = rolls(standing)
+            first.append(which)
+            made.note(which, stored[which])
+        assert sum(each.rolls for each in stored.values()) <= bound
+    assert len(first) == count
+    canaries = {which for which, standing in stored.items() if standing.canary} or {min(stored)}
+    assert set(first[: len(canaries)]) == canaries

@@ -1,0 +1,181 @@
+"""Plans of groups whose image or connection has changed outside of their spec."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet_operator.api.v1alpha1 import KafkaCluster
+from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.blocking import cluster_not_found
+from fleet_operator.planning.fleet.parts import MAIN, PartPlan
+from fleet_operator.planning.fleet.revision import connection_digest
+from fleet_operator.planning.fleet.rollout import RolloutPhase
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.waves import Turn
+from fleet_operator.planning.labels import PARTS_ANNOTATION
+from fleet_operator.planning.trimming import trim_stateful_set
+from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
+from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, observation, unreachable
+from tests.unit.planning.retry.test_plan import CAREFUL, flow
+from tests.unit.planning.retry.test_plan import cluster as flowing
+from tests.unit.planning.retry.test_publication import OLD
+from tests.unit.reconcilers.consumergroup.test_decide import gathered
+
+NEW = "worker:2"
+ID = {"clusterId": "cluster-a"}
+WAITS = Turn(waves=True)
+
+
+def cluster(address: str = "kafka:9092") -> KafkaCluster:
+    return kafka_cluster(status=ID, bootstrapServers=[address])
+
+
+def seen(of: KafkaCluster) -> Any:
+    return observation(connection=of.spec.connection)
+
+
+def plan_of(found: Gathered, image: str = IMAGE) -> Plan:
+    return make_plan(found, NOW, image=image)
+
+
+def hash_of(plan: Plan) -> str:
+    assert plan.revision is not None
+    return plan.revision.hash
+
+
+def fleet(**spec: Any) -> Gathered:
+    """A fleet at its good revision, as the API server and the caches have it."""
+    of = cluster()
+    policy = spec.pop("policy", None)
+    group = consumer_group(**spec)
+    looked = seen(of) if policy is None else flowing(flow(found_delays=()))
+    found = gathered(cluster=of, group=group, policy=policy, observation=looked)
+    plan = plan_of(found)
+    assert plan.revision is not None
+    mark = RevisionRecord(hash=plan.revision.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
+    record = manifests.revision_config_map(group, plan.revision, mark)
+    body = plan.stateful_set(found, PartPlan(part=MAIN, target=plan.revision.hash, replicas=1), NOW)
+    fields = {"namespace": "shop", "uid": "s", "resourceVersion": "1", "generation": 1}
+    body = {**body, "metadata": {**body["metadata"], **fields}, "status": {"observedGeneration": 1}}
+    pinned = group.model_copy(update={"status": {**plan.image.fields, "connection": plan.connection}})
+    kept = gathered(
+        cluster=of,
+        group=pinned,
+        policy=policy,
+        observation=looked,
+        stateful_set=trim_stateful_set(body),
+        config_maps=(record,),
+    )
+    return replace(kept, turn=WAITS)
+
+
+def moved(before: Gathered, **changes: Any) -> Gathered:
+    """The same fleet after an edit of its KafkaCluster."""
+    new = cluster("elsewhere:9092")
+    return replace(before, cluster=new, observation=seen(new), **changes)
+
+
+def test_image_of_the_operator_is_taken_with_the_turn_and_not_before() -> None:
+    before = fleet()
+    first = plan_of(before)
+    waiting = plan_of(before, NEW)
+    assert (hash_of(waiting), waiting.image.name, waiting.decision.phase) == (
+        hash_of(first),
+        IMAGE,
+        RolloutPhase.SETTLED,
+    )
+    going = plan_of(replace(before, turn=Turn(waves=True, image=True)), NEW)
+    assert going.image.name == NEW
+    assert hash_of(going) != hash_of(first)
+    assert going.upgrade is not None
+    assert going.upgrade.document == {"phase": "Rolling", "image": NEW}
+    assert not going.is_recorded(going.image.fields), "it stands in the status before anything uses it"
+
+
+def test_changed_connection_waits_for_its_turn() -> None:
+    before = fleet()
+    first = plan_of(before)
+    held = plan_of(moved(before))
+    assert hash_of(held) == hash_of(first)
+    assert held.decision.phase is RolloutPhase.SETTLED
+    assert held.connection == first.connection
+    assert not held.facts(before).kept, "no other version of the operator has planned it"
+    body = held.stateful_set(before, PartPlan(part=MAIN, target=hash_of(held), replicas=1), NOW)
+    main = before.parts[MAIN].body
+    assert main is not None
+    assert body["metadata"]["annotations"][PARTS_ANNOTATION] == main["metadata"]["annotations"][PARTS_ANNOTATION]
+    going = plan_of(moved(before, turn=Turn(waves=True, connection=True)))
+    assert hash_of(going) != hash_of(first)
+    assert going.connection == connection_digest(cluster("elsewhere:9092"))
+
+
+def test_connection_that_was_begun_is_gone_on_with() -> None:
+    before = fleet()
+    begun = {**before.group.status, "connection": connection_digest(cluster("elsewhere:9092"))}
+    group = before.group.model_copy(update={"status": begun})
+    assert hash_of(plan_of(moved(before, group=group))) != hash_of(plan_of(before))
+
+
+def test_lost_status_does_not_roll_a_connection() -> None:
+    before = fleet()
+    group = before.group.model_copy(update={"status": {}})
+    held = plan_of(moved(before, group=group))
+    assert hash_of(held) == hash_of(plan_of(before))
+    assert held.connection == plan_of(before).connection, "so that it is known to be behind"
+
+
+def test_own_change_does_not_wait_and_takes_the_connection_along() -> None:
+    before = fleet()
+    edited = consumer_group(handler={"python": {"callable": "shop:other"}})
+    group = edited.model_copy(update={"status": before.group.status})
+    plan = plan_of(moved(before, group=group))
+    assert hash_of(plan) != hash_of(plan_of(before))
+    assert plan.connection == connection_digest(cluster("elsewhere:9092"))
+
+
+def test_without_waves_a_changed_connection_rolls_at_once() -> None:
+    before = fleet()
+    assert hash_of(plan_of(moved(before, turn=Turn()))) != hash_of(plan_of(before))
+
+
+def test_fleet_of_an_operator_that_noted_no_parts_does_not_wait() -> None:
+    before = fleet()
+    main = before.parts[MAIN].body
+    assert main is not None
+    del main["metadata"]["annotations"][PARTS_ANNOTATION]
+    assert hash_of(plan_of(moved(before))) != hash_of(plan_of(replace(before, cluster=cluster())))
+
+
+@pytest.mark.parametrize("spec", [{}, {"image": "own:1"}, {"suspend": True}, {"replicas": 0}])
+def test_other_default_image_alone_rolls_nothing(spec: dict[str, Any]) -> None:
+    before = fleet(**spec)
+    plan = plan_of(before, NEW)
+    assert hash_of(plan) == hash_of(plan_of(before))
+    assert not plan.turn.begins
+
+
+def test_edited_retry_policy_rolls_nothing() -> None:
+    """Running workers read it again."""
+    before = fleet(retry={"policyRef": {"name": "standard"}}, policy=OLD)
+    after = plan_of(replace(before, policy=CAREFUL))
+    assert hash_of(after) == hash_of(plan_of(before))
+    assert after.decision.phase is RolloutPhase.SETTLED
+
+
+def test_nothing_begins_while_nothing_could_come_of_it() -> None:
+    turn = Turn(waves=True, image=True)
+    for changes in (
+        {"observation": unreachable()},
+        {"observation": None},
+        {"cluster": cluster_not_found("shop", "main")},
+    ):
+        plan = plan_of(replace(fleet(), turn=turn, **changes), NEW)
+        assert not plan.turn.begins
+        assert plan.turn.wait is not None
+        assert plan.turn.wait.reason == "WaitingForFleet"
+        assert plan.image.name == IMAGE
+        assert plan.upgrade is None

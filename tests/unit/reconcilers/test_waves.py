@@ -1,0 +1,121 @@
+"""The ledger of waves follows the caches, and wakes as many groups as have room."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
+from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.registry import WATCHED
+from fleet_operator.reconcilers.waves import Waves
+from fleet_operator.runtime.cache import Key
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.settings import Settings
+from fleet_operator.runtime.store import Store
+from tests.unit.runtime.memory_kube import MemoryKube
+from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
+
+NEW = "worker:2"
+
+
+@dataclass
+class Asked:
+    """A queue that remembers what was asked for."""
+
+    keys: list[Key] = field(default_factory=list)
+
+    def add(self, key: Key) -> None:
+        self.keys.append(key)
+
+    def add_after(self, key: Key, delay: float) -> None:
+        raise AssertionError("nothing waits")
+
+
+class Place:
+    """Caches of one operator with its waves."""
+
+    def __init__(self, bound: int) -> None:
+        self.store = Store(MemoryKube(), VirtualClock(asyncio.get_running_loop()), WATCHED)
+        self.asked, self.metrics, self.version = Asked(), Metrics(), 0
+        settings = Settings(consumer_image=NEW, max_concurrent_rollouts=bound)
+        context = SimpleNamespace(
+            settings=settings, store=self.store, metrics=self.metrics, queues={CONSUMER_GROUP: self.asked}
+        )
+        self.waves = Waves(cast(Context, context))
+
+    def see(self, kind: Any, name: str, **body: Any) -> JsonObject:
+        self.version += 1
+        metadata = {"name": name, "namespace": "shop", "uid": name, "resourceVersion": str(self.version)}
+        whole = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata | {"generation": 1}, **body}
+        self.store.learn(kind, whole)
+        return whole
+
+    def group(self, number: int, **status: Any) -> JsonObject:
+        said = {"Progressing": "Complete", "Serving": "NewestRevision", "ClusterReachable": "Reached"}
+        conditions = [
+            {"type": kind, "status": "True", "reason": reason, "observedGeneration": 1} for kind, reason in said.items()
+        ]
+        pinned = {"image": "worker:1", "imageSource": "Operator", "conditions": conditions, "connection": "c"}
+        return self.see(CONSUMER_GROUP, f"g-{number}", spec={"clusterRef": {"name": "main"}}, status=pinned | status)
+
+    def count(self, state: str) -> float | None:
+        return self.metrics.registry.get_sample_value("consumer_fleet_operator_upgrades", {"state": state})
+
+
+def key(number: int) -> Key:
+    return ("shop", f"g-{number}")
+
+
+def test_freed_places_wake_the_next_groups_and_no_others() -> None:
+    async def life() -> None:
+        place = Place(bound=2)
+        for number in range(9):
+            place.group(number)
+        assert set(place.asked.keys) == {key(0)}, "the canary"
+        assert place.waves.turn(key(0)).image
+        rolling = {"image": NEW, "upgrade": {"phase": "Rolling", "image": NEW}}
+        place.group(0, **rolling)
+        place.asked.keys.clear()
+        place.group(0, **rolling, replicas=3)
+        assert place.asked.keys == [], "a status that changes nothing here wakes nobody"
+        place.group(0, image=NEW, upgrade={"phase": "Complete", "image": NEW})
+        assert place.asked.keys == [key(1), key(2)]
+        assert (place.count("waiting"), place.count("rolling"), place.count("failed")) == (8, 0, 0)
+        place.group(1, image=NEW, upgrade={"phase": "Failed", "image": NEW})
+        assert not place.waves.turn(key(2)).image
+        place.asked.keys.clear()
+        body = place.store.get(CONSUMER_GROUP, key(1))
+        assert body is not None
+        place.store.cache(CONSUMER_GROUP).remove(key(1), "g-1", place.version)
+        assert place.asked.keys == [key(2), key(3)], "the failed one was deleted"
+
+    run_virtual(life())
+
+
+def test_edited_cluster_begins_with_a_canary_and_an_unreadable_one_moves_nobody() -> None:
+    async def life() -> None:
+        place = Place(bound=3)
+        cluster = place.see(KAFKA_CLUSTER, "main", spec={"bootstrapServers": ["kafka:9092"]})
+        assert cluster
+        for number in range(3):
+            place.group(number, image=NEW)
+        assert set(place.asked.keys) == {key(0)}, "none has the connection that it was planned with"
+        assert place.waves.turn(key(0)).connection
+        place.see(KAFKA_CLUSTER, "main", spec={"bootstrapServers": 7})
+        assert not place.waves.turn(key(1)).begins
+
+    run_virtual(life())
+
+
+def test_without_waves_the_caches_are_not_followed() -> None:
+    async def life() -> None:
+        place = Place(bound=0)
+        place.group(1)
+        assert place.asked.keys == []
+        assert not place.waves.turn(key(1)).waves
+        assert place.count("waiting") is None
+
+    run_virtual(life())
