@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet_operator.api.v1alpha1.model import CANARY_LABEL
+from fleet_operator.api.v1alpha1.model import ADOPT_ANNOTATION, CANARY_LABEL
 from tests.apiserver.conftest import ROOT
 from tests.support.apiserver import ApiServer
 from tests.support.argo import SCRIPTS
@@ -202,11 +202,12 @@ def test_documented_rollout_commands(place: Callable[..., Reader]) -> None:
 def test_commands_about_upgrades(place: Callable[..., Reader]) -> None:
     reader = place("docs-upgrades")
     reader.apply(consumer_group())
-    listing, changed = [reader.types(line) for line in commands("docs/upgrades.md")]
+    listing, *changes = [reader.types(line) for line in commands("docs/upgrades.md")]
     assert listing.split()[:5] == ["NAMESPACE", "NAME", "IMAGE", "UPGRADE", "WHY"]
-    assert changed.split()[-1] == "labeled"
+    assert [text.split()[-1] for text in changes] == ["labeled", "annotated"]
     metadata = json.loads(reader.kubectl("get", "kcg", "orders", "-o", "json"))["metadata"]
     assert metadata["labels"][CANARY_LABEL] == "true"
+    assert metadata["annotations"][ADOPT_ANNOTATION] == "true"
     (values,) = blocks("docs/upgrades.md", "yaml")
     assert yaml.safe_load(values)["upgrades"].keys() == chart_values()["upgrades"].keys()
 

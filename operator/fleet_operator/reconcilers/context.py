@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fleet_consumer.clock import Clock
+from fleet_operator.api.v1alpha1.model import ADOPT_ANNOTATION
 from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.observe.observer_pool import ObserverPool
+from fleet_operator.planning.fleet.adoption import is_adoptable
 from fleet_operator.reconcilers.transitions import turns
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime.cache import Key, key_of
@@ -96,12 +98,15 @@ async def publish(context: Context, body: JsonObject, status: JsonObject) -> flo
 class ForeignObjectError(Exception):
     """Somebody else's object has the name of one of our children."""
 
-    def __init__(self, child: JsonObject, owner: JsonObject) -> None:
+    def __init__(self, child: JsonObject, owner: JsonObject, found: JsonObject) -> None:
         kind, name = owner["kind"], child["metadata"]["name"]
-        super().__init__(
-            f"{child['kind']} `{name}` exists and does not belong to this {kind}: remove it, or create the {kind} "
-            "under another name"
-        )
+        remedy = f"remove it, or create the {kind} under another name"
+        if is_adoptable(found, owner):
+            remedy = (
+                "it is of a former one of the same name. If that was deleted just now, it goes by itself; to take over "
+                f'its fleet, set the annotation {ADOPT_ANNOTATION}: "true"; otherwise remove it'
+            )
+        super().__init__(f"{child['kind']} `{name}` exists and does not belong to this {kind}: {remedy}")
 
 
 async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> None:
@@ -119,7 +124,7 @@ async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> Non
         if seen is None:
             await require_living(store, owner)
         elif not is_owned_by(seen, owner):
-            raise ForeignObjectError(child, owner)
+            raise ForeignObjectError(child, owner, seen)
         elif store.watches(kind):
             store.learn(kind, seen)
             raise KubeConflictError(f"{kind} `{key[1]}` exists, but no watch has shown it: it is decided about anew")
@@ -156,7 +161,7 @@ async def require_ours(store: Store, owner: JsonObject, child: JsonObject) -> No
     """Make sure, live, that a child's name is free or ours. Raises ForeignObjectError and KubeError."""
     found = await store.kube.get(kind_of(child), *key_of(child))
     if found is not None and not is_owned_by(found, owner):
-        raise ForeignObjectError(child, owner)
+        raise ForeignObjectError(child, owner, found)
 
 
 async def find_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> JsonObject | None:

@@ -49,11 +49,12 @@ def choose_image(group: ConsumerGroup, stateful_set: Mapping[str, Any] | None, *
         return WorkerImage(group.spec.image, "Spec", default)
     if group.status.get("imageSource") == "Spec":
         return WorkerImage(default, "Operator", default)
-    pinned = _readable(group.status.get("image")) or _running(stateful_set)
+    pinned = _readable(group.status.get("image")) or running_image(stateful_set)
     return WorkerImage(pinned or default, "Operator", default)
 
 
-def _running(stateful_set: Mapping[str, Any] | None) -> str | None:
+def running_image(stateful_set: Mapping[str, Any] | None) -> str | None:
+    """The image of the workers in a StatefulSet; None without a readable one."""
     template = ((stateful_set or {}).get("spec") or {}).get("template") or {}
     containers = (template.get("spec") or {}).get("containers") or ()
     return next((_readable(each.get("image")) for each in containers if each.get("name") == CONTAINER), None)

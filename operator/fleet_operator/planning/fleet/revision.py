@@ -127,7 +127,8 @@ def keep_running(
     """The revision that the StatefulSet runs, if it was planned from the same inputs as `planned`; else `planned`.
 
     `config_maps` are the group's, records with their content. A refused revision is not kept, nor is one whose record
-    is gone or is not the one that was applied. With `connection_waits` the connection may be another one.
+    is gone or is not the one that was applied, nor one of a former ConsumerGroup of the name. With `connection_waits`
+    the connection may be another one.
     """
     running = read_fleet(stateful_set)
     if stateful_set is None or running is None or running.revision == planned.hash:
@@ -144,7 +145,7 @@ def keep_running(
         if record is None or record.hash != running.revision or record.state is RevisionState.REFUSED:
             continue
         config = read_object((config_map.get("data") or {}).get(WORKER_FILE))
-        if config is None or not is_known(stateful_set, record):
+        if config is None or config.get("uid") != planned.worker_config["uid"] or not is_known(stateful_set, record):
             continue
         kept = replace(planned, hash=record.hash, worker_config=config, pod_template=record.pod_template, kept=same)
         return kept if same else replace(kept, inputs=noted)

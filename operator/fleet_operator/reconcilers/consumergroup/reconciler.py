@@ -13,6 +13,7 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
 from fleet_operator.planning.status.problems import needs_reports, needs_revisit
 from fleet_operator.planning.status.transitions import awaits_report
+from fleet_operator.reconcilers.consumergroup.adoption import adopt
 from fleet_operator.reconcilers.consumergroup.children import REFUSED_RETRY_S, Children
 from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork, has_finalizer
@@ -56,6 +57,9 @@ class ConsumerGroupReconciler:
         if body["metadata"].get("deletionTimestamp"):
             self._gauges.remove(key)  # nobody renews them, and draining may take a day
             return await self._deletion.end(body)
+        adopted = await adopt(context, body)
+        if adopted is not None:
+            return Result(adopted)
         now = context.clock.wall()
         previous = body.get("status") or {}
         try:

@@ -179,3 +179,13 @@ def test_nothing_begins_while_nothing_could_come_of_it() -> None:
         assert plan.turn.wait.reason == "WaitingForFleet"
         assert plan.image.name == IMAGE
         assert plan.upgrade is None
+
+
+def test_fleet_of_a_former_object_goes_over_to_the_new_ones_identity() -> None:
+    """Static members and the list of records to skip are known by the object's uid."""
+    before = fleet()
+    metadata = before.group.metadata.model_copy(update={"uid": "another"})
+    group = before.group.model_copy(update={"metadata": metadata})
+    plan = plan_of(replace(before, group=group))
+    assert hash_of(plan) != hash_of(plan_of(before))
+    assert plan.decision.target == hash_of(plan_of(before)), "what runs is kept until the new one is checked"
