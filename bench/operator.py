@@ -172,7 +172,7 @@ async def until(done: Callable[[], bool], *, what: Callable[[], str], timeout_s:
 
 
 async def window(operator: OperatorProcess, seconds: float) -> dict[str, float]:
-    """What the operator uses and writes over some time."""
+    """Use of the operator, and its writes, over some time."""
     series, before = operator.metrics(), operator.sample()
     await asyncio.sleep(seconds)
     after, now = operator.metrics(), operator.sample()

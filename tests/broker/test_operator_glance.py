@@ -34,8 +34,7 @@ class Watched:
         self._group = group
         connection = ObserverSettings(bootstrap_servers=(broker.bootstrap,), interval_seconds=HOUR_S)
         self.observer = Observer("test", connection, SystemClock(), lambda seen: self.seen.append(seen.observation))
-        # A group that expects no members is settled while it has none.
-        interest = GroupInterest(group_id=group, topics=(topic,), expects_members=False)
+        interest = GroupInterest(group_id=group, topics=(topic,))
         self.observer.watch({group: interest})
 
     def __enter__(self) -> Watched:
