@@ -10,72 +10,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-
-from bench.fleet_api import FleetApi
 from bench.operator_process import OperatorProcess, quantile, total, writes
+from bench.operator_stage import BROKER, Shape, Stage, joined, staged
 from bench.report import Load, recorded, write
-from fleet_consumer.contract import naming
-from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
-from tests.apiserver import objects
-from tests.apiserver.conftest import install_crds
-from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
-from tests.support.kafka_topics import make_topics
 
 SIZES: Final = (100, 1_000, 5_000)
-NAMESPACES: Final = 10
-GROUPS_PER_TOPIC: Final = 50
-PARTITIONS: Final = 12
-RETRIES_EVERY: Final = 3
-"""One group in so many has retries."""
-DELAYS: Final = ("5m",)
-CREATE_AT_ONCE: Final = 8
 FLEETS_S: Final = 1_800.0
+BEGIN_S: Final = 30.0
 WINDOW_S: Final = 60.0
 SETTLE_S: Final = 300.0
 QUIET_S: Final = 10.0
 ADDITIONS: Final = 20_000_000
-BROKER: Final = {
-    "group.initial.rebalance.delay.ms": "0",
-    "group.max.session.timeout.ms": "1800000",
-    "num.network.threads": "2",
-    "num.io.threads": "2",
-    "log.cleaner.threads": "1",
-}
-
-
-@dataclass
-class Watched:
-    """Times at which the groups reached what is waited for, by key; seconds of the monotonic clock."""
-
-    first: dict[str, float] = field(default_factory=dict)
-    fleets: dict[str, float] = field(default_factory=dict)
-    ready: dict[str, bool] = field(default_factory=dict)
-    events: int = 0
-
-    def take(self, body: JsonObject) -> None:
-        metadata, status = body["metadata"], body.get("status") or {}
-        key, now = f"{metadata['namespace']}/{metadata['name']}", time.monotonic()
-        self.events += 1
-        conditions = {each["type"]: each for each in status.get("conditions") or ()}
-        if conditions:
-            self.first.setdefault(key, now)
-        wanted = body["spec"].get("replicas", 1)
-        if status.get("readyReplicas") == wanted == status.get("updatedReplicas"):
-            self.fleets.setdefault(key, now)
-        self.ready[key] = conditions.get("Ready", {}).get("status") == "True"
 
 
 def additions() -> float:
@@ -90,71 +43,6 @@ def additions() -> float:
     began = time.perf_counter()
     add()
     return time.perf_counter() - began
-
-
-@dataclass
-class Stage:
-    """An API server, a broker, stand-ins, and the objects of one size."""
-
-    api: ApiServer
-    kafka: KafkaBroker
-    kube: FleetApi
-    size: int
-    made: list[JsonObject] = field(default_factory=list)
-    watched: Watched = field(default_factory=Watched)
-    nodes: subprocess.Popen[str] | None = None
-
-    @property
-    def namespaces(self) -> list[str]:
-        return [f"team-{number}" for number in range(min(NAMESPACES, max(1, self.size // 10)))]
-
-    @property
-    def topics(self) -> list[str]:
-        return [f"events-{number}" for number in range(max(2, self.size // GROUPS_PER_TOPIC))]
-
-    async def prepare(self) -> None:
-        """Namespaces with a KafkaCluster, a handler and a RetryPolicy each, and the source topics."""
-        for name in self.namespaces:
-            self.api.kubectl("create", "namespace", name)
-        for name in self.namespaces:
-            for body in (
-                objects.handler_source(name),
-                objects.cluster(name, self.kafka.bootstrap),
-                objects.policy(name, *DELAYS),
-            ):
-                await self.kube.create(body)
-        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
-        make_topics(admin, [NewTopic(topic, PARTITIONS, 1) for topic in self.topics])
-
-    def groups(self) -> Iterator[JsonObject]:
-        for number in range(self.size):
-            extra: dict[str, Any] = {"topics": [self.topics[number % len(self.topics)]], "replicas": 1}
-            if number % RETRIES_EVERY == 0:
-                extra["retry"] = {"policyRef": {"name": "standard"}, "topics": {"partitions": 1}}
-            namespace = self.namespaces[number % len(self.namespaces)]
-            yield objects.group(namespace, name=f"g{number}", **extra)
-
-    async def create(self) -> float:
-        """Create all groups; returns the seconds that it took."""
-        began = time.monotonic()
-        self.made = await self.kube.create_all(list(self.groups()), CREATE_AT_ONCE)
-        return time.monotonic() - began
-
-    async def follow(self) -> None:
-        """Note what becomes of the groups, until cancelled."""
-        async for change, body in self.kube.watch(CONSUMER_GROUP):
-            if change != "DELETED":
-                self.watched.take(body)
-
-    def members(self) -> str:
-        """The input of `stand_in_members`."""
-        lines = []
-        for body in self.made:
-            metadata, spec = body["metadata"], body["spec"]
-            instance = naming.instance_id(metadata["namespace"], metadata["name"], metadata["uid"], 0)
-            member = {"group": spec["groupId"], "instance": instance, "topic": spec["topics"][0]}
-            lines.append(json.dumps(member | {"partitions": PARTITIONS}))
-        return "\n".join([*lines, "end", ""])
 
 
 async def until(done: Callable[[], bool], *, what: Callable[[], str], timeout_s: float) -> float:
@@ -191,73 +79,29 @@ async def window(operator: OperatorProcess, seconds: float) -> dict[str, float]:
     return {name: round(value, 3) for name, value in figures.items()}
 
 
-@contextmanager
-def process(module: str, kubeconfig: Path, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A stand-in in a process of its own."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
-        text=True,
-        **options,
-    )
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.wait(10)
-
-
-async def run(size: int, *, only_fleets: bool = False) -> dict[str, Any]:
+async def sized(size: int, *, only_fleets: bool = False) -> dict[str, Any]:
     """All phases of one size."""
     figures: dict[str, Any] = {"groups": size}
-    with ExitStack() as stack:
-        api = stack.enter_context(ApiServer())
-        install_crds(api)
-        kafka = stack.enter_context(KafkaBroker(properties=BROKER))
-        os.environ["KUBECONFIG"] = str(api.kubeconfig)
-        kube = await FleetApi.connect()
-        stage = Stage(api, kafka, kube, size)
-        await stage.prepare()
-        following = asyncio.create_task(stage.follow())
-        stage.nodes = nodes = stack.enter_context(process("bench.stand_in_nodes", api.kubeconfig))
-        operator = stack.enter_context(OperatorProcess(api.kubeconfig))
-        operator.wait_working()
+    async with staged(KafkaBroker(properties=BROKER), Shape(size)) as (stage, operator):
         figures |= await fleets(stage, operator)
         if only_fleets:
             return figures
-        members = stack.enter_context(
-            process(
-                "bench.stand_in_members",
-                api.kubeconfig,
-                *("--bootstrap", kafka.bootstrap),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-        )
-        assert members.stdin is not None
-        assert members.stdout is not None
-        members.stdin.write(stage.members())
-        members.stdin.flush()
-        await asyncio.to_thread(members.stdout.readline)
-        print("  members joined", file=sys.stderr, flush=True)
-        figures["settled_s"] = round(await settle(stage, operator), 1)
-        members.send_signal(signal.SIGUSR1)
-        await asyncio.sleep(30.0)
-        figures["moving"] = await window(operator, WINDOW_S)
-        print(f"  moving: {figures['moving']}", file=sys.stderr, flush=True)
-        members.send_signal(signal.SIGUSR2)
-        await settle(stage, operator)
-        await asyncio.sleep(60.0)
-        figures["idle"] = await window(operator, WINDOW_S)
-        print(f"  idle: {figures['idle']}", file=sys.stderr, flush=True)
-        figures["peak_mib"] = round(operator.sample().peak_mib)
-        operator.stop()
-        again = stack.enter_context(OperatorProcess(api.kubeconfig))
-        figures["restart"] = await restart(stage, again)
-        print(f"  restart: {figures['restart']}", file=sys.stderr, flush=True)
-        following.cancel()
-        assert nodes.poll() is None, "the stand-in for nodes died"
-        await kube.close()
+        async with joined(stage) as members:
+            figures["settled_s"] = round(await settle(stage, operator), 1)
+            members.send_signal(signal.SIGUSR1)
+            await asyncio.sleep(BEGIN_S)
+            figures["moving"] = await window(operator, WINDOW_S)
+            print(f"  moving: {figures['moving']}", file=sys.stderr, flush=True)
+            members.send_signal(signal.SIGUSR2)
+            await settle(stage, operator)
+            await asyncio.sleep(BEGIN_S)
+            figures["idle"] = await window(operator, WINDOW_S)
+            print(f"  idle: {figures['idle']}", file=sys.stderr, flush=True)
+            figures["peak_mib"] = round(operator.sample().peak_mib)
+            operator.stop()
+            with OperatorProcess(stage.api.kubeconfig) as again:
+                figures["restart"] = await restart(stage, again)
+            print(f"  restart: {figures['restart']}", file=sys.stderr, flush=True)
     return figures
 
 
@@ -357,7 +201,7 @@ def main(arguments: Sequence[str]) -> None:
     results = []
     for size in options.size or SIZES:
         print(f"{size} groups", file=sys.stderr, flush=True)
-        results.append(asyncio.run(run(size, only_fleets=options.only_fleets)))
+        results.append(asyncio.run(sized(size, only_fleets=options.only_fleets)))
     figures = {"additions_s": round(additions(), 3), "sizes": results}
     write(recorded("operator", figures, load), [json.dumps(figures, indent=1)], trial=options.trial)
 

@@ -1,0 +1,93 @@
+"""One broker of three away for a while under many groups: `python -m bench.operator_flap`.
+
+Counts the statuses that are written from the loss of the broker until all is as before, and the groups that were shown
+as Unknown meanwhile, beside the number of groups that the broker coordinated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from bench.operator import BEGIN_S, SETTLE_S, fleets, settle, until
+from bench.operator_process import total
+from bench.operator_stage import BROKER, Shape, Stage, joined, staged
+from fleet_consumer.net import ConnectionSettings, Coordinator, NetworkClient
+from tests.support.kafka_cluster import KafkaCluster
+
+AWAY_S: Final = 20.0
+GONE: Final = 2
+"""The broker that is stopped."""
+
+
+def coordinated_by(stage: Stage, node: int) -> set[str]:
+    """The groups of the stage, main and retry, whose coordinator is a broker; by the main group's object."""
+    settings = ConnectionSettings(bootstrap_servers=tuple(stage.kafka.bootstrap.split(",")), client_id="bench")
+    client = NetworkClient(settings)
+    try:
+        client.metadata((), timeout_s=30.0)
+        of = {}
+        for body in stage.made:
+            key, group = f"{body['metadata']['namespace']}/{body['metadata']['name']}", body["spec"]["groupId"]
+            of |= {group: key} | ({f"{group}.retry": key} if "retry" in body["spec"] else {})
+        found = client.find_coordinators(list(of), timeout_s=60.0)
+        return {of[name] for name, each in found.items() if isinstance(each, Coordinator) and each.node_id == node}
+    finally:
+        client.close()
+
+
+async def flap(size: int) -> dict[str, Any]:
+    """Figures of one broker's absence."""
+    brokers = KafkaCluster(properties=BROKER)
+    async with staged(brokers, Shape(size)) as (stage, operator), AsyncExitStack() as stack:
+        await fleets(stage, operator)
+        members = await stack.enter_async_context(joined(stage))
+        await settle(stage, operator)
+        members.send_signal(signal.SIGUSR1)
+        await asyncio.sleep(BEGIN_S)
+        members.send_signal(signal.SIGUSR2)
+        await settle(stage, operator)
+        affected = coordinated_by(stage, GONE)
+        stage.watched.unknown.clear()
+        series = operator.metrics()
+        print(f"  broker {GONE} goes, the coordinator of {len(affected)} groups", file=sys.stderr, flush=True)
+        brokers.brokers[GONE].kill()
+        await asyncio.sleep(AWAY_S)
+        await asyncio.to_thread(brokers.brokers[GONE].start)
+        began = time.monotonic()
+        watched = stage.watched
+        await until(
+            lambda: all(watched.ready.values()) and all(watched.lag_known.values()),
+            what=lambda: (
+                f"{sum(watched.ready.values())} are Ready, the lag of {sum(watched.lag_known.values())} is known"
+            ),
+            timeout_s=SETTLE_S,
+        )
+        back = time.monotonic() - began
+        await settle(stage, operator)
+        after = operator.metrics()
+        return {
+            "groups": size,
+            "affected": len(affected),
+            "back_s": round(back, 1),
+            "status_writes": total(after, "status_writes", kind="ConsumerGroup")
+            - total(series, "status_writes", kind="ConsumerGroup"),
+            "unknown": len(watched.unknown),
+        }
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.operator_flap", description=__doc__)
+    parser.add_argument("--size", type=int, default=1_000, help="number of groups; default: %(default)s")
+    options = parser.parse_args(arguments)
+    print(asyncio.run(flap(options.size)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,199 @@
+"""The stage of the operator's benchmark: API server, brokers, stand-ins, and the objects."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from bench.fleet_api import FleetApi
+from bench.operator_process import OperatorProcess
+from fleet_consumer.contract import naming
+from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from tests.apiserver import objects
+from tests.apiserver.conftest import install_crds
+from tests.support.apiserver import ApiServer
+from tests.support.kafka import KafkaBroker
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_topics import make_topics
+
+NAMESPACES: Final = 10
+GROUPS_PER_TOPIC: Final = 50
+PARTITIONS: Final = 12
+CREATE_AT_ONCE: Final = 8
+BROKER: Final = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.max.session.timeout.ms": "1800000",
+    "num.network.threads": "2",
+    "num.io.threads": "2",
+    "log.cleaner.threads": "1",
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The groups of a stage: how many, one in how many has retries, their delays and the partitions of each delay."""
+
+    size: int
+    retries_every: int = 3
+    delays: tuple[str, ...] = ("5m",)
+    retry_partitions: int = 1
+
+
+@dataclass
+class Watched:
+    """Times at which the groups reached what is waited for, by key; seconds of the monotonic clock."""
+
+    first: dict[str, float] = field(default_factory=dict)
+    fleets: dict[str, float] = field(default_factory=dict)
+    ready: dict[str, bool] = field(default_factory=dict)
+    lag_known: dict[str, bool] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+
+    def take(self, body: JsonObject) -> None:
+        metadata, status = body["metadata"], body.get("status") or {}
+        key, now = f"{metadata['namespace']}/{metadata['name']}", time.monotonic()
+        conditions = {each["type"]: each for each in status.get("conditions") or ()}
+        if conditions:
+            self.first.setdefault(key, now)
+        wanted = body["spec"].get("replicas", 1)
+        if status.get("readyReplicas") == wanted == status.get("updatedReplicas"):
+            self.fleets.setdefault(key, now)
+        self.ready[key] = conditions.get("Ready", {}).get("status") == "True"
+        self.lag_known[key] = conditions.get("LagKnown", {}).get("status") == "True"
+        self.states[key] = status.get("state", "")
+        if self.states[key] == "Unknown":
+            self.unknown.add(key)
+
+
+@dataclass
+class Stage:
+    """An API server, brokers, stand-ins, and the objects."""
+
+    api: ApiServer
+    kafka: KafkaBroker | KafkaCluster
+    kube: FleetApi
+    shape: Shape
+    made: list[JsonObject] = field(default_factory=list)
+    watched: Watched = field(default_factory=Watched)
+    nodes: subprocess.Popen[str] | None = None
+
+    @property
+    def size(self) -> int:
+        return self.shape.size
+
+    @property
+    def namespaces(self) -> list[str]:
+        return [f"team-{number}" for number in range(min(NAMESPACES, max(1, self.size // 10)))]
+
+    @property
+    def topics(self) -> list[str]:
+        return [f"events-{number}" for number in range(max(2, self.size // GROUPS_PER_TOPIC))]
+
+    async def prepare(self) -> None:
+        """Namespaces with a KafkaCluster, a handler and a RetryPolicy each, and the source topics."""
+        for name in self.namespaces:
+            self.api.kubectl("create", "namespace", name)
+        for name in self.namespaces:
+            for body in (
+                objects.handler_source(name),
+                objects.cluster(name, self.kafka.bootstrap.split(",")[0]),
+                objects.policy(name, *self.shape.delays),
+            ):
+                await self.kube.create(body)
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
+        replicas = 3 if isinstance(self.kafka, KafkaCluster) else 1
+        make_topics(admin, [NewTopic(topic, PARTITIONS, replicas) for topic in self.topics])
+
+    def groups(self) -> Iterator[JsonObject]:
+        for number in range(self.size):
+            extra: dict[str, Any] = {"topics": [self.topics[number % len(self.topics)]], "replicas": 1}
+            if number % self.shape.retries_every == 0:
+                topics = {"partitions": self.shape.retry_partitions}
+                extra["retry"] = {"policyRef": {"name": "standard"}, "topics": topics}
+            namespace = self.namespaces[number % len(self.namespaces)]
+            yield objects.group(namespace, name=f"g{number}", **extra)
+
+    async def create(self) -> float:
+        """Create all groups; returns the seconds that it took."""
+        began = time.monotonic()
+        self.made = await self.kube.create_all(list(self.groups()), CREATE_AT_ONCE)
+        return time.monotonic() - began
+
+    async def follow(self) -> None:
+        """Note what becomes of the groups, until cancelled."""
+        async for change, body in self.kube.watch(CONSUMER_GROUP):
+            if change != "DELETED":
+                self.watched.take(body)
+
+    def members(self) -> str:
+        """The input of `stand_in_members`."""
+        lines = []
+        for body in self.made:
+            metadata, spec = body["metadata"], body["spec"]
+            instance = naming.instance_id(metadata["namespace"], metadata["name"], metadata["uid"], 0)
+            member = {"group": spec["groupId"], "instance": instance, "topic": spec["topics"][0]}
+            lines.append(json.dumps(member | {"partitions": PARTITIONS}))
+        return "\n".join([*lines, "end", ""])
+
+
+@contextmanager
+def stand_in(module: str, kubeconfig: Path, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A stand-in in a process of its own."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        text=True,
+        **options,
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait(10)
+
+
+@asynccontextmanager
+async def staged(kafka: KafkaBroker | KafkaCluster, shape: Shape) -> AsyncIterator[tuple[Stage, OperatorProcess]]:
+    """A stage with an operator that works, and no groups yet."""
+    async with AsyncExitStack() as stack:
+        api = stack.enter_context(ApiServer())
+        install_crds(api)
+        stack.enter_context(kafka)
+        os.environ["KUBECONFIG"] = str(api.kubeconfig)
+        kube = await FleetApi.connect()
+        stack.push_async_callback(kube.close)
+        stage = Stage(api, kafka, kube, shape)
+        await stage.prepare()
+        following = asyncio.create_task(stage.follow())
+        stack.callback(following.cancel)
+        stage.nodes = stack.enter_context(stand_in("bench.stand_in_nodes", api.kubeconfig))
+        operator = stack.enter_context(OperatorProcess(api.kubeconfig))
+        operator.wait_working()
+        yield stage, operator
+
+
+@asynccontextmanager
+async def joined(stage: Stage) -> AsyncIterator[subprocess.Popen[str]]:
+    """A member for each group, once all have joined; they move on SIGUSR1 and stop on SIGUSR2."""
+    bootstrap = ("--bootstrap", stage.kafka.bootstrap)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with stand_in("bench.stand_in_members", stage.api.kubeconfig, *bootstrap, **pipes) as members:
+        assert members.stdin is not None
+        assert members.stdout is not None
+        members.stdin.write(stage.members())
+        members.stdin.flush()
+        await asyncio.to_thread(members.stdout.readline)
+        print("  members joined", file=sys.stderr, flush=True)
+        yield members
