@@ -32,7 +32,7 @@ def coordinated_by(stage: Stage, node: int) -> set[str]:
     client = NetworkClient(settings)
     try:
         client.metadata((), timeout_s=30.0)
-        of = {}
+        of = dict[str, str]()
         for body in stage.made:
             key, group = f"{body['metadata']['namespace']}/{body['metadata']['name']}", body["spec"]["groupId"]
             of |= {group: key} | ({f"{group}.retry": key} if "retry" in body["spec"] else {})

@@ -27,7 +27,7 @@ async def slow(size: int) -> dict[str, Any]:
     shape = Shape(size, retries_every=1, delays=DELAYS, retry_partitions=RETRY_PARTITIONS)
     async with staged(KafkaBroker(properties=BROKER), shape) as (stage, operator):
         series = operator.metrics()
-        figures = {"groups": size, "partitions": size * (len(DELAYS) + 1) * RETRY_PARTITIONS + size * 12}
+        figures: dict[str, Any] = {"groups": size, "partitions": size * (len(DELAYS) + 1) * RETRY_PARTITIONS + size * 12}
         figures |= await fleets(stage, operator)
         async with joined(stage):
             figures["settled_s"] = round(await settle(stage, operator), 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from multiprocessing.sharedctypes import Synchronized
 from typing import Literal, ParamSpec, TypeVar
 
@@ -53,6 +53,11 @@ class KillingClient:
 
     async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
         return await self._read(self._kube.list)(kind, namespace, label_selector=label_selector, view=view)
+
+    async def pages(
+        self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE
+    ) -> AsyncIterator[Listing]:
+        yield await self.list(kind, namespace, label_selector=label_selector, view=view)
 
     async def apply(self, body: JsonObject) -> JsonObject:
         return await self._counted(self._kube.apply)(body)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 from urllib.parse import urlencode
@@ -97,6 +97,11 @@ class KubeClient(Protocol):
 
     async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
         """All objects of a kind in one namespace, or everywhere with None; fetched in pages, each cut to the view."""
+
+    def pages(
+        self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE
+    ) -> AsyncIterator[Listing]:
+        """The same, page by page: no more than one page is in memory. All pages are of one resourceVersion."""
 
     async def apply(self, body: JsonObject) -> JsonObject:
         """Server-side apply the operator's full intent for an object, taking over fields others hold (force).
@@ -218,6 +223,15 @@ class AioKubeClient:
 
     async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
         items: list[JsonObject] = []
+        version = ""
+        async for page in self.pages(kind, namespace, label_selector=label_selector, view=view):
+            items += page.items
+            version = page.resource_version
+        return Listing(items, version)
+
+    async def pages(
+        self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE
+    ) -> AsyncIterator[Listing]:
         query = [("limit", str(view.page))]
         if label_selector:
             query.append(("labelSelector", label_selector))
@@ -226,11 +240,12 @@ class AioKubeClient:
             page = await self._call("GET", kind.path(namespace), [*query, *following], accept=view.accepts(many=True))
             # Members of a list carry no type of their own, or that of the metadata alone.
             typed = ({**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or ())
-            items += map(view.trim, typed)
-            version, token = page["metadata"]["resourceVersion"], page["metadata"].get("continue")
-            del page  # or two pages are in memory while the next one is read
+            listing = Listing(list(map(view.trim, typed)), page["metadata"]["resourceVersion"])
+            token = page["metadata"].get("continue")
+            del page, typed  # or two pages are in memory while the next one is read
+            yield listing
             if not token:
-                return Listing(items, version)
+                return
             following = [("continue", token)]
 
     async def apply(self, body: JsonObject) -> JsonObject:

@@ -8,7 +8,7 @@ A watch also reports DELETED for an object that lost the label by which the watc
 back. So a deletion is remembered with its resourceVersion: an older event is late, and an event that is not older shows
 an object that lives. (An object that was truly deleted is never seen at that version or a later one.)
 
-A deletion can be missed for ever: after a 410 the watch lists again and reports only living objects. `sweep` compares
+A deletion can be missed for ever: after a 410 the watch lists again and reports only living objects. A sweep compares
 the cache with a list and drops what the list lacks although it is no newer than the list.
 
 Touched only on the event loop. Objects handed out must not be changed.
@@ -16,7 +16,7 @@ Touched only on the event loop. Objects handed out must not be changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -177,26 +177,29 @@ class ObjectCache:
             follower(key, None)
         return Change.GONE
 
-    def sweep(self, listed: list[JsonObject], listed_version: int, *, namespace: str | None = None) -> list[Key]:
-        """Correct the cache by a list that was true at `listed_version`; returns the keys that were wrong.
+    def take(self, listed: Iterable[JsonObject]) -> list[Key]:
+        """Record objects of a list; returns the keys that were wrong."""
+        return [key_of(body) for body in listed if self.observe(body) is not Change.NOTHING]
 
-        `namespace` is the one that was listed, None all of them. An object that the list lacks is dropped only if the
-        cached copy is no newer than the list: an object made after the list was taken is not missing from it.
+    def drop_missing(self, living: Collection[str], listed_version: int, *, namespace: str | None = None) -> list[Key]:
+        """Drop what a whole list lacks that was true at `listed_version`; returns the keys that were wrong.
+
+        `living` are the uids in the list, `namespace` is the one that was listed, None all of them. An object is
+        dropped only if the cached copy is no newer than the list: one that was made after the list was taken is not
+        missing from it.
         """
-        living = {body["metadata"]["uid"] for body in listed}
-        corrected = [
+        missing = [
             key
-            for key, body in list(self._objects.items())
+            for key, body in self._objects.items()
             if namespace in (None, key[0])
             and body["metadata"]["uid"] not in living
             and version_of(body) <= listed_version
         ]
-        for key in corrected:
+        for key in missing:
             # Not as of the list: without its label the object may live on at a version between the two.
             known = self._objects[key]
             self.remove(key, known["metadata"]["uid"], version_of(known) + 1)
-        corrected += [key_of(body) for body in listed if self.observe(body) is not Change.NOTHING]
-        return corrected
+        return missing
 
     def _unlink(self, key: Key) -> None:
         known = self._objects.get(key)

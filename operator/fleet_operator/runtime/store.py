@@ -20,7 +20,7 @@ import hashlib
 import logging
 import random
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -174,6 +174,10 @@ class Store:
         """Objects read live, each cut to the view of its kind. Raises KubeError."""
         view = self._caches[kind].view if kind in self._caches else WHOLE
         return await self.kube.list(kind, namespace, label_selector=selector, view=view)
+
+    def pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Listing]:
+        """As `list`, page by page; of a watched kind. Raises KubeError."""
+        return self.kube.pages(kind, namespace, label_selector=selector, view=self._caches[kind].view)
 
     async def apply(self, body: JsonObject, *, over: JsonObject | None = None) -> None:
         """Make an object of ours be as `body` says, unless it is known to be. Raises KubeError.

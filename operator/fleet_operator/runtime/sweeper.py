@@ -81,12 +81,16 @@ class Sweeper:
                 changed(kind, gone, Change.GONE)
 
     async def _sweep(self, watched: WatchedKind) -> list[Key]:
-        """List a kind; returns the keys of which the cache was wrong."""
+        """List a kind, page by page; returns the keys of which the cache was wrong."""
         kind, cache = watched.kind, self._store.cache(watched.kind)
         corrected: list[Key] = []
         for namespace in self._namespaces:
-            listing = await self._store.list(kind, namespace, watched.selector)
-            corrected += cache.sweep(listing.items, int(listing.resource_version), namespace=namespace)
+            living, version = set[str](), 0
+            async for page in self._store.pages(kind, namespace, watched.selector):
+                living |= {body["metadata"]["uid"] for body in page.items}
+                corrected += cache.take(page.items)
+                version = int(page.resource_version)
+            corrected += cache.drop_missing(living, version, namespace=namespace)
         self._metrics.cached_objects.labels(kind.kind).set_function(cache.__len__)
         return corrected
 

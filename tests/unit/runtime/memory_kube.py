@@ -7,7 +7,7 @@ by owner. The suites on a real API server cover those.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError, Listing
@@ -39,6 +39,11 @@ class MemoryKube:
             and wanted.items() <= body["metadata"].get("labels", {}).items()
         ]
         return Listing(found, str(self.version))
+
+    async def pages(
+        self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE
+    ) -> AsyncIterator[Listing]:
+        yield await self.list(kind, namespace, label_selector=label_selector, view=view)
 
     async def apply(self, body: JsonObject) -> JsonObject:
         self._begin("apply", body)

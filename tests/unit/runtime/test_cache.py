@@ -9,6 +9,13 @@ from fleet_operator.reconcilers.routing import group_index
 from fleet_operator.runtime.cache import Change, ObjectCache
 
 
+def sweep(cache: ObjectCache, listed: list[dict[str, Any]], listed_version: int) -> list[Any]:
+    """The keys that a list of one page corrects."""
+    corrected = cache.take(listed)
+    living = {body["metadata"]["uid"] for body in listed}
+    return [*cache.drop_missing(living, listed_version), *corrected]
+
+
 def pod(name: str, version: int, *, uid: str = "", group: str | None = None, **metadata: Any) -> dict[str, Any]:
     labels = {"consumerfleet.io/group": group} if group else {}
     known = {"namespace": "ns", "name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
@@ -77,8 +84,8 @@ def test_sweep_restores_an_object_dropped_by_an_earlier_sweep() -> None:
     """The label was gone while one list was taken, and is back in the next one."""
     cache = ObjectCache(POD)
     cache.observe(pod("a", 5))
-    cache.sweep([], listed_version=10)
-    assert cache.sweep([pod("a", 12)], listed_version=13) == [("ns", "a")]
+    sweep(cache, [], listed_version=10)
+    assert sweep(cache, [pod("a", 12)], listed_version=13) == [("ns", "a")]
     assert cache.get("ns", "a")
 
 
@@ -105,14 +112,14 @@ def test_sweep_drops_objects_deleted_unseen() -> None:
     cache = ObjectCache(POD)
     cache.observe(pod("gone", 5))
     cache.observe(pod("kept", 6))
-    assert cache.sweep([pod("kept", 6)], listed_version=10) == [("ns", "gone")]
+    assert sweep(cache, [pod("kept", 6)], listed_version=10) == [("ns", "gone")]
     assert [body["metadata"]["name"] for body in cache] == ["kept"]
 
 
 def test_sweep_keeps_objects_created_after_its_list() -> None:
     cache = ObjectCache(POD)
     cache.observe(pod("new", 11))
-    assert cache.sweep([], listed_version=10) == []
+    assert sweep(cache, [], listed_version=10) == []
     assert len(cache) == 1
 
 
@@ -120,13 +127,13 @@ def test_sweep_does_not_revive_objects_deleted_during_its_list() -> None:
     cache = ObjectCache(POD)
     cache.observe(pod("a", 5))
     cache.remove(("ns", "a"), "uid-a", 11)
-    assert cache.sweep([pod("a", 5)], listed_version=10) == []
+    assert sweep(cache, [pod("a", 5)], listed_version=10) == []
     assert len(cache) == 0
 
 
 def test_sweep_adds_objects_missed_by_the_watch() -> None:
     cache = ObjectCache(POD)
-    assert cache.sweep([pod("a", 5)], listed_version=10) == [("ns", "a")]
+    assert sweep(cache, [pod("a", 5)], listed_version=10) == [("ns", "a")]
 
 
 def test_managed_fields_are_not_kept() -> None:
