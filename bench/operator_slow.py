@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bench.operator import fleets, settle, window
 from bench.operator_process import quantile, total
-from bench.operator_stage import BROKER, Shape, joined, staged
+from bench.operator_stage import BROKER, PARTITIONS, Shape, joined, staged
 from tests.support.kafka import KafkaBroker
 
 DELAYS: Final = ("1m", "5m", "30m")
@@ -27,7 +27,8 @@ async def slow(size: int) -> dict[str, Any]:
     shape = Shape(size, retries_every=1, delays=DELAYS, retry_partitions=RETRY_PARTITIONS)
     async with staged(KafkaBroker(properties=BROKER), shape) as (stage, operator):
         series = operator.metrics()
-        figures: dict[str, Any] = {"groups": size, "partitions": size * (len(DELAYS) + 1) * RETRY_PARTITIONS + size * 12}
+        managed = size * ((len(DELAYS) + 1) * RETRY_PARTITIONS + PARTITIONS)
+        figures: dict[str, Any] = {"groups": size, "managed_partitions": managed}
         figures |= await fleets(stage, operator)
         async with joined(stage):
             figures["settled_s"] = round(await settle(stage, operator), 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -29,6 +30,10 @@ from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 
 
+FIRST_LOOK_SECONDS: Final = 60.0
+"""Time for which a group that has a status waits for the first look of this process at it."""
+
+
 class ConsumerGroupReconciler:
     """Keeps fleets and statuses as their objects specify. Used on the event loop only."""
 
@@ -42,6 +47,7 @@ class ConsumerGroupReconciler:
         self._deletion = DeletionWork(context, kafka)
         self._known: dict[Key, JsonObject] = {}  # as last reconciled, for Events about deleted objects
         self._memories: dict[Key, Memory] = {}
+        self._awaited: dict[Key, float] = {}  # since when a first look is awaited, monotonic seconds
         self._waves = Waves(context)
         self._resets = OffsetResets(kafka, context.store, context.observers, context.metrics, context.clock)
 
@@ -87,6 +93,8 @@ class ConsumerGroupReconciler:
             # When a thousand objects are created at once, all have a status before the first of them has its children.
             again = await publish(context, body, project_consumergroup_status(shown, previous, now))
             return Result(None if again is None else 0.0)
+        if self._awaits_look(gathered):
+            return Result(FIRST_LOOK_SECONDS)
         if not plan.is_recorded(previous):
             first = project_consumergroup_status(replace(facts, view=plan.shown), previous, now)
             if "revision" in previous:
@@ -115,6 +123,20 @@ class ConsumerGroupReconciler:
         watched = FRESH_SECONDS if skips or reports or needs_revisit(facts) else None
         wishes = (plan.requeue_after if facts.refusal is None else REFUSED_RETRY_S, watched)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
+
+    def _awaits_look(self, gathered: Gathered) -> bool:
+        """True if this process has not observed the group yet, and will soon: then it says and does nothing.
+
+        After a restart each group would be shown as unknown, and a moment later as before.
+        """
+        seen, key = gathered.observation, gathered.key
+        reachable = seen is None or seen.reachable or seen.doubtful
+        observed = seen is not None and gathered.group.group_id in seen.groups
+        if isinstance(gathered.cluster, Problem) or not reachable or observed:
+            self._awaited.pop(key, None)
+            return False
+        now = self._context.clock.monotonic()
+        return now - self._awaited.setdefault(key, now) < FIRST_LOOK_SECONDS
 
     def _is_stored(self, key: Key, status: JsonObject) -> bool:
         """True if the state of offsets was written, and not put off."""
@@ -147,4 +169,5 @@ class ConsumerGroupReconciler:
         self._gauges.remove(key)
         self._lenses.forget(key)
         self._memories.pop(key, None)
+        self._awaited.pop(key, None)
         self._resets.forget(key)
