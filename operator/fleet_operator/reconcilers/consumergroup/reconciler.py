@@ -29,7 +29,6 @@ from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 
-
 FIRST_LOOK_SECONDS: Final = 60.0
 """Time for which a group that has a status waits for the first look of this process at it."""
 
