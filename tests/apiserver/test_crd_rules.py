@@ -143,11 +143,6 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
         "spec.scaling is not available in this version: take it out and set spec.replicas",
     ),
     (
-        "an offsets topic that the operator would make",
-        kafka_cluster({"spec.offsetsTopic": {"manage": "Provision"}}),
-        "spec.offsetsTopic.manage Provision is not available in this version: take it out",
-    ),
-    (
         "heartbeats as rare as the session is long",
         consumer_group({CONSUMER + "classic": {"sessionTimeoutSeconds": 10, "heartbeatIntervalSeconds": 10}}),
         "spec.consumer.classic.heartbeatIntervalSeconds must be less than sessionTimeoutSeconds",

@@ -14,7 +14,7 @@ from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract import naming
 from fleet_consumer.net import ConnectionSettings, NetError, NetworkClient
 from fleet_operator.observe.doubt import failure
-from fleet_operator.observe.interests import GroupInterest, retry_interest
+from fleet_operator.observe.interests import CLIENT_ID, GroupInterest, retry_interest
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.look import Look
 from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
@@ -110,7 +110,7 @@ def watching(bootstrap: str, group_id: str, source: str, delays: Sequence[str]) 
 @contextmanager
 def looking(bootstrap: str, interest: GroupInterest) -> Iterator[Watcher]:
     """Look at a group."""
-    client = NetworkClient(ConnectionSettings(bootstrap_servers=tuple(bootstrap.split(",")), client_id="operator"))
+    client = NetworkClient(ConnectionSettings(bootstrap_servers=tuple(bootstrap.split(",")), client_id=CLIENT_ID))
     try:
         yield Watcher(client, interest)
     finally:

@@ -29,7 +29,16 @@ COMMIT_BYTES_MAX: Final = 128 * 1024
 about 900 partitions of short names."""
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 OFFSETS_PARTITIONS_SETTING: Final = "offsets.topic.num.partitions"
+OFFSETS_REPLICATION_SETTING: Final = "offsets.topic.replication.factor"
+OFFSETS_SEGMENT_SETTING: Final = "offsets.topic.segment.bytes"
 OFFSETS_RETENTION_SETTING: Final = "offsets.retention.minutes"
+OFFSETS_SETTINGS: Final = (
+    OFFSETS_PARTITIONS_SETTING,
+    OFFSETS_REPLICATION_SETTING,
+    OFFSETS_SEGMENT_SETTING,
+    OFFSETS_RETENTION_SETTING,
+)
+"""A broker's settings about `__consumer_offsets` that matter to us."""
 
 Partition = tuple[str, int]
 
@@ -145,10 +154,8 @@ def offsets_topic_config_request() -> describe_configs.DescribeConfigsRequest:
 
 
 def broker_config_request(node_id: int) -> describe_configs.DescribeConfigsRequest:
-    """A broker's own idea of how many partitions `__consumer_offsets` has, and of how long it keeps the commits of
-    empty groups; only that broker can answer."""
-    settings = (OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING)
-    return _config_request(describe_configs.BROKER_RESOURCE, str(node_id), settings)
+    """A broker's own `OFFSETS_SETTINGS`; only that broker can answer."""
+    return _config_request(describe_configs.BROKER_RESOURCE, str(node_id), OFFSETS_SETTINGS)
 
 
 def features_request() -> ApiVersionsRequest:

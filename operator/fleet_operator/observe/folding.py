@@ -6,7 +6,7 @@ What could not be asked stays absent: nothing here turns a missing answer into a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -22,8 +22,15 @@ from fleet_consumer.wire.list_offsets import ListOffsetsResponse
 from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
 from fleet_consumer.wire.schema import ZERO_UUID
-from fleet_operator.observe.batches import OFFSETS_PARTITIONS_SETTING, OFFSETS_RETENTION_SETTING, OFFSETS_TOPIC
+from fleet_operator.observe.batches import (
+    OFFSETS_PARTITIONS_SETTING,
+    OFFSETS_REPLICATION_SETTING,
+    OFFSETS_RETENTION_SETTING,
+    OFFSETS_SEGMENT_SETTING,
+    OFFSETS_TOPIC,
+)
 from fleet_operator.observe.due import Found
+from fleet_operator.observe.interests import CLIENT_ID
 from fleet_operator.observe.states import DEAD, STABLE, extend_transitions
 from fleet_operator.planning import observation
 
@@ -109,32 +116,38 @@ def delays_by_group(metadata: MetadataResponse) -> dict[str, tuple[str, ...]]:
 
 
 def offsets_topic(
-    metadata: MetadataResponse, configs: Iterable[DescribeConfigsResponse]
+    metadata: MetadataResponse, configs: DescribeConfigsResponse | None
 ) -> observation.OffsetsTopicInfo | None:
-    """`__consumer_offsets` as it is; None while it does not exist."""
+    """`__consumer_offsets` as it is; None while it does not exist, or cannot be described."""
     found = next((t for t in metadata.topics if t.name == OFFSETS_TOPIC and not t.error_code), None)
     if found is None or not found.partitions:
         return None
     settings = _settings(configs, TOPIC_RESOURCE)
-    segment = settings.get("segment.bytes")
+    ordered = sorted(found.partitions, key=lambda partition: partition.partition_index)
     return observation.OffsetsTopicInfo(
-        partitions=len(found.partitions),
-        replication_factor=min(len(partition.replica_nodes) for partition in found.partitions),
+        partitions=len(ordered),
+        replication_factor=min(len(partition.replica_nodes) for partition in ordered),
         cleanup_policy=settings.get("cleanup.policy"),
-        segment_bytes=int(segment) if segment else None,
+        segment_bytes=_number(settings.get("segment.bytes")),
+        replicas=tuple(partition.replica_nodes for partition in ordered),
+        leaders=tuple(partition.leader_id if partition.leader_id >= 0 else None for partition in ordered),
     )
 
 
-def broker_offsets_partitions(configs: Iterable[DescribeConfigsResponse]) -> int | None:
-    """The brokers' own `offsets.topic.num.partitions`; None when they would not say, or when they differ."""
-    value = _settings(configs, BROKER_RESOURCE).get(OFFSETS_PARTITIONS_SETTING)
-    return int(value) if value else None
+def broker_settings(configs: DescribeConfigsResponse) -> observation.BrokerSettings:
+    """A broker's answer about itself; all unknown when it refuses one."""
+    found = _settings(configs, BROKER_RESOURCE)
+    minutes = _number(found.get(OFFSETS_RETENTION_SETTING))
+    return observation.BrokerSettings(
+        partitions=_number(found.get(OFFSETS_PARTITIONS_SETTING)),
+        replication_factor=_number(found.get(OFFSETS_REPLICATION_SETTING)),
+        segment_bytes=_number(found.get(OFFSETS_SEGMENT_SETTING)),
+        retention_s=minutes * 60.0 if minutes is not None else None,
+    )
 
 
-def offsets_retention_s(configs: Iterable[DescribeConfigsResponse]) -> float | None:
-    """For how long the brokers keep the commits of a group without members; None when they would not say."""
-    value = _settings(configs, BROKER_RESOURCE).get(OFFSETS_RETENTION_SETTING)
-    return float(value) * 60.0 if value else None
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def metadata_version(response: ApiVersionsResponse) -> int | None:
@@ -143,11 +156,10 @@ def metadata_version(response: ApiVersionsResponse) -> int | None:
     return levels.get("metadata.version")
 
 
-def _settings(configs: Iterable[DescribeConfigsResponse], resource_type: int) -> dict[str, str | None]:
+def _settings(configs: DescribeConfigsResponse | None, resource_type: int) -> dict[str, str | None]:
     return {
         entry.name: entry.value
-        for response in configs
-        for result in response.results
+        for result in (configs.results if configs is not None else ())
         if result.resource_type == resource_type and not result.error_code
         for entry in result.configs
     }
@@ -215,9 +227,15 @@ def member(described: DescribedGroupMember, *, stable: bool) -> observation.Memb
 
 
 def mirror(described: DescribedGroup) -> tuple[str, tuple[observation.MemberObservation, ...]]:
-    """A described group's state and members, in a fixed order; one that does not exist (yet) is Dead."""
+    """A described group's state and members, in a fixed order; one that does not exist (yet) is Dead.
+
+    The operator's own visit (`group_visit`) does not show: a group that only it has joined is Empty as before.
+    """
     stable = described.group_state == STABLE
-    members = (member(each, stable=stable) for each in described.members)
+    others = [each for each in described.members if not is_visitor(each)]
+    if described.members and not others:
+        return "Empty", ()
+    members = (member(each, stable=stable) for each in others)
     ordered = tuple(sorted(members, key=lambda each: (each.instance_id or "", each.member_id)))
     return state_of(described), ordered
 
@@ -230,6 +248,11 @@ def state_of(described: DescribedGroup) -> str:
 def is_classic(listed: ListedGroup) -> bool:
     """True if DescribeGroups describes this group."""
     return listed.group_type.lower() in CLASSIC_TYPES
+
+
+def is_visitor(described: DescribedGroupMember) -> bool:
+    """True for the member by which an operator visits an empty group; it may be another process's."""
+    return described.client_id == CLIENT_ID and described.group_instance_id is None
 
 
 @dataclass(slots=True)

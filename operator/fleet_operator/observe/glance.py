@@ -154,7 +154,9 @@ def update(last: GroupObservation, suspected: _Suspect, described: DescribedGrou
     if described.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         return last
     state, members = folding.mirror(described)
-    transitions = extend_transitions(last, state, members, now, passed=suspected.listed)
+    visited = any(folding.is_visitor(each) for each in described.members)
+    passed = "" if visited else suspected.listed  # the state of the operator's own visit
+    transitions = extend_transitions(last, state, members, now, passed=passed)
     if transitions == last.transitions:
         return last
     return replace(

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.net import ConnectionSettings, SaslSettings, TlsSettings, parse_address
+
+CLIENT_ID: Final = "consumer-fleet-operator"
+"""The operator's name at the brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +26,17 @@ class TlsMaterial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserverSettings:
-    """One cluster's connection and pace. Two equal values need no new observer; secrets never show in `repr`."""
+    """One cluster's connection and pace. Two equal values need no new observer; secrets never show in `repr`.
+
+    `awaits_offsets_topic`: the operator creates `__consumer_offsets`, and no look may make a broker do it.
+    """
 
     bootstrap_servers: tuple[str, ...]
     interval_seconds: float = 5.0
     tls: TlsMaterial | None = None
     sasl: SaslSettings | None = None
-    client_id: str = "consumer-fleet-operator"
+    client_id: str = CLIENT_ID
+    awaits_offsets_topic: bool = False
 
     def check(self) -> None:
         """Raises ValueError for addresses that are none, before a thread is started for them."""

@@ -26,12 +26,15 @@ from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponseTopic
 from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAME_COLLIDES
-from fleet_operator.observe import batches, due, folding, group_offsets, log_offsets
+from fleet_operator.api.v1alpha1.kafkacluster import OffsetsTopic
+from fleet_operator.observe import batches, due, folding, group_offsets, log_offsets, offsets_topic
 from fleet_operator.observe.folding import Offsets
+from fleet_operator.observe.group_visit import GroupVisit, VisitOutcome
 from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicReading
 from fleet_operator.planning.fleet.deletion import doomed_groups, doomed_topics
 from fleet_operator.planning.offsets.records import Committed, OffsetsByTopic, is_outdated
 from fleet_operator.planning.offsets.targets import GroupOffsets
+from fleet_operator.planning.offsets_topic import decide_offsets_topic
 from fleet_operator.planning.redrive.readings import Position
 from fleet_operator.planning.retry.topics import TopicsPlan
 
@@ -174,6 +177,21 @@ class KafkaAdmin:
             removal.refusals += self.delete_groups(groups)
         removal.deleted = (*doomed, *groups)
         return removal
+
+    def provision_offsets_topic(self, wanted: OffsetsTopic) -> TopicChanges:
+        """Create `__consumer_offsets`, or set its settings, as is decided about what the brokers say now."""
+        changes = TopicChanges()
+        decision = decide_offsets_topic(offsets_topic.read(self._client), wanted)
+        if decision.create is not None:
+            self._create((decision.create,), changes)
+        if decision.alter:
+            self._alter({batches.OFFSETS_TOPIC: decision.alter}, changes)
+        return changes
+
+    def begin_visit(self, visit: GroupVisit) -> VisitOutcome | None:
+        """Begin to join and leave an empty group; its further steps need no other proof of the cluster. Raises
+        KafkaError."""
+        return visit.begin(self._client)
 
     def remove_members(self, group_id: str, instance_ids: Collection[str]) -> Sequence[str]:
         """Take static members out of a group by instance id, and return those that were taken out.

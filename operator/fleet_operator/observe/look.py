@@ -19,7 +19,7 @@ from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.metadata import MetadataResponse
-from fleet_operator.api.v1alpha1.conditions import TOPIC_NOT_FOUND
+from fleet_operator.api.v1alpha1.conditions import OFFSETS_TOPIC_ABSENT, TOPIC_NOT_FOUND
 from fleet_operator.observe import batches, folding
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.flow import Spans
@@ -36,12 +36,10 @@ HANGING_CALL_SECONDS: Final = 1.0
 HANGING_SECONDS: Final = 30.0
 """Patience with a broker that let a call time out, and for how long it is so short: there is a look for each part, and
 each would wait for that broker. Then it may be slow again."""
-CONFIGS_SECONDS: Final = 300.0
-"""Interval at which the settings of `__consumer_offsets` are read; they rarely change."""
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 SURVEYED: Final = (
-    *("answered", "metadata_version", "offsets_topic", "broker_offsets_partitions", "offsets_retention_s"),
-    *("group_count", "groups_per_coordinator"),
+    *("answered", "metadata_version", "offsets_topic", "offsets_topic_error", "broker_settings"),
+    *("group_count", "groups_per_coordinator", "silent_brokers"),
 )
 """Facts of the whole cluster, which only a survey asks for."""
 
@@ -57,7 +55,8 @@ class Look:
     """Inputs of one look at a part of the groups.
 
     `interests` are by group id; `last` is the newest observation of the cluster; `survey` asks for the facts of the
-    whole cluster too, which are those of `last` otherwise; `stopping` ends waits.
+    whole cluster too, which are those of `last` otherwise; `stopping` ends waits. With `awaits_offsets_topic` nobody is
+    asked for a coordinator while `__consumer_offsets` does not exist: a broker would create it with its own settings.
     """
 
     client: NetworkClient
@@ -68,6 +67,7 @@ class Look:
     part: PartMemory
     stopping: Callable[[], bool]
     survey: bool = True
+    awaits_offsets_topic: bool = False
 
     def take(self) -> ClusterObservation:
         """Ask the cluster; `groups`, `topics` and `matches` of the observation are those of this part.
@@ -93,6 +93,9 @@ class Look:
         metadata = self.client.metadata(None if patterns else asked, timeout_s=CALL_SECONDS)
         topics = folding.topics(metadata)
         matches = self.part.matches.update(patterns, topics)
+        if patterns and self.survey and batches.OFFSETS_TOPIC not in topics:
+            # A list leaves out what may not be described; asked by name, a broker says why.
+            topics |= folding.topics(self.client.metadata((batches.OFFSETS_TOPIC,), timeout_s=CALL_SECONDS))
         if patterns:
             wanted = {*asked, *(topic for names in matches.values() for topic in names)}
             missing = dict.fromkeys(wanted - topics.keys(), TopicObservation(partitions=0, error=TOPIC_NOT_FOUND))
@@ -101,7 +104,7 @@ class Look:
 
     def _take(self, metadata: MetadataResponse, topics: dict[str, TopicObservation]) -> ClusterObservation:
         self._discover()
-        facts = self._coordinators()
+        facts = self._coordinators(ask=not (self.awaits_offsets_topic and self._lacks_offsets_topic(topics)))
         questions = self._ask(metadata, topics, facts)
         self._wait(questions.calls())
         self._judge(questions.calls())
@@ -136,11 +139,18 @@ class Look:
             known |= {group_id: found.get(group_id, ()) for group_id in wanted - known.keys()}
         self.part.flow.found_delays = known
 
-    def _coordinators(self) -> dict[str, GroupFacts]:
+    def _lacks_offsets_topic(self, topics: Mapping[str, TopicObservation]) -> bool:
+        if self.survey:
+            return topics[batches.OFFSETS_TOPIC].error == TOPIC_NOT_FOUND
+        return self.last is None or self.last.lacks_offsets_topic
+
+    def _coordinators(self, *, ask: bool) -> dict[str, GroupFacts]:
         """The coordinator of each group, those of the retry workers too; only unknown ones are looked up."""
         retry = (interest.retry.group_id for interest in self.interests.values() if interest.retry is not None)
         known = self.cluster.coordinators
         facts = {group_id: GroupFacts(group_id) for group_id in (*self.interests, *retry)}
+        if not ask:
+            return {group_id: replace(of, error=OFFSETS_TOPIC_ABSENT) for group_id, of in facts.items()}
         unknown = sorted(group_id for group_id in facts if known.get(group_id) not in self.client.brokers)
         if unknown:
             for group_id, coordinator in self.client.find_coordinators(unknown, timeout_s=CALL_SECONDS).items():
@@ -175,12 +185,23 @@ class Look:
                 questions.fetched.append((tuple(g.group_id for g in fetch.groups), self._send(node_id, fetch)))
         self._ask_offsets(metadata, questions)
         self._ask_settings(topics, questions)
-        if self.survey and self.clock.monotonic() >= self.cluster.configs.due_at and self.client.brokers:
-            any_node = min(self.client.brokers)
-            for request in (batches.offsets_topic_config_request(), batches.broker_config_request(any_node)):
-                questions.configs.append(self._send(any_node, request))
-            questions.features.append(self._send(any_node, batches.features_request()))
+        if self.survey and self.client.brokers:
+            self._ask_configs(topics, questions)
         return questions
+
+    def _ask_configs(self, topics: Mapping[str, TopicObservation], questions: Questions) -> None:
+        """Ask for what `ConfigFacts` wants to know: brokers each for themselves, everything else any of them."""
+        live, configs, now = self.client.brokers, self.cluster.configs, self.clock.monotonic()
+        for node_id in configs.due_brokers(live, now):
+            questions.broker_configs[node_id] = self._send(node_id, batches.broker_config_request(node_id))
+        if now >= configs.due_at:
+            questions.features.append(self._send(min(live), batches.features_request()))
+        exists = topics[batches.OFFSETS_TOPIC].error != TOPIC_NOT_FOUND
+        if not exists:
+            configs.topic = None
+        if configs.topic_due(now, exists=exists):
+            questions.topic_configs.append(self._send(min(live), batches.offsets_topic_config_request()))
+        configs.asked_at(now)
 
     def _ask_offsets(self, metadata: MetadataResponse, questions: Questions) -> None:
         wanted: dict[bool, set[str]] = {False: set(), True: set()}
@@ -291,13 +312,11 @@ class Look:
         ends = self._take_logs(questions, topics, facts)
         settings = [call.response for call in questions.settings if call.error is None]
         self.part.flow.settings.take(settings, self.clock.monotonic())
-        if questions.configs:
-            answers = tuple(call.response for call in questions.configs if call.error is None)
-            self.cluster.configs.responses = answers or self.cluster.configs.responses
-            self.cluster.configs.due_at = self.clock.monotonic() + CONFIGS_SECONDS
+        self.cluster.configs.take_brokers(questions.broker_configs, self.client.brokers)
+        for call in questions.topic_configs:
+            self.cluster.configs.take_topic(call)
         for feature in questions.features:
-            if feature.error is None:
-                self.cluster.configs.metadata_version = folding.metadata_version(feature.response)
+            self.cluster.configs.take_features(feature)
         return counts, ends
 
     def _forget_coordinators(self, facts: Mapping[str, GroupFacts]) -> None:
@@ -347,7 +366,7 @@ class Look:
         now: float,
     ) -> ClusterObservation:
         last, configs = self.last, self.cluster.configs
-        topics.pop(batches.OFFSETS_TOPIC, None)
+        offsets_topic = topics.pop(batches.OFFSETS_TOPIC, None)
         since = last.reachable_since if last and last.reachable else None
         brokers = folding.brokers(metadata)
         seen = ClusterObservation(
@@ -363,15 +382,20 @@ class Look:
         if not self.survey and last is not None:
             kept = {name: getattr(last, name) for name in SURVEYED}
             return replace(seen, **kept)
+        error = offsets_topic.error if offsets_topic is not None else None
+        live = {broker.id for broker in brokers}
+        carried = last.groups_per_coordinator if last is not None else {}
+        kept_groups = {node: groups for node, groups in carried.items() if node in live - counts.keys()}
         return replace(
             seen,
             answered=tuple(sorted(f"{broker.host}:{broker.port}" for broker in brokers if broker.id in counts)),
             metadata_version=configs.metadata_version,
-            offsets_topic=folding.offsets_topic(metadata, configs.responses),
-            broker_offsets_partitions=folding.broker_offsets_partitions(configs.responses),
-            offsets_retention_s=folding.offsets_retention_s(configs.responses),
-            group_count=counts.total(),
-            groups_per_coordinator=dict(counts),
+            offsets_topic=folding.offsets_topic(metadata, configs.topic),
+            offsets_topic_error=None if error == TOPIC_NOT_FOUND else error,
+            broker_settings=dict(configs.brokers),
+            group_count=counts.total() if live <= counts.keys() else None,
+            groups_per_coordinator=kept_groups | counts,
+            silent_brokers=tuple(sorted(live - counts.keys())),
         )
 
     def _last_of(self, group_id: str) -> GroupObservation | None:

@@ -6,24 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fleet_consumer.net import BrokerAddress
-from fleet_consumer.wire.admin.describe_configs import DescribeConfigsResponse
 from fleet_consumer.wire.admin.list_groups import ListedGroup
+from fleet_operator.observe.config_facts import ConfigFacts
 from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.observe.folding import GroupFacts, is_classic
 from fleet_operator.observe.log_ends import JoinedLogs, LogEnds
 from fleet_operator.observe.repeats import Repeats
 from fleet_operator.planning.observation import GroupObservation
 from fleet_operator.planning.topic_pattern import TopicMatches
-
-
-@dataclass(slots=True)
-class ConfigFacts:
-    """The settings of `__consumer_offsets` and the metadata.version as last read, and when to read them again
-    (monotonic seconds)."""
-
-    responses: tuple[DescribeConfigsResponse, ...] = ()
-    metadata_version: int | None = None
-    due_at: float = 0.0
 
 
 @dataclass(slots=True)

@@ -83,7 +83,9 @@ def _facts(seen: ClusterObservation | None) -> tuple[object, ...] | None:
         seen.cluster_id,
         seen.brokers,
         seen.offsets_topic,
-        seen.broker_offsets_partitions,
+        seen.offsets_topic_error,
+        dict(seen.broker_settings),
+        seen.silent_brokers,
         seen.group_count,
         dict(seen.groups_per_coordinator),
     )

@@ -335,6 +335,8 @@ class Observer:
             memory.change(changes)
         for topics in _drained(self._changed_topics):
             memory.doubt_topics(topics)
+            if memory.cluster.configs.forget(topics):
+                memory.survey_at = float("-inf")
 
     def _glance(self, client: NetworkClient, memory: _Memory) -> None:
         """Note the groups whose state has changed since the last look; publish them, if there are any."""
@@ -360,6 +362,7 @@ class Observer:
             part=part.memory,
             stopping=self._stopping.is_set,
             survey=began >= memory.survey_at,
+            awaits_offsets_topic=self.settings.awaits_offsets_topic,
         )
         try:
             seen = look.take()

@@ -31,7 +31,8 @@ class Questions:
     fetched: list[tuple[Asked, Call[OffsetFetchResponse]]] = field(default_factory=list)
     starts: list[Call[ListOffsetsResponse]] = field(default_factory=list)
     ends: dict[bool, list[Call[ListOffsetsResponse]]] = field(default_factory=lambda: {False: [], True: []})
-    configs: list[Call[DescribeConfigsResponse]] = field(default_factory=list)
+    broker_configs: dict[int, Call[DescribeConfigsResponse]] = field(default_factory=dict)
+    topic_configs: list[Call[DescribeConfigsResponse]] = field(default_factory=list)
     features: list[Call[ApiVersionsResponse]] = field(default_factory=list)
     settings: list[Call[DescribeConfigsResponse]] = field(default_factory=list)
     managed: set[str] = field(default_factory=set)
@@ -39,7 +40,7 @@ class Questions:
 
     def calls(self) -> Iterator[Call[Any]]:
         pairs = (call for _, call in chain[tuple[Asked, Call[Any]]](self.described, self.fetched))
-        rare = chain[Call[Any]](self.configs, self.features, self.settings)
+        rare = chain[Call[Any]](self.broker_configs.values(), self.topic_configs, self.features, self.settings)
         return chain(self.listed.values(), pairs, self.starts, *self.ends.values(), rare)
 
     def take_groups(self, facts: Mapping[str, GroupFacts]) -> None:

@@ -36,12 +36,32 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsTopicInfo:
-    """`__consumer_offsets` as it is; `cleanup_policy` and `segment_bytes` are None without permission to read them."""
+    """`__consumer_offsets` as it is; `cleanup_policy` and `segment_bytes` are None without permission to read them.
+
+    `replication_factor` is that of the partition with the fewest replicas. `replicas` has each partition's brokers in
+    their order, `leaders` each partition's leader, None for one without.
+    """
 
     partitions: int
     replication_factor: int
     cleanup_policy: str | None = None
     segment_bytes: int | None = None
+    replicas: tuple[tuple[int, ...], ...] = ()
+    leaders: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """One broker's settings of `__consumer_offsets`; each is None without permission to read it.
+
+    `partitions`, `replication_factor` and `segment_bytes` are those with which it would create the topic, `retention_s`
+    is for how long it keeps the commits of a group without members.
+    """
+
+    partitions: int | None = None
+    replication_factor: int | None = None
+    segment_bytes: int | None = None
+    retention_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +218,11 @@ class ClusterObservation:
     - `connection`: `KafkaClusterSpec.connection` of the attempt, or of the refusal to make one; `current` is False when
       the KafkaCluster has another one by now. `identified`: `cluster_id` was seen with this connection, and not kept
       from an earlier one.
-    - `group_count`: number of all groups of the cluster; `groups_per_coordinator`: by broker.
-    - `broker_offsets_partitions`: the brokers' `offsets.topic.num.partitions`; `offsets_retention_s`:
-      their retention of an empty group's commits. None without permission to read them.
+    - `offsets_topic`: None while it does not exist, and while it cannot be described, for the reason in
+      `offsets_topic_error`.
+    - `broker_settings`: by broker; those that never answered are absent.
+    - `group_count`: number of all groups of the cluster, None unless every broker answered; `groups_per_coordinator`:
+      by broker, the last known number for `silent_brokers`, which live and did not answer.
     """
 
     observed_at: float
@@ -216,15 +238,31 @@ class ClusterObservation:
     answered: tuple[str, ...] = ()
     metadata_version: int | None = None
     offsets_topic: OffsetsTopicInfo | None = None
-    broker_offsets_partitions: int | None = None
-    offsets_retention_s: float | None = None
+    offsets_topic_error: str | None = None
+    broker_settings: Mapping[int, BrokerSettings] = field(default_factory=dict)
     groups: Mapping[str, GroupObservation] = field(default_factory=dict)
     topics: Mapping[str, TopicObservation] = field(default_factory=dict)
     matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    group_count: int = 0
+    group_count: int | None = None
     groups_per_coordinator: Mapping[int, int] = field(default_factory=dict)
+    silent_brokers: tuple[int, ...] = ()
     last_good_at: float | None = None
     reachable_since: float | None = None
+
+    @property
+    def lacks_offsets_topic(self) -> bool:
+        """True while `__consumer_offsets` has not been seen, and nothing keeps the operator from describing it."""
+        return self.offsets_topic is None and self.offsets_topic_error is None
+
+    @property
+    def offsets_retention_s(self) -> float | None:
+        """For how long every broker keeps the commits of a group without members; None unless all of them told.
+
+        A group's coordinator may move to any of them.
+        """
+        found = [self.broker_settings.get(broker.id, BrokerSettings()).retention_s for broker in self.brokers]
+        known = [seconds for seconds in found if seconds is not None]
+        return min(known) if known and len(known) == len(found) else None
 
 
 STALE_LOOKS: Final = 6

@@ -55,6 +55,7 @@ class SecretReader:
             interval_seconds=float(spec.observe_interval_seconds),
             tls=tls,
             sasl=sasl,
+            awaits_offsets_topic=spec.offsets_topic.manage == "Provision",
         )
 
     async def _material(self, tls: Tls) -> TlsMaterial:

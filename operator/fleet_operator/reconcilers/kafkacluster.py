@@ -14,6 +14,7 @@ from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from fleet_operator.reconcilers.context import Context, publish
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
+from fleet_operator.reconcilers.offsets_topic import OffsetsTopicWork
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 
@@ -27,8 +28,9 @@ MENDED_BY_SECRETS: Final = SECRET_PROBLEMS | {conditions.AUTHENTICATION_FAILED, 
 class KafkaClusterReconciler:
     """Keeps each cluster's observer and status as its object says."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, offsets_topics: OffsetsTopicWork) -> None:
         self._context = context
+        self._offsets_topics = offsets_topics
 
     async def reconcile(self, key: Key) -> Result:
         """Bring one KafkaCluster up to date; secrets are read again each time, so a mended one is soon taken up."""
@@ -38,9 +40,10 @@ class KafkaClusterReconciler:
             context.observers.stop(key)
             context.statuses.forget(KAFKA_CLUSTER.kind, key)
             context.metrics.forget_cluster(*key)
+            self._offsets_topics.forget(key)
             return Result()
         previous = body.get("status") or {}
-        now = context.clock.wall()
+        now, wait = context.clock.wall(), None
         try:
             cluster = KafkaCluster.model_validate(body)
         except ValidationError as error:
@@ -48,11 +51,15 @@ class KafkaClusterReconciler:
             status = _invalid(body["metadata"], str(error), previous, now)
         else:
             await self._observe(key, cluster)
-            status = project_kafkacluster_status(cluster, context.observers.latest(key), previous, now)
+            seen = context.observers.latest(key)
+            wait = self._offsets_topics.keep(key, body, cluster, seen)
+            refusal = self._offsets_topics.refusal(key)
+            status = project_kafkacluster_status(cluster, seen, previous, now, refusal=refusal)
         again = await publish(context, body, status)
         seen = context.observers.latest(key)
         waits_for_secret = seen is not None and seen.reason in MENDED_BY_SECRETS
-        return Result(None if again is None else min(again, SECRET_SECONDS if waits_for_secret else CALM_SECONDS))
+        wishes = (SECRET_SECONDS if waits_for_secret else CALM_SECONDS, wait)
+        return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
 
     async def _observe(self, key: Key, cluster: KafkaCluster) -> None:
         """Start or keep the observer, or record why there is none."""

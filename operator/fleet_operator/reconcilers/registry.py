@@ -29,6 +29,7 @@ from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler
+from fleet_operator.reconcilers.offsets_topic import OffsetsTopicWork
 from fleet_operator.reconcilers.redrive.reconciler import RedriveReconciler
 from fleet_operator.reconcilers.redrive.watch import RedriveWatch
 from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
@@ -58,6 +59,12 @@ class Controller:
         return self.watched.kind
 
 
+def _kafka_clusters(context: Context) -> KafkaClusterReconciler:
+    work = OffsetsTopicWork(context.observers, context.events, context.queues, context.clock)
+    context.ending.push_async_callback(work.close)
+    return KafkaClusterReconciler(context, work)
+
+
 def _consumer_groups(context: Context) -> ConsumerGroupReconciler:
     kafka = KafkaSide(context.store, context.clock, context.events, context.observers)
     context.ending.push_async_callback(kafka.close)
@@ -77,7 +84,7 @@ def _backfills(context: Context) -> BackfillReconciler:
 
 
 CONTROLLERS: Final = (
-    Controller(WatchedKind(kind=kinds.KAFKA_CLUSTER, dependents=routing.dependents_of_cluster), KafkaClusterReconciler),
+    Controller(WatchedKind(kind=kinds.KAFKA_CLUSTER, dependents=routing.dependents_of_cluster), _kafka_clusters),
     Controller(
         WatchedKind(kind=kinds.CONSUMER_GROUP, index=refs.group_id_of, dependents=routing.dependents_of_group),
         _consumer_groups,

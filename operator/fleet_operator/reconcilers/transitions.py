@@ -12,10 +12,13 @@ GOOD: Final[dict[str, str]] = {
     conditions.CLUSTER_REACHABLE: "True",
     conditions.TOPICS_READY: "True",
     conditions.OFFSETS_TOPIC_SIZED: "True",
+    conditions.COORDINATORS_AVAILABLE: "True",
+    conditions.COORDINATORS_BALANCED: "True",
     conditions.COMPLETE: "True",
     conditions.DEGRADED: "False",
     conditions.STUCK: "False",
     conditions.GROUP_SHARED: "False",
+    conditions.OFFSETS_KEPT: "True",
 }
 """The conditions whose turning is worth an Event, with the status that is good news."""
 
@@ -43,6 +46,7 @@ ON_THE_WAY: Final = frozenset(
         conditions.STOPPING,
         conditions.STOPPED,
         conditions.PASS_DONE,
+        conditions.EXPIRY_ALLOWED,
     }
 )
 """Reasons of conditions that are not good yet, or not meant to be: nothing to warn of."""
@@ -63,7 +67,12 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
     worth an Event for Ready.
     """
     known = {c["type"]: c for c in before.get("conditions", ())}
-    found = [*_reset_turns(before, after), *_group_turns(before, after), *_upgrade_turns(before, after)]
+    found = [
+        *_reset_turns(before, after),
+        *_group_turns(before, after),
+        *_upgrade_turns(before, after),
+        *_coordinator_turns(before, after),
+    ]
     for condition in after.get("conditions", ()):
         good = GOOD.get(condition["type"])
         if good is None or condition["status"] == "Unknown":
@@ -127,6 +136,18 @@ def _upgrade_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
         return [Turn("Normal", reason, note)]
     progress = conditions.find_condition(after.get("conditions") or (), conditions.PROGRESSING) or {}
     return [Turn("Warning", reason, f"{note}; no further group goes over to it: {progress.get('message', '')}")]
+
+
+def _coordinator_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
+    """A group that has come to a crowded coordinator, or whose coordinator has become crowded."""
+    old, new = (status.get("coordinator") or {} for status in (before, after))
+    if not new.get("crowded") or (old.get("crowded") and old.get("id") == new.get("id")):
+        return []
+    note = (
+        f"broker {new.get('id')}, the coordinator of the Kafka group, coordinates far more groups than its share: see "
+        "the condition CoordinatorsBalanced of the KafkaCluster; another spec.groupId may fall on another broker"
+    )
+    return [Turn("Warning", conditions.COORDINATOR_CROWDED, note)]
 
 
 RESET_REASONS: Final = {"Succeeded": "OffsetsReset", "Failed": "OffsetResetFailed", "Cancelled": "OffsetResetCancelled"}

@@ -87,6 +87,12 @@ class Metrics:
         self.upgrades = gauge(
             "upgrades", "Groups in upgrades by waves (waiting, rolling, failed); absent without waves.", ["state"]
         )
+        self.group_visits = counter(
+            "group_visits",
+            "Visits of empty groups, whose commits would expire, by outcome (Kept, NotEmpty, NoCommits, CommitsLost, "
+            "Failed).",
+            ["outcome"],
+        )
         self.leader = gauge("leader", "1 while this process holds the Lease.")
         self.loop_lag = gauge("loop_lag_seconds", "How late the event loop ran its last tick.")
         self.observation_seconds = seconds(

@@ -215,6 +215,7 @@ def full_consumer_group() -> JsonObject:
                     "dryRun": True,
                 },
                 "skip": [{"topic": "orders", "partition": 3, "offset": 1734}],
+                "expiry": "Allow",
             },
             "spec.deletion": {"group": "Delete", "retryTopics": "Drain", "timeoutSeconds": 60},
             "spec.template": full_template(),

@@ -110,6 +110,13 @@ CASES: Final[dict[str, tuple[Given, str, str]]] = {
         "Healthy",
         "one replica",
     ),
+    "cluster with a lost coordinator": (
+        made(
+            "KafkaCluster", "Ready=True Reached: yes", "CoordinatorsAvailable=False PartitionsOffline: start broker 2"
+        ),
+        "Healthy",
+        "start broker 2",
+    ),
     "cluster away": (made("KafkaCluster", "Ready=False BrokerUnreachable: none"), "Degraded", "BrokerUnreachable"),
     "cluster not asked": (made("KafkaCluster", "Ready=Unknown NotYetObserved: not yet"), "Progressing", "not yet"),
     "policy accepted": (made("RetryPolicy", "Ready=True PolicyAccepted: 5 delays"), "Healthy", "5 delays"),

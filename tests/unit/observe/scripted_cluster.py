@@ -14,7 +14,9 @@ from typing import Any
 
 from fleet_consumer.net import BrokerAddress, Call, Coordinator, Disconnected, RequestTimedOut
 from fleet_consumer.wire.admin.describe_configs import (
+    BROKER_RESOURCE,
     DescribeConfigsRequest,
+    DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
@@ -85,6 +87,10 @@ class ScriptedCluster:
     """How often each group's coordinator was looked up."""
     group_types: dict[str, str] = field(default_factory=dict)
     """Types of groups in ListGroups, where they are others than the classic one."""
+    other_listed: dict[int, int] = field(default_factory=dict)
+    """How many groups of nobody here each broker lists besides."""
+    broker_configs: dict[int, dict[str, str]] = field(default_factory=dict)
+    """Settings of brokers, beside `configs`."""
     asked: Counter[tuple[int, str]] = field(default_factory=Counter)
     """How often each broker was asked each kind of request."""
     listed: int = 0
@@ -179,7 +185,9 @@ class ScriptedCluster:
             for name, state in sorted(states.items())
             if self.coordinator(name) == node and (not wanted or state in wanted)
         )
-        return ListGroupsResponse(error_code=0, groups=groups)
+        others = (f"other-{node}-{number}" for number in range(self.other_listed.get(node, 0)))
+        beside = tuple(ListedGroup(group_id=name, protocol_type="consumer", group_state="Stable") for name in others)
+        return ListGroupsResponse(error_code=0, groups=(*groups, *beside))
 
     def features(self, _node: int, _request: ApiVersionsRequest) -> Response:
         feature = ApiVersionsFinalizedFeature(name="metadata.version", max_version_level=29, min_version_level=7)
@@ -240,21 +248,27 @@ class ScriptedCluster:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=0, offset=offset, timestamp=found)
 
     def describe_configs(self, _node: int, request: DescribeConfigsRequest) -> Response:
-        entries = tuple(
-            DescribeConfigsResourceResult(name=name, value=value, read_only=False, is_sensitive=False, synonyms=())
-            for name, value in self.configs.items()
-        )
         results = tuple(
             DescribeConfigsResult(
                 error_code=0,
                 error_message=None,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
-                configs=entries,
+                configs=tuple(
+                    DescribeConfigsResourceResult(
+                        name=name, value=value, read_only=False, is_sensitive=False, synonyms=()
+                    )
+                    for name, value in self._settings_of(resource).items()
+                ),
             )
             for resource in request.resources
         )
         return DescribeConfigsResponse(throttle_time_ms=0, results=results)
+
+    def _settings_of(self, resource: DescribeConfigsResource) -> dict[str, str]:
+        if resource.resource_type != BROKER_RESOURCE:
+            return self.configs
+        return self.configs | self.broker_configs.get(int(resource.resource_name), {})
 
 
 ANSWERS: dict[int, tuple[type[Request[Any]], Callable[[ScriptedCluster, int, Any], Response]]] = {

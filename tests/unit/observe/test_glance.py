@@ -19,6 +19,7 @@ from fleet_consumer.wire.describe_groups import (
 )
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.observe.glance import Glance, GlanceAbandonedError
+from fleet_operator.observe.interests import CLIENT_ID
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, GroupTransition
 from tests.support.clock import StillClock
 
@@ -146,6 +147,12 @@ def test_state_that_ends_while_it_is_seen_is_noted() -> None:
         ("Stable", "PreparingRebalance"),
         ("PreparingRebalance", "Stable"),
     ]
+
+
+def test_visit_of_the_operator_is_no_change() -> None:
+    cluster = Coordinators({"b": (1, "PreparingRebalance", "PreparingRebalance", (CLIENT_ID,))})
+    assert glance(cluster, observed(b="Empty")) is None
+    assert cluster.described == ["b"]
 
 
 def test_group_that_is_not_listed_any_more_is_stable_or_gone() -> None:

@@ -11,6 +11,7 @@ from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.observe.news import Observed, compare
 from fleet_operator.planning.observation import (
     BrokerInfo,
+    BrokerSettings,
     ClusterObservation,
     GroupObservation,
     OffsetsTopicInfo,
@@ -87,7 +88,7 @@ def test_topics_that_changed_are_news_for_the_groups_that_name_or_match_them(
         {"cluster_id": "other"},
         {"brokers": (BrokerInfo(1, "b", 9092),)},
         {"offsets_topic": OffsetsTopicInfo(partitions=50, replication_factor=3)},
-        {"broker_offsets_partitions": 50},
+        {"broker_settings": {1: BrokerSettings(partitions=50)}},
         {"group_count": 3},
         {"groups_per_coordinator": {1: 3}},
     ],

@@ -15,6 +15,7 @@ from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
 from fleet_operator.planning.observation import (
     BrokerInfo,
+    BrokerSettings,
     ClusterObservation,
     GroupObservation,
     MemberObservation,
@@ -94,8 +95,15 @@ def observed_group(**changes: Any) -> GroupObservation:
 
 
 def observation(group: GroupObservation | None = None, **changes: Any) -> ClusterObservation:
-    """A reachable cluster with the topics of the group, and the group."""
+    """A reachable cluster with the topics of the group, and the group.
+
+    `broker_offsets_partitions` and `offsets_retention_s` are settings that all brokers share.
+    """
     group = group or observed_group()
+    shared = {
+        "partitions": changes.pop("broker_offsets_partitions", None),
+        "retention_s": changes.pop("offsets_retention_s", None),
+    }
     seen = ClusterObservation(
         observed_at=group.observed_at,
         reachable=True,
@@ -111,7 +119,9 @@ def observation(group: GroupObservation | None = None, **changes: Any) -> Cluste
         last_good_at=group.observed_at,
         reachable_since=NOW - 3600,
     )
-    return replace(seen, **changes)
+    seen = replace(seen, **changes)
+    settings = BrokerSettings(**shared)
+    return replace(seen, broker_settings=changes.get("broker_settings") or {each.id: settings for each in seen.brokers})
 
 
 def unreachable(reason: str = "BrokerUnreachable", message: str = "no broker answers") -> ClusterObservation:

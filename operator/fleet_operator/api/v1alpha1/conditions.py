@@ -40,6 +40,9 @@ SPARK_AVAILABLE: Final = "SparkAvailable"  # the Spark operator's applications c
 RANGE_RESOLVED: Final = "RangeResolved"  # a Backfill's range is known in offsets
 HANDLER_SUPPORTED: Final = "HandlerSupported"  # a Backfill can run the group's handler
 OFFSETS_TOPIC_SIZED: Final = "OffsetsTopicSized"  # __consumer_offsets has the settings of the KafkaCluster
+COORDINATORS_AVAILABLE: Final = "CoordinatorsAvailable"  # every partition of __consumer_offsets has a leader
+COORDINATORS_BALANCED: Final = "CoordinatorsBalanced"  # no broker coordinates far more groups than its share
+OFFSETS_KEPT: Final = "OffsetsKept"  # the commits of the group are not about to expire
 
 CONSUMER_GROUP_CONDITIONS: Final = (
     READY,
@@ -56,8 +59,15 @@ CONSUMER_GROUP_CONDITIONS: Final = (
     TOPICS_READY,
     GROUP_SHARED,
     UPGRADE_AVAILABLE,
+    OFFSETS_KEPT,
 )
-KAFKA_CLUSTER_CONDITIONS: Final = (READY, CLUSTER_REACHABLE, OFFSETS_TOPIC_SIZED)
+KAFKA_CLUSTER_CONDITIONS: Final = (
+    READY,
+    CLUSTER_REACHABLE,
+    OFFSETS_TOPIC_SIZED,
+    COORDINATORS_AVAILABLE,
+    COORDINATORS_BALANCED,
+)
 BACKFILL_CONDITIONS: Final = (READY, COMPLETE, FAILED, SPARK_AVAILABLE, RANGE_RESOLVED, HANDLER_SUPPORTED)
 
 # --- reasons: what was found in the spec and in Kubernetes ----------------------------------------------------------
@@ -106,12 +116,27 @@ FOREIGN_MEMBERS: Final = "ForeignMembers"
 ALL_PARTITIONS_MOVE: Final = "AllPartitionsMove"
 PARTITION_STUCK: Final = "PartitionStuck"
 BROKER_CONFIG_MISMATCH: Final = "BrokerConfigMismatch"
+BROKER_CONFIG_UNKNOWN: Final = "BrokerConfigUnknown"
+OFFSETS_TOPIC_ABSENT: Final = "OffsetsTopicAbsent"
+OFFSETS_TOPIC_REFUSED: Final = "OffsetsTopicRefused"
+PARTITIONS_OFFLINE: Final = "PartitionsOffline"
+BROKERS_SILENT: Final = "BrokersSilent"
+ALL_COORDINATED: Final = "AllCoordinated"
+COORDINATOR_CROWDED: Final = "CoordinatorCrowded"
+EVENLY_SPREAD: Final = "EvenlySpread"
 PARTITIONS_DIFFER: Final = "PartitionsDiffer"
 REPLICATION_TOO_LOW: Final = "ReplicationTooLow"
 NOT_COMPACTED: Final = "NotCompacted"
 SEGMENTS_TOO_LARGE: Final = "SegmentsTooLarge"
 NOT_CREATED_YET: Final = "NotCreatedYet"
 AS_WANTED: Final = "AsWanted"
+GROUP_ACTIVE: Final = "GroupActive"
+NOTHING_COMMITTED: Final = "NothingCommitted"
+NOT_YET_KEPT: Final = "NotYetKept"
+VISITED: Final = "Visited"
+EXPIRY_ALLOWED: Final = "ExpiryAllowed"
+OTHER_PROTOCOL: Final = "OtherProtocol"
+OFFSETS_GONE: Final = "OffsetsGone"
 
 # --- reasons: the fleet ----------------------------------------------------------------------------------------------
 FLEET_READY: Final = "FleetReady"

@@ -165,9 +165,10 @@ class SkippedRecord(Model):
 
 
 class Offsets(Model):
-    """A reset of committed offsets, and records to pass by."""
+    """A reset of committed offsets, records to pass by, and the fate of the commits of an empty group."""
 
     reset: OffsetReset | None = None
+    expiry: Literal["Keep", "Allow"] = "Keep"
     skip: Annotated[tuple[SkippedRecord, ...], Field(max_length=100)] = ()
 
 

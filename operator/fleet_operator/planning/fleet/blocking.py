@@ -57,6 +57,8 @@ def find_blocking_problem(
         return Problem(conditions.CLUSTER_ID_CHANGED, changed_id_message(cluster, observation))
     if observation is not None and observation.current and observation.reason in SECRET_PROBLEMS:
         return Problem(observation.reason, observation.message)
+    if observation is not None and observation.lacks_offsets_topic and _awaits_offsets_topic(cluster):
+        return _offsets_topic_absent(cluster)
     mistake = _pattern_problem(group) or find_template_problem(group.spec.template) or _container_problem(group)
     return mistake or _handler_problem(group, handler_files) or retry_problem
 
@@ -74,6 +76,20 @@ def cluster_invalid(namespace: str, name: str) -> Problem:
         "condition Ready names, and check that the CRDs are of the operator's version"
     )
     return Problem(conditions.CLUSTER_INVALID, message)
+
+
+def _awaits_offsets_topic(cluster: KafkaCluster) -> bool:
+    """True if the operator is to create the topic and has never seen it; an unreachable cluster may have one."""
+    return cluster.spec.offsets_topic.manage == "Provision" and "offsetsTopic" not in cluster.status
+
+
+def _offsets_topic_absent(cluster: KafkaCluster) -> Problem:
+    """The operator has yet to create `__consumer_offsets`: a worker that joins would have a broker do it."""
+    message = (
+        f"__consumer_offsets of KafkaCluster {cluster.metadata.name!r} has not been seen yet, and the operator is "
+        "to create it before the first group is used: see the condition OffsetsTopicSized of the KafkaCluster"
+    )
+    return Problem(conditions.OFFSETS_TOPIC_ABSENT, message)
 
 
 def _pattern_problem(group: ConsumerGroup) -> Problem | None:

@@ -48,6 +48,7 @@ def project_conditions(
         _topics_ready(facts),
         _group_shared(facts, roster),
         _upgrade_available(facts),
+        _offsets_kept(facts),
     )
     assert tuple(condition.type for condition in found) == c.CONSUMER_GROUP_CONDITIONS
     return list(found)
@@ -244,6 +245,9 @@ def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem], stands: Co
         return Condition(c.DEGRADED, "True", c.BREAKER_OPEN, message)
     if stands.status == "True":
         return Condition(c.DEGRADED, "True", stands.reason, stands.message)
+    expiry = facts.expiry.problem
+    if expiry is not None:
+        return Condition(c.DEGRADED, "True", expiry.reason, expiry.message)
     if facts.observation is None:
         return Condition(c.DEGRADED, "Unknown", c.NOT_YET_OBSERVED, "the Kafka cluster has not been observed yet")
     return Condition(c.DEGRADED, "False", c.AS_WANTED, "no problem is known")
@@ -286,6 +290,13 @@ def _group_shared(facts: ConsumerGroupFacts, roster: Roster | None) -> Condition
         return Condition(c.GROUP_SHARED, "True", c.FOREIGN_MEMBERS, message)
     message = "all members of the Kafka group are workers of this fleet"
     return Condition(c.GROUP_SHARED, "False", c.ONLY_OUR_MEMBERS, message)
+
+
+def _offsets_kept(facts: ConsumerGroupFacts) -> Condition:
+    """False while the commits of the group, which is empty, may expire or have expired."""
+    if facts.expiry.verdict is None:
+        return _not_observed(facts, c.OFFSETS_KEPT)
+    return Condition(c.OFFSETS_KEPT, *facts.expiry.verdict)
 
 
 def _upgrade_available(facts: ConsumerGroupFacts) -> Condition:

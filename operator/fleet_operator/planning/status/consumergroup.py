@@ -13,6 +13,7 @@ from typing import Any, Final
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.conditions import Condition
+from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.fleet.rollout import RolloutPhase
@@ -23,6 +24,7 @@ from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket, l
 from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
 from fleet_operator.planning.offsets.skips import flow_topics, skipped_status
 from fleet_operator.planning.status.conditions import project_conditions
+from fleet_operator.planning.status.coordinators import recorded_crowded
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import member_entries, namer, shorten_id
 from fleet_operator.planning.status.retry import find_redriven, retry_status
@@ -163,7 +165,8 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[st
     }
     if generation is not None:
         seen["generation"] = generation
-    coordinator = _coordinator(facts.observation, observed)
+    crowded = recorded_crowded(facts.cluster.status) if isinstance(facts.cluster, KafkaCluster) else frozenset[int]()
+    coordinator = _coordinator(facts.observation, observed, crowded)
     if coordinator:
         seen["coordinator"] = coordinator
     counts, lag = facts.view.partition_counts, facts.view.lag
@@ -193,7 +196,9 @@ def _generation(facts: ConsumerGroupFacts, observed: GroupObservation, previous:
     return max(reported, default=max(known, default=None))
 
 
-def _coordinator(observation: ClusterObservation | None, observed: GroupObservation) -> dict[str, Any]:
+def _coordinator(
+    observation: ClusterObservation | None, observed: GroupObservation, crowded: frozenset[int]
+) -> dict[str, Any]:
     if observation is None or observed.coordinator_id is None:
         return {}
     broker = next((broker for broker in observation.brokers if broker.id == observed.coordinator_id), None)
@@ -206,6 +211,8 @@ def _coordinator(observation: ClusterObservation | None, observed: GroupObservat
         partition = naming.coordinator_partition(observed.group_id, observation.offsets_topic.partitions)
         coordinator["offsetsPartition"] = partition
         text += f" (partition {partition})"
+    if observed.coordinator_id in crowded:
+        coordinator["crowded"] = True
     return coordinator | {"text": text}
 
 
@@ -268,6 +275,8 @@ def _offsets(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str
     flow = flow_topics(facts.group, facts.retry, seen.topics) if seen is not None and seen.reachable else None
     skipped = skipped_status(facts.group, counts, observed, facts.workers, before.get("skipped") or (), flow)
     found |= {"skipped": skipped} if skipped else {}
+    kept = {"keptAt": facts.expiry.kept_at, "safeUntil": facts.expiry.safe_until}
+    found |= {key: times.to_text(at) for key, at in kept.items() if at is not None}
     return {"offsets": found} if found else {}
 
 

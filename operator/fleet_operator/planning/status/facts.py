@@ -15,6 +15,7 @@ from fleet_operator.planning.fleet.rollout import RolloutDecision
 from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
 from fleet_operator.planning.fleet.waves import NO_TURN, Turn, Upgrade
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
+from fleet_operator.planning.offsets.expiry import NOTHING_KNOWN, ExpiryDecision
 from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import RetryIntent
@@ -38,6 +39,7 @@ class ConsumerGroupFacts:
     - `retry`: the wanted retries, None for a group without.
     - `reset`: the reset of offsets, None while nothing was decided about it.
     - `redrives`: statuses of the group's Redrives.
+    - `expiry`: the decision about the commits of an empty group.
     """
 
     group: ConsumerGroup
@@ -58,6 +60,7 @@ class ConsumerGroupFacts:
     retry: RetryIntent | None = None
     reset: ResetDecision | None = None
     redrives: tuple[Mapping[str, Any], ...] = ()
+    expiry: ExpiryDecision = NOTHING_KNOWN
 
     @property
     def observation(self) -> ClusterObservation | None:

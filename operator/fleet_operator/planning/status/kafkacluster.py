@@ -11,8 +11,15 @@ from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.blocking import changed_id_message, cluster_id_changed
 from fleet_operator.planning.observation import ClusterObservation, as_of, believed
+from fleet_operator.planning.offsets_topic import decide_offsets_topic, plan_reassignment
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.status.coordinators import (
+    coordinators_available,
+    coordinators_balanced,
+    find_crowded,
+    recorded_crowded,
+)
 from fleet_operator.planning.status.members import shorten_id
-from fleet_operator.planning.status.offsets_topic_sizing import offsets_topic_problem
 
 COORDINATORS_MAX: Final = 100
 ANSWERED_MAX: Final = 100
@@ -23,24 +30,40 @@ KEPT: Final = ("clusterId", "brokerCount", "metadataVersion", "groupCount", "off
 
 
 def project_kafkacluster_status(
-    cluster: KafkaCluster, observation: ClusterObservation | None, previous: Mapping[str, Any], now: float
+    cluster: KafkaCluster,
+    observation: ClusterObservation | None,
+    previous: Mapping[str, Any],
+    now: float,
+    *,
+    refusal: Problem | None = None,
 ) -> dict[str, Any]:
-    """The whole status; `observation` is None before the first one."""
+    """The whole status; `observation` is None before the first one.
+
+    `refusal` is that of the last attempt to create or change `__consumer_offsets`.
+    """
     observation = believed(as_of(observation, interval_s=cluster.spec.observe_interval_seconds, now=now))
-    status = {key: previous[key] for key in KEPT if key in previous} | _observed(cluster, observation)
+    ours = None if cluster_id_changed(cluster, observation) else observation
+    crowded = recorded_crowded(previous)
+    if ours is not None and ours.reachable:
+        crowded = find_crowded(ours, crowded)
+    status = {key: previous[key] for key in KEPT if key in previous} | _observed(cluster, observation, crowded)
     reachable = _reachable(observation)
     found = (
         _ready(cluster, observation, reachable),
         reachable,
-        _offsets_topic_sized(cluster, observation),
+        _offsets_topic_sized(cluster, observation, refusal),
+        coordinators_available(ours),
+        coordinators_balanced(ours, crowded),
     )
     return c.with_conditions(status, found, times.to_text(now), cluster.metadata.generation, previous)
 
 
-def _observed(cluster: KafkaCluster, observation: ClusterObservation | None) -> dict[str, Any]:
+def _observed(cluster: KafkaCluster, observation: ClusterObservation | None, crowded: frozenset[int]) -> dict[str, Any]:
     if observation is None or not observation.reachable or cluster_id_changed(cluster, observation):
         return {}
-    seen: dict[str, Any] = {"brokerCount": len(observation.brokers), "groupCount": observation.group_count}
+    seen: dict[str, Any] = {"brokerCount": len(observation.brokers)}
+    if observation.group_count is not None:
+        seen["groupCount"] = observation.group_count
     # Claims depend on it (see `claims`), so it goes with the cluster id.
     seen["answered"] = [shorten_id(address) for address in observation.answered[:ANSWERED_MAX]]
     if observation.cluster_id:
@@ -52,8 +75,14 @@ def _observed(cluster: KafkaCluster, observation: ClusterObservation | None) -> 
         seen["offsetsTopic"] = {
             "partitions": observation.offsets_topic.partitions,
             "replicationFactor": observation.offsets_topic.replication_factor,
-            "groupsPerCoordinator": [{"broker": broker, "groups": groups} for broker, groups in carried],
+            "groupsPerCoordinator": [
+                {"broker": broker, "groups": groups} | ({"crowded": True} if broker in crowded else {})
+                for broker, groups in carried
+            ],
         }
+        reassignment = plan_reassignment(observation, cluster.spec.offsets_topic)
+        if reassignment is not None:
+            seen["offsetsTopic"]["reassignment"] = reassignment
     return seen
 
 
@@ -72,16 +101,26 @@ def _reachable(observation: ClusterObservation | None) -> Condition:
     return Condition(c.CLUSTER_REACHABLE, "True", c.REACHED, "the brokers answer")
 
 
-def _offsets_topic_sized(cluster: KafkaCluster, observation: ClusterObservation | None) -> Condition:
-    kind = c.OFFSETS_TOPIC_SIZED
+def _offsets_topic_sized(
+    cluster: KafkaCluster, observation: ClusterObservation | None, refusal: Problem | None
+) -> Condition:
+    kind, wanted = c.OFFSETS_TOPIC_SIZED, cluster.spec.offsets_topic
     if observation is None or not observation.reachable:
         return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the brokers could not be observed: see ClusterReachable")
-    problem = offsets_topic_problem(observation, cluster.spec.offsets_topic)
-    if problem is not None:
-        return Condition(kind, "False", problem.reason, problem.message)
+    decision = decide_offsets_topic(observation, wanted)
+    if refusal is not None and not decision.idle:
+        return Condition(kind, "False", refusal.reason, refusal.message)
+    if decision.problem is not None:
+        return Condition(kind, "False", decision.problem.reason, decision.problem.message)
+    if decision.unknown is not None:
+        return Condition(kind, "Unknown", decision.unknown.reason, decision.unknown.message)
     topic = observation.offsets_topic
     if topic is None:
-        message = "__consumer_offsets does not exist yet; brokers create it when the first group is used"
-        return Condition(kind, "Unknown", c.NOT_CREATED_YET, message)
+        by = (
+            "the operator creates it"
+            if wanted.manage == "Provision"
+            else "brokers create it when the first group is used"
+        )
+        return Condition(kind, "Unknown", c.NOT_CREATED_YET, f"__consumer_offsets does not exist yet; {by}")
     message = f"{topic.partitions} partitions, {topic.replication_factor} replicas of each"
     return Condition(kind, "True", c.AS_WANTED, message)

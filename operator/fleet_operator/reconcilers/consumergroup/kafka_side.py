@@ -44,6 +44,7 @@ PAUSE_SECONDS: Final = 10.0
 TOPICS: Final = "managed-topics"
 MEMBERS: Final = "departed-members"
 UNDO: Final = "deletion"
+VISIT: Final = "visit"
 RESET: Final = "offset-reset-"
 ADVICE: Final = {
     conditions.AUTHORIZATION_FAILED: "let the operator's principal create, alter and describe topics that begin with "
@@ -85,7 +86,7 @@ class KafkaSide:
 
     def forget(self, group: Key) -> None:
         self._refusals.pop(group, None)
-        for sort in (TOPICS, MEMBERS, UNDO, *(RESET + phase for phase in ResetPhase)):
+        for sort in (TOPICS, MEMBERS, UNDO, VISIT, *(RESET + phase for phase in ResetPhase)):
             self._pauses.pop((sort, group), None)
 
     def keep_topics(self, gathered: Gathered, plan: TopicsPlan, again: Callable[[], None]) -> None:
@@ -117,6 +118,10 @@ class KafkaSide:
     ) -> None:
         """Attempt the step of a reset of offsets; each phase has its own pauses, so that none waits for another's."""
         self._attempt(RESET + phase, group, make, again)
+
+    def visit(self, group: Key, make: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
+        """Attempt to join and leave the empty group, so that its commits do not expire."""
+        self._attempt(VISIT, group, make, again)
 
     def _come_back(self, address: tuple[str, Key], seconds: float, again: Callable[[], None]) -> None:
         """Requeue the group at the end of the pause: there may be no other event."""

@@ -9,6 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from fleet_operator.planning.offsets.expiry import ExpiryDecision
 from fleet_operator.planning.offsets.skips import awaits_skips
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
@@ -22,6 +23,7 @@ from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.lenses import Lenses
 from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
+from fleet_operator.reconcilers.consumergroup.offset_expiry import OffsetExpiry
 from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
 from fleet_operator.reconcilers.context import Context, publish, record
 from fleet_operator.reconcilers.waves import Waves
@@ -49,6 +51,7 @@ class ConsumerGroupReconciler:
         self._awaited: dict[Key, float] = {}  # since when a first look is awaited, monotonic seconds
         self._waves = Waves(context)
         self._resets = OffsetResets(kafka, context.store, context.observers, context.metrics, context.clock)
+        self._expiry = OffsetExpiry(kafka, context.observers, context.metrics, context.clock)
 
     async def reconcile(self, key: Key) -> Result:
         """Reconcile one ConsumerGroup by one step. Raises KubeError, to be retried."""
@@ -86,7 +89,7 @@ class ConsumerGroupReconciler:
         context.observers.watch(key, gathered.cluster_key, interest_of(gathered, plan.intent))
         if not plan.turn.begins:
             self._waves.give_back(key)
-        facts = plan.facts(gathered)
+        facts = replace(plan.facts(gathered), expiry=self._expiry.decide(gathered, plan.shown.observed, plan.reset))
         if not previous.get("conditions"):
             shown = replace(facts, view=plan.shown)
             # When a thousand objects are created at once, all have a status before the first of them has its children.
@@ -104,7 +107,7 @@ class ConsumerGroupReconciler:
             if plan.turn.begins:
                 return Result(0.0)  # to be seen as what it is from now on: on its way
         if not gathered.group.paused:
-            facts = replace(facts, refusal=await self._act(gathered, plan))
+            facts = replace(facts, refusal=await self._act(gathered, plan, facts.expiry))
             self._memories[key] = plan.memory
             problem = plan.shown.topics.problem or self._kafka.refusal(key)
             facts = replace(facts, topic_problem=problem)
@@ -120,7 +123,7 @@ class ConsumerGroupReconciler:
         skips = awaits_skips((previous.get("offsets") or {}).get("skipped") or ())
         reports = awaits_report(status["transitions"], gathered.worker_reports, now)
         watched = FRESH_SECONDS if skips or reports or needs_revisit(facts) else None
-        wishes = (plan.requeue_after if facts.refusal is None else REFUSED_RETRY_S, watched)
+        wishes = (plan.requeue_after if facts.refusal is None else REFUSED_RETRY_S, watched, facts.expiry.requeue_after)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
 
     def _awaits_look(self, gathered: Gathered) -> bool:
@@ -142,7 +145,7 @@ class ConsumerGroupReconciler:
         stored = self._context.store.get(CONSUMER_GROUP, key)
         return stored is not None and (stored.get("status") or {}).get("offsets") == status.get("offsets")
 
-    async def _act(self, gathered: Gathered, plan: Plan) -> Problem | None:
+    async def _act(self, gathered: Gathered, plan: Plan, expiry: ExpiryDecision) -> Problem | None:
         """Carry out the plan; returns the refusal of the API server, if any."""
         await self._deletion.keep_finalizer(gathered.body, gathered.group)
         refusal = await Children(self._context, gathered, plan).carry_out()
@@ -151,6 +154,7 @@ class ConsumerGroupReconciler:
             kafka.keep_topics(gathered, plan.view.topics, again)
             kafka.remove_departed(gathered, plan.view.observed, again)
             self._resets.take_step(gathered, plan.view.source_topics, plan.reset, again)
+            self._expiry.take_step(gathered, expiry, again)
         return refusal
 
     def _forget(self, key: Key) -> None:
@@ -170,3 +174,4 @@ class ConsumerGroupReconciler:
         self._memories.pop(key, None)
         self._awaited.pop(key, None)
         self._resets.forget(key)
+        self._expiry.forget(key)

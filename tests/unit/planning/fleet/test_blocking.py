@@ -131,3 +131,29 @@ def test_claim_of_another_namespace_counts_only_where_the_same_brokers_answered(
     assert [older_owner(mine, [other]) for other in (stranger, silent, backed)] == [None, None, backed]
     beside, before = replace(stranger, namespace="shop"), replace(stranger, answered=None)
     assert [older_owner(mine, [other]) for other in (beside, before)] == [beside, before]
+
+
+def test_fleet_waits_for_an_offsets_topic_that_the_operator_creates() -> None:
+    """A worker's first join would have a broker create it, with the broker's settings and for good."""
+    provision = kafka_cluster(offsetsTopic={"manage": "Provision"})
+    absent = observation(offsets_topic=None)
+    problem = find_blocking_problem(consumer_group(), provision, observation=absent)
+    assert problem is not None
+    assert problem.reason == "OffsetsTopicAbsent"
+    assert "OffsetsTopicSized of the KafkaCluster" in problem.message
+    forbidden = observation(offsets_topic=None, offsets_topic_error="AuthorizationFailed")
+    never = ClusterObservation(observed_at=0.0, reachable=False, connection=provision.spec.connection)
+    for unsure in (replace(absent, reachable=False, doubtful=True), never):
+        found = find_blocking_problem(consumer_group(), provision, observation=unsure)
+        assert found is not None
+        assert found.reason == "OffsetsTopicAbsent", "nobody knows: a worker could have it created"
+    seen_before = kafka_cluster(offsetsTopic={"manage": "Provision"}, status={"offsetsTopic": {"partitions": 50}})
+    for cluster, seen in (
+        (seen_before, never),
+        (kafka_cluster(), absent),
+        (provision, observation()),
+        (provision, forbidden),
+        (provision, unreachable()),
+        (provision, None),
+    ):
+        assert find_blocking_problem(consumer_group(), cluster, observation=seen) is None

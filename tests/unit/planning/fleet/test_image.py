@@ -87,7 +87,8 @@ def test_choice_is_stable_once_it_is_recorded() -> None:
     ],
 )
 def test_upgrade_is_announced_and_how_to_take_it(image: WorkerImage, status: str, reason: str) -> None:
-    found = project_conditions(facts(image=image), (), ())[-1]
+    conditions = project_conditions(facts(image=image), (), ())
+    found = next(each for each in conditions if each.type == "UpgradeAvailable")
     assert (found.type, found.status, found.reason) == ("UpgradeAvailable", status, reason)
     if status == "True":
         assert OLD in found.message

@@ -12,7 +12,13 @@ from fleet_consumer.contract import naming
 from fleet_consumer.contract.managed_topics import WantedTopic
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.parts import RETRY, FleetPart
-from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation, TopicObservation
+from fleet_operator.planning.observation import (
+    BrokerSettings,
+    ClusterObservation,
+    ManagedTopic,
+    RetryObservation,
+    TopicObservation,
+)
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry
 from fleet_operator.planning.retry.publication import SUPERSEDED_S, plan_intent
@@ -138,7 +144,8 @@ def test_partially_observed_flow_wakes_its_workers() -> None:
 
 def test_sleeping_group_is_joined_after_half_the_time_that_brokers_keep_its_commits() -> None:
     asleep: dict[str, Any] = {"published": TOLD, "fleet": ready_fleet(0)}
-    kept = replace(cluster(flow(state="Empty")), offsets_retention_s=1000.0)
+    told = {broker.id: BrokerSettings(retention_s=1000.0) for broker in observation().brokers}
+    kept = replace(cluster(flow(state="Empty")), broker_settings=told)
     old, new = {"changed_at": NOW - 501}, {"changed_at": NOW - 499}
     assert plan(old, **asleep, observation=kept).scale.replicas == 1
     assert plan(new, **asleep, observation=kept).scale.replicas == 0

@@ -101,6 +101,7 @@ def test_status_of_a_working_fleet_is_complete() -> None:
         "TopicsReady": "True",
         "GroupShared": "False",
         "UpgradeAvailable": "False",
+        "OffsetsKept": "Unknown",
     }
 
 

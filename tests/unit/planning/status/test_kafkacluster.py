@@ -47,6 +47,8 @@ def test_reachable_cluster() -> None:
         ("True", "Reached"),
         ("True", "Reached"),
         ("True", "AsWanted"),
+        ("True", "AllCoordinated"),
+        ("True", "EvenlySpread"),
     ]
 
 
@@ -132,7 +134,7 @@ def topic(**changes: Any) -> OffsetsTopicInfo:
             {"offsets_topic": topic(replication_factor=1)},
             "False",
             "ReplicationTooLow",
-            "kafka-reassign-partitions.sh",
+            "only 2 brokers live",
         ),
         (
             "not compacted",

@@ -4,12 +4,14 @@
 local metadata = obj.metadata or {}
 local status = obj.status or {}
 
-local ready, sized
+local ready, sized, coordinators
 for _, condition in ipairs(status.conditions or {}) do
   if condition.type == "Ready" then
     ready = condition
   elseif condition.type == "OffsetsTopicSized" then
     sized = condition
+  elseif condition.type == "CoordinatorsAvailable" then
+    coordinators = condition
   end
 end
 
@@ -23,6 +25,9 @@ end
 local message = ready.message or ""
 if ready.status == "True" and sized ~= nil and sized.status == "False" then
   message = message .. "; " .. (sized.message or "")
+end
+if ready.status == "True" and coordinators ~= nil and coordinators.status == "False" then
+  message = message .. "; " .. (coordinators.message or "")
 end
 if ready.status == "True" then
   return { status = "Healthy", message = message }
