@@ -34,8 +34,7 @@ class Watched:
         self._group = group
         connection = ObserverSettings(bootstrap_servers=(broker.bootstrap,), interval_seconds=HOUR_S)
         self.observer = Observer("test", connection, SystemClock(), lambda seen: self.seen.append(seen.observation))
-        interest = GroupInterest(group_id=group, topics=(topic,))
-        self.observer.watch({group: interest})
+        self.observer.watch({group: GroupInterest(group_id=group, topics=(topic,))})
 
     def __enter__(self) -> Watched:
         self.observer.start()

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from fleet_operator.observe import folding
 from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.planning.observation import ClusterObservation
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,16 @@ def compare(
         lost=turned and not after.reachable,
         groups=groups,
     )
+
+
+def earlier(now: Mapping[str, T], *before: Mapping[str, T]) -> dict[str, T]:
+    """Earlier values of what is compared: of several that somebody may have read, one that is not the present one."""
+    found: dict[str, T] = {}
+    for name, value in now.items():
+        known = [values[name] for values in before if name in values]
+        if len(known) == len(before):
+            found[name] = next((each for each in known if each != value), value)
+    return found
 
 
 def _groups(

@@ -25,7 +25,7 @@ from fleet_operator.observe.glance import GLANCE_REST_FACTOR, GLANCE_SECONDS, Gl
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.look import Look, LookAbandonedError
 from fleet_operator.observe.look_memory import ClusterMemory
-from fleet_operator.observe.news import Observed, compare
+from fleet_operator.observe.news import Observed, compare, earlier
 from fleet_operator.observe.parts import GroupPart, GroupParts
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
 
@@ -169,14 +169,18 @@ class _Memory:
     def merge(self, part: GroupPart, seen: ClusterObservation, seconds: float) -> Observed:
         """Put the observation of a part into that of the whole; returns what is new."""
         last, before, topics, matches = self.last, self.notified, part.topics, part.matches
-        if self.parts.take(part, seen.topics, seen.matches) or last is None:
+        changed = self.parts.take(part, seen.topics, seen.matches)
+        if changed or last is None or not _shows(last, seen):
+            # Another part may have found the same change before: this part's groups have not heard of it.
+            topics = earlier(seen.topics, last.topics if last is not None else {}, topics)
+            matches = earlier(seen.matches, last.matches if last is not None else {}, matches)
             seen = replace(seen, topics=self._topics(), matches=self._matches())
             self._untidy = True
         else:
             seen = replace(seen, topics=last.topics, matches=last.matches)
             topics, matches = seen.topics, seen.matches
         self.last = replace(seen, groups={**last.groups, **seen.groups} if last is not None else seen.groups)
-        if before is not None:  # another part may have found a topic changed before: this part's groups have not heard
+        if before is not None:
             before = replace(before, topics=topics, matches=matches)
         observed = compare(before, self.last, part.interests, seconds, first=part.unheard)
         self.notified, part.unheard = self.last, False
@@ -214,6 +218,11 @@ class _Memory:
         groups = self.last.groups if self.last is not None else {}
         unnamed = (interest.group_id for interest in interests if not interest.topics and interest.pattern is None)
         return (topic for group_id in unnamed if group_id in groups for topic, _ in groups[group_id].committed)
+
+
+def _shows(whole: ClusterObservation, part: ClusterObservation) -> bool:
+    """True if topics are in the whole observation as in that of a part."""
+    return whole.topics.items() >= part.topics.items() and whole.matches.items() >= part.matches.items()
 
 
 def _without(seen: ClusterObservation | None, gone: AbstractSet[str]) -> ClusterObservation | None:

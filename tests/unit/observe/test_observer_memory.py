@@ -14,7 +14,7 @@ from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer import _Memory
 from fleet_operator.observe.parts import WEIGHT_MAX, GroupPart
-from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
+from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation, believed
 
 FILLING = tuple(f"t{number}" for number in range(WEIGHT_MAX - 2))
 """So many topics that, with one more, a group fills a part."""
@@ -130,6 +130,16 @@ def test_topic_of_two_parts_that_changed_is_notified_to_the_groups_of_both() -> 
         assert found.groups == {order[0]: True}
         assert look(memory, order[1], t=3).groups == {order[1]: True}
         assert look(memory, order[0], t=3).groups == {}
+
+
+def test_topic_that_another_part_saw_otherwise_in_between_is_shown_as_seen_last() -> None:
+    """It grew, or a broker lagged behind: the second look at the first part finds what its first look found."""
+    memory = memory_of(wish("a", "t"), wish("b", "t"))
+    look(memory, "a", t=1)
+    look(memory, "b", t=2)
+    found = look(memory, "a", t=1)
+    assert found.observation.topics["t"].partitions == 1
+    assert found.groups == {"a": True}, "it may have read the other value"
 
 
 def test_group_that_is_new_in_a_part_that_was_heard_is_notified() -> None:
@@ -251,7 +261,7 @@ class Reconciler:
         self.heard: dict[str, object] = {}
 
     def view(self, name: str) -> object:
-        seen = self.published
+        seen = believed(self.published)
         if seen is None:
             return None
         group = seen.groups.get(name)
