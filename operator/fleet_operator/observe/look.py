@@ -28,6 +28,7 @@ from fleet_operator.observe.group_folds import GroupFolds
 from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
 from fleet_operator.observe.questions import Questions, read
+from fleet_operator.observe.states import DEAD
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
 
 CALL_SECONDS: Final = 8.0
@@ -107,6 +108,7 @@ class Look:
         facts = self._coordinators(ask=not (self.awaits_offsets_topic and self._lacks_offsets_topic(topics)))
         questions = self._ask(metadata, topics, facts)
         self._wait(questions.calls())
+        self._list_gone(questions, facts)
         self._judge(questions.calls())
         counts, ends = self._answers(questions, topics, facts)
         now = self.clock.wall()
@@ -279,6 +281,28 @@ class Look:
                 raise LookAbandonedError
             self.client.poll(CALL_SECONDS)
 
+    def _list_gone(self, questions: Questions, facts: Mapping[str, GroupFacts]) -> None:
+        """Have the coordinators of groups that seem to be gone list their groups, if this look does not anyway.
+
+        Another protocol may have taken a group over, which DescribeGroups does not tell. Without the list nobody knows.
+        """
+        gone = [
+            facts[group.group_id]
+            for _, call in questions.described
+            if call.error is None
+            for group in call.response.groups
+            if folding.state_of(group) == DEAD and group.group_id in self.interests
+        ]
+        gone = [group for group in gone if (last := self._last_of(group.group_id)) is None or last.state != DEAD]
+        nodes = {group.coordinator_id for group in gone if group.coordinator_id is not None}
+        for node_id in sorted(nodes - questions.listed.keys()):
+            questions.listed[node_id] = self._send(node_id, ListGroupsRequest())
+        self._wait(questions.listed.values())
+        for group in gone:
+            listed = questions.listed.get(group.coordinator_id) if group.coordinator_id is not None else None
+            if listed is not None and listed.error is not None:
+                group.error = listed.error.reason
+
     def _judge(self, calls: Iterable[Call[Any]]) -> None:
         """Note the brokers that do not answer in time, and forget those that do again."""
         hanging, answering = set[BrokerAddress](), set[BrokerAddress]()
@@ -304,6 +328,8 @@ class Look:
             if listed.error is None and not listed.response.error_code:
                 counts[node_id] = len(listed.response.groups)
                 self.cluster.take_listed(node_id, listed.response.groups)
+        if self.survey:
+            self.cluster.forget_brokers(self.client.brokers)
         for group_id, group in facts.items():
             if self.cluster.is_other(group_id):
                 group.error = group.error or folding.NOT_CLASSIC

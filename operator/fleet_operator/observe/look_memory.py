@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fleet_consumer.net import BrokerAddress
@@ -34,6 +34,10 @@ class ClusterMemory:
     def take_listed(self, node_id: int, groups: Iterable[ListedGroup]) -> None:
         """Take in the groups that a broker lists."""
         self.other_groups[node_id] = frozenset(group.group_id for group in groups if not is_classic(group))
+
+    def forget_brokers(self, live: Container[int]) -> None:
+        """Forget the lists of brokers that have left; those that are there have just been asked."""
+        self.other_groups = {node_id: groups for node_id, groups in self.other_groups.items() if node_id in live}
 
     def is_other(self, group_id: str) -> bool:
         """True if the members of a group speak another protocol, whose description has no such group."""

@@ -198,14 +198,16 @@ class ScriptedCluster:
 
     def _describe(self, node: int, name: str) -> DescribedGroup:
         state, members = self.groups.get(name, ("Empty", ()))
-        here = self.coordinator(name) == node
+        code = ErrorCode.NONE if self.coordinator(name) == node else ErrorCode.NOT_COORDINATOR
+        if not code and self.group_types.get(name, "classic").lower() != "classic":
+            code = ErrorCode.GROUP_ID_NOT_FOUND
         return DescribedGroup(
-            error_code=ErrorCode.NONE if here else ErrorCode.NOT_COORDINATOR,
+            error_code=code,
             group_id=name,
-            group_state=state if here else "",
+            group_state=state if not code else "",
             protocol_type="",
             protocol_data="",
-            members=members if here else (),
+            members=members if not code else (),
         )
 
     def fetch_offsets(self, node: int, request: OffsetFetchRequest) -> Response:

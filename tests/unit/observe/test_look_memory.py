@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.patterns import compile_pattern
+from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
 from fleet_consumer.wire.list_offsets import ListOffsetsRequest
 from fleet_operator.observe import folding
 from fleet_operator.observe.interests import GroupInterest, retry_interest
@@ -357,3 +358,32 @@ def test_topic_of_a_quiet_flow_that_is_missing_is_reported() -> None:
     found = watched.group("g").retry
     assert found
     assert (found.topics[LONG].error, found.waiting) == ("TopicNotFound", None)
+
+
+def test_group_that_another_protocol_takes_over_between_surveys_is_not_dead() -> None:
+    """Only a survey lists all groups; a group that seems to be gone is looked for at once, and then no more."""
+    watched = one_group()
+    watched.cluster.groups["g"] = ("Stable", (watched.cluster.member("a", orders=(0,)),))
+    settle(watched)
+    watched.survey = False
+    watched.cluster.asked.clear()
+    watched.cluster.group_types["g"] = "Consumer"
+    found = watched.group("g")
+    assert (found.error, found.state, len(found.transitions)) == ("GroupProtocolNotClassic", "Stable", 1)
+    watched.cluster.group_types.clear()
+    watched.survey = True
+    assert watched.group("g").error is None
+    watched.survey = False
+    watched.cluster.groups["g"] = ("Dead", ())
+    assert (watched.group("g").state, watched.group("g").error) == ("Dead", None)
+    assert watched.cluster.asked[0, ListGroupsRequest.__name__] == 3
+
+
+def test_list_of_a_broker_that_left_says_nothing_of_groups() -> None:
+    watched = Watched(ScriptedCluster(2, {("orders", 0): []}, commits={"g": {}}, coordinators={"g": 1}), {})
+    watched.interests = {"g": GroupInterest(group_id="g", topics=("orders",))}
+    watched.cluster.group_types["g"] = "Consumer"
+    assert watched.group("g").error == "GroupProtocolNotClassic"
+    watched.cluster.nodes, watched.cluster.coordinators["g"] = 1, 0
+    watched.cluster.group_types.clear()
+    assert watched.group("g").error is None

@@ -26,6 +26,7 @@ class Watched:
     part: PartMemory = field(default_factory=PartMemory)
     last: ClusterObservation | None = None
     forgetful: bool = False
+    survey: bool = True
 
     def look(self, after_s: float = 5.0) -> ClusterObservation:
         self.clock.now += after_s
@@ -40,6 +41,7 @@ class Watched:
             cluster=self.memory,
             part=self.part,
             stopping=lambda: False,
+            survey=self.survey,
         ).take()
         return self.last
 
