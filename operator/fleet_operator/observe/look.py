@@ -285,15 +285,18 @@ class Look:
         """Have the coordinators of groups that seem to be gone list their groups, if this look does not anyway.
 
         Another protocol may have taken a group over, which DescribeGroups does not tell. Without the list nobody knows.
+        What groups there are that looks have not seen yet, the last survey knows: thousands may be new, and not exist.
         """
         gone = [
             facts[group.group_id]
             for _, call in questions.described
             if call.error is None
             for group in call.response.groups
+            if group.error_code in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
             if folding.state_of(group) == DEAD and group.group_id in self.interests
+            if not self.cluster.is_other(group.group_id)
         ]
-        gone = [group for group in gone if (last := self._last_of(group.group_id)) is None or last.state != DEAD]
+        gone = [group for group in gone if (last := self._last_of(group.group_id)) is not None and last.state != DEAD]
         nodes = {group.coordinator_id for group in gone if group.coordinator_id is not None}
         for node_id in sorted(nodes - questions.listed.keys()):
             questions.listed[node_id] = self._send(node_id, ListGroupsRequest())

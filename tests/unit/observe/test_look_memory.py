@@ -370,6 +370,7 @@ def test_group_that_another_protocol_takes_over_between_surveys_is_not_dead() ->
     watched.cluster.group_types["g"] = "Consumer"
     found = watched.group("g")
     assert (found.error, found.state, len(found.transitions)) == ("GroupProtocolNotClassic", "Stable", 1)
+    assert watched.group("g").error == "GroupProtocolNotClassic"
     watched.cluster.group_types.clear()
     watched.survey = True
     assert watched.group("g").error is None
