@@ -129,7 +129,7 @@ def comparable(seen: ClusterObservation) -> ClusterObservation:
     return replace(seen, groups={name: replace(group, end_history={}) for name, group in seen.groups.items()})
 
 
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=80, deadline=None, print_blob=True)
 @given(rounds)
 def test_look_with_a_memory_finds_the_same_as_one_without(played: list[tuple[list[Step], float, int, bool]]) -> None:
     clock, world = StillClock(), cluster()
