@@ -79,6 +79,8 @@ class ScriptedCluster:
     groups: dict[str, tuple[str, tuple[DescribedGroupMember, ...]]] = field(default_factory=dict)
     coordinators: dict[str, int] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
+    unanswered: set[type[Request[Any]]] = field(default_factory=set)
+    """The kinds of requests that no broker answers."""
     hanging: set[int] = field(default_factory=set)
     patience: dict[int, float] = field(default_factory=dict)
     """The time-out of the last call to each broker."""
@@ -160,7 +162,7 @@ class ScriptedCluster:
         if address.port in self.hanging:
             call.fail(RequestTimedOut("no response", address=address))
             return call
-        if address.port in self.silent:
+        if address.port in self.silent or kind in self.unanswered:
             call.fail(Disconnected("silent", address=address, reason="Disconnected"))
             return call
         version = request.MAX_VERSION

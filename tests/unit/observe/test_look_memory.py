@@ -380,6 +380,20 @@ def test_group_that_another_protocol_takes_over_between_surveys_is_not_dead() ->
     assert watched.cluster.asked[0, ListGroupsRequest.__name__] == 3
 
 
+@pytest.mark.parametrize("survey", [True, False])
+def test_group_that_seems_to_be_gone_is_not_known_while_its_coordinator_lists_nothing(survey: bool) -> None:
+    watched = one_group()
+    watched.cluster.groups["g"] = ("Stable", ())
+    settle(watched)
+    watched.survey = survey
+    watched.cluster.groups["g"] = ("Dead", ())
+    watched.cluster.unanswered.add(ListGroupsRequest)
+    found = watched.group("g")
+    assert (found.state, found.error) == ("Stable", "Disconnected")
+    watched.cluster.unanswered.clear()
+    assert watched.group("g").state == "Dead"
+
+
 def test_list_of_a_broker_that_left_says_nothing_of_groups() -> None:
     watched = Watched(ScriptedCluster(2, {("orders", 0): []}, commits={"g": {}}, coordinators={"g": 1}), {})
     watched.interests = {"g": GroupInterest(group_id="g", topics=("orders",))}
