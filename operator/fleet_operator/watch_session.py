@@ -89,9 +89,12 @@ def _answer_class(watched: Sequence[WatchedKind], deliver: Delivery) -> type[aio
             return self
 
         async def json(self, **options: Any) -> Any:
-            body = json_text.loads(await self.read())
             found = _kind_of(self.url.path, watched)
-            if found is not None and isinstance(body, dict) and "items" in body:
+            if found is None or self.status != 200:
+                # An error page of a proxy is in any encoding; kopf knows the errors of aiohttp's own reading.
+                return await super().json(**options)
+            body = json_text.loads(await self.read())
+            if isinstance(body, dict) and "items" in body:
                 # A list of metadata says null where there are no objects.
                 deliver(found, [(item, False) for item in body["items"] or ()])
                 body["items"] = []

@@ -11,6 +11,7 @@ import kopf
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestServer
+from kopf._cogs.clients.errors import APIServerError, check_response
 
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.reconcilers.registry import WATCHED
@@ -185,3 +186,31 @@ def test_answers_of_other_paths_are_left_as_they_are() -> None:
             return await response.json()
 
     assert with_session(work)["items"] is None, "no kind of ours: nothing is taken out"
+
+
+def test_error_page_of_a_proxy_in_any_encoding_is_an_error_that_kopf_repeats() -> None:
+    """An answer that cannot be read would end all watches."""
+    page = "<html>Service indisponible: délai dépassé</html>".encode("latin-1")
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=503, body=page, headers={"Content-Type": "text/html; charset=iso-8859-1"})
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", answer)
+        async with TestServer(app) as server:
+            session = await delivering(lambda **_: SERVER, WATCHED, Delivered())()
+            async with session.aiohttp_session.get(server.make_url(PODS)) as response:
+                with pytest.raises(APIServerError, match="indisponible"):
+                    await check_response(response)
+            await session.aiohttp_session.close()
+
+    asyncio.run(run())
+
+
+def test_objects_that_the_quick_library_refuses_are_delivered_with_the_others() -> None:
+    """Anybody may store half a surrogate pair."""
+    odd = b'{"type":"ADDED","object":{"metadata":{"name":"odd","namespace":"shop","uid":"u","resourceVersion":"5",'
+    odd += b'"annotations":{"a":"\\ud800"}}}}\n'
+    _, delivered = read(odd + lines(("ADDED", pod("even", 6))))
+    assert [name for _, name, _ in delivered] == ["odd", "even"]
