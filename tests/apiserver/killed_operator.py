@@ -65,8 +65,8 @@ class KillingClient:
     async def apply_status(self, body: JsonObject) -> JsonObject:
         return await self._counted(self._kube.apply_status)(body)
 
-    async def create(self, body: JsonObject) -> JsonObject:
-        return await self._counted(self._kube.create)(body)
+    async def create(self, body: JsonObject, *, strict: bool = False) -> JsonObject:
+        return await self._counted(self._kube.create)(body, strict=strict)
 
     async def replace(self, body: JsonObject) -> JsonObject:
         return await self._counted(self._kube.replace)(body)

@@ -56,9 +56,9 @@ class NodesClient(AioKubeClient):
 
     writes = 0
 
-    async def create(self, body: JsonObject) -> JsonObject:
+    async def create(self, body: JsonObject, *, strict: bool = False) -> JsonObject:
         self.writes += 1
-        return await super().create(body)
+        return await super().create(body, strict=strict)
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, version: str | None = None) -> bool:
         self.writes += 1

@@ -113,8 +113,11 @@ class KubeClient(Protocol):
     async def apply_status(self, body: JsonObject) -> JsonObject:
         """Server-side apply the `/status` of one of our custom resources; the operator owns all of it."""
 
-    async def create(self, body: JsonObject) -> JsonObject:
-        """Create an object; KubeConflictError when the name is taken."""
+    async def create(self, body: JsonObject, *, strict: bool = False) -> JsonObject:
+        """Create an object; KubeConflictError when the name is taken.
+
+        With `strict` a field that the schema does not have is refused, as `apply` refuses it, and not dropped.
+        """
 
     async def replace(self, body: JsonObject) -> JsonObject:
         """Replace an object that still has the `resourceVersion` in `body`; KubeConflictError when it has moved on."""
@@ -254,9 +257,10 @@ class AioKubeClient:
     async def apply_status(self, body: JsonObject) -> JsonObject:
         return await self._apply(body, subresource="status")
 
-    async def create(self, body: JsonObject) -> JsonObject:
+    async def create(self, body: JsonObject, *, strict: bool = False) -> JsonObject:
         path = kind_of(body).path(body["metadata"]["namespace"])
-        return await self._call("POST", path, [("fieldManager", FIELD_MANAGER)], body)
+        query = [("fieldManager", FIELD_MANAGER), *([("fieldValidation", "Strict")] if strict else ())]
+        return await self._call("POST", path, query, body)
 
     async def replace(self, body: JsonObject) -> JsonObject:
         path = kind_of(body).path(body["metadata"]["namespace"], body["metadata"]["name"])
@@ -303,7 +307,7 @@ class AioKubeClient:
                 await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
                 async with self._session.request(method, url, data=data, headers=headers, **self._route) as response:
                     payload = await response.read()
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            except (aiohttp.ClientError, OSError, TimeoutError, kube_config.ConfigException) as error:
                 self.answered(method, _plural_of(path), 0)
                 raise KubeUnavailableError(
                     f"{where}: {type(error).__name__}: {error}"[:MESSAGE_CHARACTERS_MAX]

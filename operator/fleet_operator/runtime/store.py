@@ -213,15 +213,15 @@ class Store:
     async def create(self, body: JsonObject) -> None:
         """Create an object that is never edited afterwards, or in no field that it is created with.
 
-        Raises KubeError: KubeConflictError when the name is taken.
+        Raises KubeError: KubeConflictError when the name is taken, and KubeInvalidError for a field that is misspelt.
         """
-        stored = await self.kube.create(self._annotated(body, digest(body)))
+        stored = await self.kube.create(self._annotated(body, digest(body)), strict=True)
         self._note(body, stored)
 
     async def delete(self, kind: Kind, body: JsonObject) -> None:
         """Delete exactly this object, not a namesake; already gone is as good. Raises KubeError."""
         namespace, name = key_of(body)
-        self._applied.pop((kind, (namespace, name)), None)
+        self._drop((kind, (namespace, name)))
         self._contents.drop(body)
         await self.kube.delete(kind, namespace, name, uid=body["metadata"]["uid"])
 
@@ -331,8 +331,18 @@ class Store:
         return believed
 
     def _remember(self, address: Address, applied: _Applied) -> None:
+        self._drop(address)  # its last owner may be a deleted namesake of this one
         self._applied[address] = applied
         self._children.setdefault(applied.owner, set()).add(address)
+
+    def _drop(self, address: Address) -> None:
+        applied = self._applied.pop(address, None)
+        if applied is None:
+            return
+        siblings = self._children[applied.owner]
+        siblings.discard(address)
+        if not siblings:
+            del self._children[applied.owner]
 
     def _some_time_ago(self) -> float:
         """A time that lets what is believed be read again one after the other, and not all at once."""

@@ -58,7 +58,7 @@ class MemoryKube:
         self._refuse_another(body)
         return self._store(self.objects[address] | {"status": copy.deepcopy(body["status"])}, keep_status=False)
 
-    async def create(self, body: JsonObject) -> JsonObject:
+    async def create(self, body: JsonObject, *, strict: bool = False) -> JsonObject:
         self._begin("create", body)
         if self._address(body) in self.objects:
             raise KubeConflictError("exists", status=409)
@@ -78,7 +78,7 @@ class MemoryKube:
             raise KubeNotFoundError("not found", status=404)
         if stored["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
             raise KubeConflictError("changed", status=409)
-        return self._store({**stored, "metadata": {**stored["metadata"], **body["metadata"]}}, keep_status=True)
+        return self._store({**stored, "metadata": _merged(stored["metadata"], body["metadata"])}, keep_status=True)
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, version: str | None = None) -> bool:
         self.before("delete", kind.kind, name)
@@ -119,3 +119,14 @@ class MemoryKube:
             stored["status"] = known["status"]
         self.objects[address] = stored
         return copy.deepcopy(stored)
+
+
+def _merged(stored: JsonObject, patch: JsonObject) -> JsonObject:
+    """A JSON merge patch (RFC 7386) of an object: None removes a field."""
+    merged = {key: value for key, value in stored.items() if patch.get(key, value) is not None}
+    for key, value in patch.items():
+        if isinstance(value, dict):
+            merged[key] = _merged(merged.get(key) or {}, value)
+        elif value is not None:
+            merged[key] = value
+    return merged

@@ -109,6 +109,90 @@ def test_apply_over_an_object_never_makes_it_anew_and_never_changes_a_namesake()
     run_virtual(main())
 
 
+def test_memory_of_children_follows_a_namesake_to_its_new_owner() -> None:
+    """The deletion of the first owner is noticed after children of the second were applied."""
+
+    async def main() -> None:
+        _, store = make()
+        await store.apply(child("ConfigMap", owner="u1"))
+        await store.apply(child("ConfigMap", owner="u2"))
+        store.forget("u1")
+        assert store.in_place(child("ConfigMap", owner="u2"))
+        store.forget("u2")
+        assert not store.in_place(child("ConfigMap", owner="u2"))
+        assert (store._applied, store._children) == ({}, {})
+
+    run_virtual(main())
+
+
+def test_nothing_is_remembered_of_children_that_were_deleted() -> None:
+    async def main() -> None:
+        _, store = make()
+        await store.apply(child("ConfigMap"))
+        seen = store.get(CONFIG_MAP, ("ns", "child"))
+        assert seen
+        await store.delete(CONFIG_MAP, seen)
+        assert (store._applied, store._children) == ({}, {})
+
+    run_virtual(main())
+
+
+def test_forgetting_an_owner_looks_at_its_own_children_alone() -> None:
+    """Of thousands of owners that are deleted together, each would otherwise look at the children of all others."""
+
+    class Counted(dict[Any, Any]):
+        looked = 0
+
+        def pop(self, *key: Any) -> Any:
+            Counted.looked += 1
+            return super().pop(*key)
+
+        def __iter__(self) -> Any:
+            raise AssertionError("all children are looked at")
+
+        items = keys = values = __iter__
+
+    async def main() -> int:
+        _, store = make()
+        for number in range(200):
+            body = child("ConfigMap", owner=f"u{number}")
+            await store.apply({**body, "metadata": {**body["metadata"], "name": f"child-{number}"}})
+        store._applied = Counted(store._applied)
+        store.forget("u7")
+        assert len(store._applied) == 199
+        return Counted.looked
+
+    assert run_virtual(main()) == 1
+
+
+def test_owner_that_a_status_write_showed_living_is_not_read() -> None:
+    async def main() -> None:
+        kube, store = make()
+        owner = await kube.create(child("ConfigMap"))
+        store.learn(CONFIG_MAP, owner)
+        store.saw_living(owner)
+        reads: list[str] = []
+        kube.before = lambda verb, kind, name: reads.append(verb)
+        assert await store.is_living(owner)
+        assert reads == []
+        store.saw_living({**owner, "metadata": {**owner["metadata"], "deletionTimestamp": "2027-01-01T00:00:00Z"}})
+        kube.objects.clear()
+        assert not await store.is_living(owner)
+
+    run_virtual(main())
+
+
+def test_owners_seen_long_ago_are_not_remembered() -> None:
+    async def main() -> int:
+        _, store = make()
+        for number in range(100):
+            store.saw_living({"metadata": {"uid": f"u{number}"}})
+            await asyncio.sleep(LIVING_SECONDS / 10)
+        return len(store._living)
+
+    assert run_virtual(main()) == 10
+
+
 def test_owner_is_read_live_once_for_all_children_that_are_made_together() -> None:
     async def main() -> None:
         kube, store = make()
