@@ -29,6 +29,7 @@ from fleet_operator.planning.retry.records import Published, group_config_map
 from fleet_operator.reconcilers.consumergroup.decide import Plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, create_owned, is_owned_by
+from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.events import News
 from fleet_operator.runtime.store import digest
 
@@ -159,17 +160,34 @@ class Children:
     async def _remove_part(self, wanted: PartPlan) -> None:
         """Delete a part's children, the StatefulSet last: it shows the next reconcile that something is left.
 
-        The policies stay, for older revisions mount them.
+        Before that it proves no longer that the others are there: the part may be wanted again before it is gone. The
+        policies stay, for older revisions mount them.
         """
         found = self.gathered.parts[wanted.part].body
         if found is None:
             return
+        found = await self._withdraw_proof(found)
         name = self.gathered.group.metadata.name
         await self._remove(kinds.SERVICE, wanted.part.child(name))
         await self._remove(kinds.POD_DISRUPTION_BUDGET, wanted.part.child(name))
         await self.context.store.delete(kinds.STATEFUL_SET, found)
         if wanted.event is not None:
             self._record(*wanted.event)
+
+    async def _withdraw_proof(self, stateful_set: kinds.JsonObject) -> kinds.JsonObject:
+        metadata, store = stateful_set["metadata"], self.context.store
+        if SIBLINGS_ANNOTATION not in (metadata.get("annotations") or {}):
+            return stateful_set
+        head = {"apiVersion": kinds.STATEFUL_SET.api_version, "kind": kinds.STATEFUL_SET.kind}
+        kept = {key: metadata[key] for key in ("namespace", "name", "resourceVersion")}
+        withdrawn = {**head, "metadata": {**kept, "annotations": {SIBLINGS_ANNOTATION: None}}}
+        try:
+            stored = await store.kube.merge(withdrawn)
+        except (KubeConflictError, KubeNotFoundError):
+            await store.refresh(kinds.STATEFUL_SET, key_of(stateful_set))
+            raise
+        store.learn(kinds.STATEFUL_SET, stored)
+        return stored
 
     async def _clean_up(self) -> None:
         """Delete pods that hold up the return to a good revision, and unused records."""
