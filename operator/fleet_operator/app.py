@@ -159,7 +159,7 @@ class App:
         sweeping = asyncio.create_task(self._sweeper.run(self._router.changed), name="sweep")
         beside = [asyncio.create_task(_endless(work), name="beside") for work in self._context.beside]
         beside.append(asyncio.create_task(self._context.observers.keep_checking(), name="check-observers"))
-        self._context.workers.start()
+        beside.append(asyncio.create_task(self._context.workers.keep_asking(), name="worker-watch"))
         self._not_ready = None
         log.info("working", extra={"version": VERSION, "namespaces": self.settings.namespaces or "all"})
         await first_of(stopping, holding, sweeping, watcher.ended, *beside)

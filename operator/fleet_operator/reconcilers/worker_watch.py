@@ -27,7 +27,9 @@ FRESH_SECONDS: Final = 10.0
 CALM_SECONDS: Final = 60.0
 """Interval for fleets that are not followed closely: nothing waits for them, and no report shows a problem."""
 ASKED_PER_SECOND_MAX: Final = 50
-"""Workers asked in a second, on average; with more of them in all, each is asked less often."""
+"""Workers of closely followed fleets asked in a second, on average. With more of them in all each is asked less often,
+but no less than every SLOWEST_SECONDS."""
+SLOWEST_SECONDS: Final = 30.0
 TICK_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 60.0
 """Pause of the questions to a fleet after SILENT_ROUNDS in which no worker answered: the operator is probably outside
@@ -36,7 +38,9 @@ SILENT_ROUNDS: Final = 3
 KEPT_SECONDS: Final = 60.0
 CALM_KEPT_SECONDS: Final = 150.0
 """Time for which an answer counts when the worker has not answered again, of fleets that are followed closely and of
-others."""
+others; longer where a worker's turn comes less often."""
+TURNS_KEPT: Final = 2
+"""An answer counts at least until the worker was to be asked so many times more."""
 ASKED_MAX: Final = 50
 ROUNDS_MAX: Final = 3
 """A round asks at least so many workers of one group, and all of them have their turn within so many rounds."""
@@ -51,11 +55,22 @@ class _Address(NamedTuple):
     restarts: int
 
 
+class _Answer(NamedTuple):
+    """What a worker said, when it was asked, and until when that counts at least (monotonic seconds)."""
+
+    said: WorkerObservation
+    at: float
+    until: float
+
+    def counts(self, now: float, kept_s: float) -> bool:
+        return now <= max(self.until, self.at + kept_s)
+
+
 @dataclass(slots=True)
 class _Fleet:
     """One group's last answers, when each worker was asked and when the next round is due (monotonic seconds)."""
 
-    answers: dict[_Address, tuple[WorkerObservation, float]] = field(default_factory=dict)
+    answers: dict[_Address, _Answer] = field(default_factory=dict)
     asked_at: dict[_Address, float] = field(default_factory=dict)
     due_at: float = 0.0
     silent_rounds: int = 0
@@ -63,9 +78,10 @@ class _Fleet:
     living: frozenset[_Address] = frozenset()
     asking: asyncio.Task[None] | None = None
 
-    @property
-    def kept_s(self) -> float:
-        return KEPT_SECONDS if self.closely else CALM_KEPT_SECONDS
+    def kept_s(self, interval: float) -> float:
+        """Time for which an answer counts at this interval between rounds: a worker may have to wait for its turn."""
+        rounds = -(-len(self.living) // _at_once(len(self.living)))
+        return max(KEPT_SECONDS if self.closely else CALM_KEPT_SECONDS, TURNS_KEPT * rounds * interval)
 
     def forget_all_but(self, living: Collection[_Address]) -> None:
         self.answers = {each: answer for each, answer in self.answers.items() if each in living}
@@ -73,51 +89,51 @@ class _Fleet:
 
     def turn(self, living: Collection[_Address]) -> list[_Address]:
         """The workers of the next round: those that have waited longest."""
-        most = max(ASKED_MAX, -(-len(living) // ROUNDS_MAX))
-        return sorted(living, key=lambda each: (self.asked_at.get(each, float("-inf")), each))[:most]
+        longest = sorted(living, key=lambda each: (self.asked_at.get(each, float("-inf")), each))
+        return longest[: _at_once(len(living))]
 
 
 class WorkerWatch:
-    """All fleets' workers. `start` once, `close` at the end; the rest at any time, on the event loop."""
+    """All fleets' workers. `keep_asking` goes on beside the rest, until `close`; all on the event loop."""
 
     def __init__(self, client: WorkerStatusClient, clock: Clock, news: Callable[[Key], None]) -> None:
         self._client = client
         self._clock = clock
         self._news = news
         self._fleets: dict[Key, _Fleet] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to ask again and again."""
-        self._task = asyncio.create_task(self._keep_asking(), name="worker-watch")
+        self._close = 0  # living workers of closely followed fleets
 
     def answers(self, group: Key, pods: Sequence[JsonObject]) -> tuple[WorkerObservation, ...]:
         """The last answers of the workers in these pods, main and retry; new workers are asked soon."""
         fleet = self._fleets.setdefault(group, _Fleet())
         living = frozenset(_addresses(pods))
         if living != fleet.living:
+            self._close += (len(living) - len(fleet.living)) if fleet.closely else 0
             fleet.living = living
             fleet.forget_all_but(living)
         now = self._clock.monotonic()
         if any(each not in fleet.asked_at for each in living):
             fleet.due_at, fleet.silent_rounds = now, 0
         self._ask_if_due(group, fleet, now)
-        fresh = sorted(each for each, (_, at) in fleet.answers.items() if now - at <= fleet.kept_s)
-        return tuple(fleet.answers[each][0] for each in fresh)
+        kept_s = fleet.kept_s(self._interval(fleet))
+        return tuple(answer.said for _, answer in sorted(fleet.answers.items()) if answer.counts(now, kept_s))
 
     def follow(self, group: Key, *, closely: bool) -> None:
         """Set whether a group's workers are asked often; `answers` comes first."""
         fleet = self._fleets.get(group)
         if fleet is not None and closely != fleet.closely:
             fleet.closely = closely
+            self._close += len(fleet.living) if closely else -len(fleet.living)
             fleet.due_at = min(fleet.due_at, self._clock.monotonic() + FRESH_SECONDS)
 
-    async def _keep_asking(self) -> None:
+    async def keep_asking(self) -> None:
+        """Ask again and again. Never returns."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self._clock.monotonic()
             for group, fleet in list(self._fleets.items()):
-                lapsed = [each for each, (_, at) in fleet.answers.items() if now - at > fleet.kept_s]
+                kept_s = fleet.kept_s(self._interval(fleet)) if fleet.answers else 0.0
+                lapsed = [each for each, answer in fleet.answers.items() if not answer.counts(now, kept_s)]
                 for each in lapsed:
                     del fleet.answers[each]
                 if lapsed:
@@ -132,20 +148,23 @@ class WorkerWatch:
 
     def _pause(self, fleet: _Fleet) -> float:
         """Seconds from one round of a fleet to the next."""
-        if fleet.silent_rounds >= SILENT_ROUNDS:
-            return SILENT_SECONDS
-        close = sum(len(each.living) for each in self._fleets.values() if each.closely)
-        interval = max(FRESH_SECONDS, min(KEPT_SECONDS / 2, close / ASKED_PER_SECOND_MAX))
+        return SILENT_SECONDS if fleet.silent_rounds >= SILENT_ROUNDS else self._interval(fleet)
+
+    def _interval(self, fleet: _Fleet) -> float:
+        """The same while its workers answer."""
+        interval = max(FRESH_SECONDS, min(SLOWEST_SECONDS, self._close / ASKED_PER_SECOND_MAX))
         return interval if fleet.closely else max(interval, CALM_SECONDS)
 
     def forget(self, group: Key) -> None:
         fleet = self._fleets.pop(group, None)
-        if fleet is not None and fleet.asking is not None:
+        if fleet is None:
+            return
+        self._close -= len(fleet.living) if fleet.closely else 0
+        if fleet.asking is not None:
             fleet.asking.cancel()
 
     async def close(self) -> None:
         asking = [fleet.asking for fleet in self._fleets.values() if fleet.asking is not None]
-        asking += [self._task] if self._task is not None else []
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
@@ -164,10 +183,16 @@ class WorkerWatch:
         }
         fleet.silent_rounds = 0 if answers else fleet.silent_rounds + 1
         fleet.due_at = began + self._pause(fleet)
-        known = {each: answer for each, (answer, _) in fleet.answers.items()}
-        fleet.answers |= {each: (answer, began) for each, answer in answers.items()}
+        known = {each: answer.said for each, answer in fleet.answers.items()}
+        until = began + fleet.kept_s(self._interval(fleet))
+        fleet.answers |= {each: _Answer(answer, began, until) for each, answer in answers.items()}
         if any(known.get(each) != answer for each, answer in answers.items()):
             self._news(group)
+
+
+def _at_once(living: int) -> int:
+    """The most workers of a fleet in one round."""
+    return max(ASKED_MAX, -(-living // ROUNDS_MAX))
 
 
 def _addresses(pods: Sequence[JsonObject]) -> list[_Address]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from fleet_operator.clients.worker_status import WorkerStatusClient
 from fleet_operator.planning.observation import BreakerObservation, WorkerObservation
 from fleet_operator.reconcilers.worker_watch import (
+    ASKED_PER_SECOND_MAX,
+    CALM_SECONDS,
     FRESH_SECONDS,
     KEPT_SECONDS,
     ROUNDS_MAX,
@@ -18,6 +22,7 @@ from fleet_operator.reconcilers.worker_watch import (
     WorkerWatch,
 )
 from tests.support.clock import StillClock
+from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
 GROUP = ("shop", "orders")
 OPEN = BreakerObservation(state="Open")
@@ -132,3 +137,189 @@ async def test_only_a_changed_answer_requeues_the_group(scene: Scene) -> None:
     scene.client.said["orders-0"] = WorkerObservation(pod="orders-0", breaker=OPEN)
     await scene.visit(group, after=FRESH_SECONDS)
     assert scene.news == [GROUP, GROUP]
+
+
+class Beside(Scene):
+    """A watch whose own loop runs on a virtual clock: reconciles come only when it brings news."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        loop = asyncio.get_running_loop()
+        self.asked: list[tuple[float, str]] = []
+        self.watch = WorkerWatch(self.client, VirtualClock(loop), self.news.append)
+        self._member = self.client.member
+        self.client.member = self._note  # type: ignore[method-assign]
+
+    async def _note(self, pod: str, ip: str, port: int) -> WorkerObservation | None:
+        self.asked.append((asyncio.get_running_loop().time(), pod))
+        return await self._member(pod, ip, port)
+
+    def times(self, pod: str) -> list[float]:
+        """The seconds between the questions to a worker."""
+        asked = [at for at, its in self.asked if its == pod]
+        return [round(later - earlier) for earlier, later in pairwise(asked)]
+
+    async def run(self, seconds: float) -> None:
+        self.asked.clear()
+        self.news.clear()
+        await asyncio.sleep(seconds)
+
+
+def alone(life: Callable[[Beside], Awaitable[None]]) -> None:
+    async def main() -> None:
+        scene = Beside()
+        asking = asyncio.create_task(scene.watch.keep_asking())
+        await life(scene)
+        await scene.watch.close()
+        asking.cancel()
+
+    run_virtual(main())
+
+
+def test_workers_are_asked_again_and_again_without_reconciles() -> None:
+    async def life(scene: Beside) -> None:
+        scene.watch.answers(GROUP, pods("orders-0", "orders-1"))
+        await scene.run(120)
+        for pod in ("orders-0", "orders-1"):
+            assert set(scene.times(pod)) <= {FRESH_SECONDS, FRESH_SECONDS + 1}
+        assert len(scene.watch.answers(GROUP, pods("orders-0", "orders-1"))) == 2
+
+    alone(life)
+
+
+def test_fleet_that_is_not_followed_closely_is_asked_less_often_and_keeps_its_answers() -> None:
+    async def life(scene: Beside) -> None:
+        group = pods("orders-0")
+        scene.watch.answers(GROUP, group)
+        scene.watch.follow(GROUP, closely=False)
+        await scene.run(20)
+        await scene.run(600)
+        assert set(scene.times("orders-0")) <= {CALM_SECONDS, CALM_SECONDS + 1}
+        assert scene.news == []
+        assert len(scene.watch.answers(GROUP, group)) == 1
+
+    alone(life)
+
+
+def test_fleet_is_asked_soon_once_it_is_followed_closely_and_loses_no_answer_by_that() -> None:
+    """The last answer may be a minute old by then, longer than one of a closely followed fleet counts."""
+
+    async def life(scene: Beside) -> None:
+        group = pods("orders-0")
+        scene.watch.answers(GROUP, group)
+        scene.watch.follow(GROUP, closely=False)
+        await scene.run(20)
+        await scene.run(CALM_SECONDS - 6)  # just before the next question
+        scene.watch.follow(GROUP, closely=True)
+        for _ in range(30):
+            assert len(scene.watch.answers(GROUP, group)) == 1
+            await asyncio.sleep(1)
+        assert scene.news == []
+        await scene.run(60)
+        assert len(scene.asked) >= 5
+
+    alone(life)
+
+
+@pytest.mark.parametrize("closely", [True, False])
+def test_answers_of_a_large_fleet_count_until_its_workers_have_their_turn_again(closely: bool) -> None:
+    """Three rounds, and many other workers that are to be asked too: a turn comes every minute and a half."""
+
+    async def life(scene: Beside) -> None:
+        large = pods(*(f"orders-{number}" for number in range(140)))
+        for other in range(20):
+            scene.watch.answers(("shop", f"other-{other}"), pods(*(f"other-{other}-{n}" for n in range(90))))
+        scene.watch.answers(GROUP, large)
+        scene.watch.follow(GROUP, closely=closely)
+        await scene.run(400)
+        await scene.run(600)
+        assert scene.news == []
+        assert len(scene.watch.answers(GROUP, large)) == len(large)
+        assert max(scene.times("orders-7")) > KEPT_SECONDS
+
+    alone(life)
+
+
+def test_a_thousand_workers_are_asked_within_the_budget() -> None:
+    async def life(scene: Beside) -> None:
+        for fleet in range(250):
+            scene.watch.answers(("shop", f"fleet-{fleet}"), pods(*(f"fleet-{fleet}-{n}" for n in range(4))))
+        await scene.run(60)
+        await scene.run(300)
+        assert len(scene.asked) / 300 <= ASKED_PER_SECOND_MAX * 1.05
+        assert max(scene.times("fleet-7-0")) <= 22, "each is still asked three times a minute"
+
+    alone(life)
+
+
+def test_budget_is_free_again_when_fleets_go_or_are_followed_less_closely() -> None:
+    async def life(scene: Beside) -> None:
+        fleets = [("shop", f"fleet-{number}") for number in range(250)]
+        for fleet in fleets:
+            scene.watch.answers(fleet, pods(*(f"{fleet[1]}-{n}" for n in range(4))))
+        scene.watch.answers(GROUP, pods("orders-0"))
+        for fleet in fleets[:100]:
+            scene.watch.forget(fleet)
+        for fleet in fleets[100:]:
+            scene.watch.follow(fleet, closely=False)
+        for fleet in fleets[100:200]:
+            scene.watch.answers(fleet, [])
+        await scene.run(60)
+        await scene.run(120)
+        assert set(scene.times("orders-0")) <= {FRESH_SECONDS, FRESH_SECONDS + 1}
+        assert not any(pod.startswith(("fleet-7-", "fleet-150-")) for _, pod in scene.asked)
+
+    alone(life)
+
+
+def test_answer_that_came_no_more_brings_the_group_back_once() -> None:
+    async def life(scene: Beside) -> None:
+        group = pods("orders-0", "orders-1")
+        scene.watch.answers(GROUP, group)
+        await scene.run(30)
+        scene.client.said["orders-1"] = None
+        await scene.run(KEPT_SECONDS + FRESH_SECONDS + 2)
+        assert scene.news == [GROUP]
+        assert [answer.pod for answer in scene.watch.answers(GROUP, group)] == ["orders-0"]
+        await scene.run(120)
+        assert scene.news == []
+
+    alone(life)
+
+
+def test_fleet_that_never_answers_is_asked_rarely_by_the_watch_itself() -> None:
+    async def life(scene: Beside) -> None:
+        scene.client.said["orders-0"] = None
+        scene.watch.answers(GROUP, pods("orders-0"))
+        await scene.run(300)
+        assert scene.times("orders-0")[SILENT_ROUNDS:] == [SILENT_SECONDS] * (len(scene.asked) - SILENT_ROUNDS - 1)
+
+    alone(life)
+
+
+def test_forgotten_group_is_not_asked_and_brings_no_news() -> None:
+    async def life(scene: Beside) -> None:
+        scene.watch.answers(GROUP, pods("orders-0"))
+        await scene.run(30)
+        scene.watch.forget(GROUP)
+        scene.watch.follow(GROUP, closely=True)
+        await scene.run(300)
+        assert (scene.asked, scene.news) == ([], [])
+
+    alone(life)
+
+
+def test_closed_watch_leaves_no_question_open() -> None:
+    async def main() -> None:
+        scene = Beside()
+
+        async def never(pod: str, ip: str, port: int) -> None:
+            await asyncio.Event().wait()
+
+        scene.client.member = never  # type: ignore[method-assign]
+        scene.watch.answers(GROUP, pods("orders-0"))
+        await asyncio.sleep(0)
+        await scene.watch.close()
+        assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+    run_virtual(main())
