@@ -19,6 +19,9 @@ from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics, lag_v
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.runtime.cache import Key
 
+Place = tuple[str, int]
+"""A topic and a partition of it."""
+
 AGING_SECONDS: Final = 30.0
 """Interval at which groups whose offsets stand still are looked at: the time behind grows all the same."""
 AT_ONCE: Final = 200
@@ -33,7 +36,7 @@ class _Lens:
     group_id: str
     partitions: Mapping[str, int]
     reset: ResetPolicy
-    complete: bool
+    unknown: tuple[frozenset[Place], ...]
     failed_records: int | None
     retry: tuple[object, ...] | None
     observed_at: float
@@ -59,7 +62,7 @@ class Lenses:
             group_id=facts.group.group_id,
             partitions=counts,
             reset=facts.group.spec.consumer.auto_offset_reset,
-            complete=lag.complete,
+            unknown=_unknown(observed, lag),
             failed_records=observed.failed_records,
             retry=_counts(observed.retry),
             observed_at=observed.observed_at,
@@ -82,8 +85,8 @@ class Lenses:
         self._note_age(lens, observed)
         lens.observed_at = observed.observed_at
         self._gauges.show(key, {**lag_values(lag), **retry_values(observed.retry)})
-        if (lag.complete, observed.failed_records, _counts(observed.retry)) != (
-            lens.complete,
+        if (_unknown(observed, lag), observed.failed_records, _counts(observed.retry)) != (
+            lens.unknown,
             lens.failed_records,
             lens.retry,
         ):
@@ -116,6 +119,14 @@ def _shows_otherwise(body: JsonObject, lag: GroupLag) -> bool:
     bucket = lag_bucket(lag.total, status.get("lagApproximate"))
     shown = (status.get("lagApproximate"), status.get("behindText"))
     return shown != (bucket, behind_text(lag.behind, status.get("behindText", "")))
+
+
+def _unknown(observed: GroupObservation, lag: GroupLag) -> tuple[frozenset[Place], ...]:
+    """The partitions without a lag, and those of them that have another reason for it; empty where all have one."""
+    if lag.complete:
+        return ()
+    unknown = frozenset(key for key, value in lag.partitions.items() if value is None)
+    return unknown, unknown & observed.beyond_end, unknown - observed.end_offsets.keys()
 
 
 def _counts(retry: RetryObservation | None) -> tuple[object, ...] | None:

@@ -64,6 +64,7 @@ class ConsumerGroupReconciler:
         self._known[key] = {name: part for name, part in body.items() if name != "status"}
         if body["metadata"].get("deletionTimestamp"):
             self._gauges.remove(key)  # nobody renews them, and draining may take a day
+            self._lenses.forget(key)
             return await self._deletion.end(body)
         adopted = await adopt(context, body)
         if adopted is not None:
@@ -74,6 +75,7 @@ class ConsumerGroupReconciler:
             gathered = replace(await gather(context, body), turn=self._waves.turn(key))
         except ValidationError as error:
             self._gauges.remove(key)
+            self._lenses.forget(key)
             status = invalid_spec_status(body["metadata"], str(error), previous, now)
             return Result(await publish(context, body, status))
         memory = self._memories.get(key, Memory())
