@@ -1,0 +1,124 @@
+"""A KafkaCluster's Secrets are not watched: they are read again, soon while they are in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.clients.kinds import KAFKA_CLUSTER, JsonObject
+from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
+from fleet_operator.reconcilers.kafkacluster import CALM_SECONDS, SECRET_SECONDS, KafkaClusterReconciler
+from fleet_operator.reconcilers.registry import WATCHED
+from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.status_writer import StatusWriter
+from fleet_operator.runtime.store import Store
+from tests.unit.planning.builders import observation, unreachable
+from tests.unit.runtime.memory_kube import MemoryKube
+from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
+
+KEY = ("shop", "main")
+RESYNC_S = 600.0
+SASL = {"mechanism": "SCRAM-SHA-512", "secretRef": {"name": "login"}}
+
+
+class Observers:
+    """Notes with what the observer was started, and shows one observation."""
+
+    def __init__(self, seen: ClusterObservation | None) -> None:
+        self.seen = seen
+        self.logins: list[str | None] = []
+        self.refused: list[str] = []
+
+    def ensure(self, cluster: Any, settings: Any, connection: str = "") -> None:
+        self.logins.append(settings.sasl.password)
+
+    def refuse(self, cluster: Any, reason: str, message: str, connection: str = "") -> None:
+        self.refused.append(reason)
+        self.seen = replace(unreachable(reason, message), connection=connection)
+
+    def latest(self, cluster: Any) -> ClusterObservation | None:
+        return self.seen
+
+
+def secret(password: str) -> JsonObject:
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in (("username", "a"), ("password", password))}
+    labels = {"consumerfleet.io/credentials": "true"}
+    metadata = {"namespace": "shop", "name": "login", "labels": labels}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+
+
+class Place:
+    def __init__(self, seen: ClusterObservation | None) -> None:
+        self.kube, self.clock = MemoryKube(), VirtualClock(asyncio.get_running_loop())
+        self.store = Store(self.kube, self.clock, WATCHED)
+        self.observers = Observers(seen)
+        statuses = StatusWriter(self.store, self.clock, Metrics(), writes_per_second=5.0, urgent_fields=URGENT_FIELDS)
+        self.context = SimpleNamespace(
+            clock=self.clock,
+            store=self.store,
+            statuses=statuses,
+            observers=self.observers,
+            events=SimpleNamespace(record=lambda news: None),
+            resync=lambda: RESYNC_S,
+        )
+        self.reconciler = KafkaClusterReconciler(cast("Context", self.context))
+
+    async def begin(self, *secrets: JsonObject) -> None:
+        for body in secrets:
+            await self.kube.create(body)
+        head = {"apiVersion": KAFKA_CLUSTER.api_version, "kind": KAFKA_CLUSTER.kind}
+        metadata = {"namespace": "shop", "name": "main", "generation": 1}
+        spec = {"bootstrapServers": ["kafka:9092"], "sasl": SASL}
+        self.store.learn(KAFKA_CLUSTER, await self.kube.create({**head, "metadata": metadata, "spec": spec}))
+
+
+def test_secrets_are_read_again_each_minute_while_all_is_well() -> None:
+    """The resync of ten minutes would be too late for a password that ends."""
+
+    async def main() -> None:
+        place = Place(observation())
+        await place.begin(secret("first"))
+        result = await place.reconciler.reconcile(KEY)
+        assert result.requeue_after == CALM_SECONDS
+        await place.kube.apply(secret("second"))
+        await place.reconciler.reconcile(KEY)
+        assert place.observers.logins == ["first", "second"]
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("reason", [conditions.AUTHENTICATION_FAILED, "TlsFailed"])
+def test_secrets_are_read_again_soon_while_the_cluster_refuses_them(reason: str) -> None:
+    async def main() -> float | None:
+        place = Place(unreachable(reason))
+        await place.begin(secret("wrong"))
+        return (await place.reconciler.reconcile(KEY)).requeue_after
+
+    assert run_virtual(main()) == SECRET_SECONDS
+
+
+def test_missing_secret_is_looked_for_soon() -> None:
+    async def main() -> None:
+        place = Place(None)
+        await place.begin()
+        result = await place.reconciler.reconcile(KEY)
+        assert result.requeue_after == SECRET_SECONDS
+        assert place.observers.refused == [conditions.SECRET_NOT_FOUND]
+
+    run_virtual(main())
+
+
+def test_other_failures_of_a_cluster_do_not_hurry_its_secrets() -> None:
+    async def main() -> float | None:
+        place = Place(unreachable())
+        await place.begin(secret("right"))
+        return (await place.reconciler.reconcile(KEY)).requeue_after
+
+    assert run_virtual(main()) == CALM_SECONDS
