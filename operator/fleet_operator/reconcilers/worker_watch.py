@@ -56,7 +56,7 @@ class _Address(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What a worker said, when it was asked, and until when that counts at least (monotonic seconds)."""
+    """A report of a worker, when it was asked for it, and until when that counts at least (monotonic seconds)."""
 
     said: WorkerObservation
     at: float

@@ -30,7 +30,7 @@ class Queue:
 
 
 def routed(*answers: bool, urgent: bool) -> tuple[list[tuple[Key, float | None]], list[Key]]:
-    """What is queued for news about a group, and the groups that were asked about, with these answers."""
+    """Keys that are queued for news about a group, and the groups that were asked about, with these answers."""
     queue, asked, nobody = Queue(), list[Key](), None
     kube: Any = nobody
     router = Router(Store(kube, StillClock(), ()), (), {CONSUMER_GROUP: queue}, Metrics())
