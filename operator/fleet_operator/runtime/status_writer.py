@@ -197,6 +197,11 @@ class StatusWriter:
         if turns is not None:
             turns.routine = turns.urgent = None
 
+    def awaits_turn(self, kind: str, key: Key) -> bool:
+        """True if a routine change of an object has been put off, and its turn has not come yet."""
+        turns = self._turns.get((kind, key))
+        return turns is not None and turns.routine is not None and turns.routine > self._clock.monotonic()
+
     def forget(self, kind: str, key: Key) -> None:
         """Drop what is remembered of an object that is gone."""
         self._written.pop((kind, key), None)

@@ -15,6 +15,7 @@ from fleet_operator.clients.kinds import KAFKA_CLUSTER, JsonObject
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.kafkacluster import CALM_SECONDS, SECRET_SECONDS, KafkaClusterReconciler
+from fleet_operator.reconcilers.offsets_topic import OffsetsTopicWork
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.status_writer import StatusWriter
@@ -68,7 +69,8 @@ class Place:
             events=SimpleNamespace(record=lambda news: None),
             resync=lambda: RESYNC_S,
         )
-        self.reconciler = KafkaClusterReconciler(cast("Context", self.context))
+        topics = SimpleNamespace(keep=lambda *_: None, refusal=lambda _: None, forget=lambda _: None)
+        self.reconciler = KafkaClusterReconciler(cast("Context", self.context), cast("OffsetsTopicWork", topics))
 
     async def begin(self, *secrets: JsonObject) -> None:
         for body in secrets:

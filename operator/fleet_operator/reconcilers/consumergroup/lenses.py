@@ -92,7 +92,9 @@ class Lenses:
         ):
             return True
         body = self._context.store.get(CONSUMER_GROUP, key)
-        return body is None or _shows_otherwise(body, lag)
+        # A group whose status was put off comes back when its turn has come: until then it would come in vain.
+        waits = self._context.statuses.awaits_turn(CONSUMER_GROUP.kind, key)
+        return body is None or (not waits and _shows_otherwise(body, lag))
 
     async def keep_aging(self) -> None:
         """Look at all groups from time to time; queues those whose status would change. Never returns."""

@@ -78,6 +78,11 @@ class ConsumerGroupReconciler:
             self._lenses.forget(key)
             status = invalid_spec_status(body["metadata"], str(error), previous, now)
             return Result(await publish(context, body, status))
+        return await self._step(gathered, previous, now)
+
+    async def _step(self, gathered: Gathered, previous: JsonObject, now: float) -> Result:
+        """Decide about what was gathered, act, and publish."""
+        context, key, body = self._context, gathered.key, gathered.body
         memory = self._memories.get(key, Memory())
         plan = make_plan(
             gathered,

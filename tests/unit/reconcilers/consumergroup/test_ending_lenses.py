@@ -16,6 +16,7 @@ from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.metrics import Metrics
+from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
 from tests.unit.planning.builders import facts, observation
@@ -46,6 +47,7 @@ def test_moved_offsets_do_not_bring_back_the_metrics(change: dict[str, Any], mon
         store = Store(kube, clock, WATCHED)
         seen = observation()
         here = SimpleNamespace(
+            settings=Settings(),
             clock=clock,
             store=store,
             metrics=metrics,
