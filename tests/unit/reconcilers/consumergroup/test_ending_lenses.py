@@ -54,6 +54,7 @@ def test_moved_offsets_do_not_bring_back_the_metrics(change: dict[str, Any], mon
             observers=SimpleNamespace(latest=lambda cluster: seen),
             statuses=StatusWriter(store, clock, metrics, writes_per_second=5.0, urgent_fields=URGENT_FIELDS),
             events=SimpleNamespace(record=lambda news: None),
+            queues={CONSUMER_GROUP: SimpleNamespace(add=lambda key: None, add_after=lambda key, delay: None)},
             moved=[],
             beside=[],
             resync=lambda: 600.0,

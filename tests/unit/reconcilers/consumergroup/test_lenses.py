@@ -53,6 +53,7 @@ class Desk:
             observers=SimpleNamespace(latest=lambda cluster: self.seen if cluster == CLUSTER else None),
             store=SimpleNamespace(get=lambda kind, key: self.body if (kind, key) == (CONSUMER_GROUP, KEY) else None),
             queues={CONSUMER_GROUP: SimpleNamespace(add=self.queued.append)},
+            statuses=SimpleNamespace(awaits_turn=lambda *_: False),
         )
         self.gauges = GroupMetrics(self.metrics)
         self.lenses = Lenses(cast("Context", here), self.gauges)
