@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from bench.operator_page import draw, page
 from bench.operator_process import OperatorProcess, quantile, total, writes
 from bench.operator_stage import BROKER, Shape, Stage, joined, staged
 from bench.report import Load, recorded, write
@@ -203,7 +204,12 @@ def main(arguments: Sequence[str]) -> None:
         print(f"{size} groups", file=sys.stderr, flush=True)
         results.append(asyncio.run(sized(size, only_fleets=options.only_fleets)))
     figures = {"additions_s": round(additions(), 3), "sizes": results}
-    write(recorded("operator", figures, load), [json.dumps(figures, indent=1)], trial=options.trial)
+    if options.only_fleets:
+        print(json.dumps(figures, indent=1))
+        return
+    write(recorded("operator", figures, load), list(page(figures)), trial=options.trial)
+    if not options.trial:
+        draw(results)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, conditions
 from fleet_operator.api.v1alpha1.refs import cluster_of, policy_of
 from fleet_operator.clients import kinds
 from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
+from fleet_operator.planning import times
 from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, read_part
@@ -143,8 +144,23 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
     )
 
 
+NEW_SECONDS: Final = 600.0
+"""Age up to which an object without a status is new, and can have no child that the caches do not show."""
+
+
+def _is_new(body: kinds.JsonObject, now: float) -> bool:
+    """True for an object that nobody has looked at yet. One that has lost its status is older than that."""
+    created = times.from_text(body["metadata"].get("creationTimestamp"))
+    return not (body.get("status") or {}).get("conditions") and created is not None and now - created < NEW_SECONDS
+
+
 async def _part(context: Context, body: kinds.JsonObject, part: Part, pods: Sequence[kinds.JsonObject]) -> FleetPart:
-    found = await find_child(context.store, body, kinds.STATEFUL_SET, part.child(body["metadata"]["name"]))
+    name = part.child(body["metadata"]["name"])
+    found = context.store.get(kinds.STATEFUL_SET, (body["metadata"]["namespace"], name))
+    if found is None and _is_new(body, context.clock.wall()):
+        # When a thousand objects are made at once, each read here would come before the first status of the others.
+        return FleetPart(part=part)
+    found = await find_child(context.store, body, kinds.STATEFUL_SET, name)
     if found is None:
         return FleetPart(part=part)
     mine = [pod for pod in pods if is_owned_by(pod, found)]

@@ -1,0 +1,85 @@
+"""The page and the plot of the operator's benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import matplotlib as mpl
+
+from bench.report import RESULTS
+
+mpl.use("svg")
+
+from matplotlib import pyplot as plt
+
+REFERENCE_S: Final = 1.2
+"""Seconds of 20 million additions on the machine that the targets are meant for."""
+PLOT: Final = "operator.svg"
+
+Sizes = Sequence[Mapping[str, Any]]
+
+
+def draw(sizes: Sizes) -> None:
+    """Draw how CPU time, memory, requests and writes grow, into the results."""
+    counts = [each["groups"] for each in sizes]
+    panels = {
+        "CPU to all children (s)": [each["children_cpu_s"] for each in sizes],
+        "memory, peak (MiB)": [each["peak_mib"] for each in sizes],
+        "requests to all children": [each["children_requests"] for each in sizes],
+        "writes to all children": [each["children_writes"] for each in sizes],
+    }
+    figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3), constrained_layout=True)
+    for axis, (title, values) in zip(axes, panels.items(), strict=True):
+        axis.plot(counts, values, marker="o")
+        axis.set_title(title)
+        axis.set_xlabel("groups")
+        axis.set_xlim(left=0)
+        axis.set_ylim(bottom=0)
+    figure.savefig(RESULTS / PLOT, metadata={"Date": None})
+    plt.close(figure)
+
+
+def page(figures: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of the page."""
+    sizes: Sizes = figures["sizes"]
+    factor = REFERENCE_S / figures["additions_s"]
+    yield "# The operator beside many ConsumerGroups"
+    yield ""
+    yield "A third of the groups has retries, one worker each. API server, etcd, broker, and the stand-ins for"
+    yield "kubelets, controllers and members share the machine with the operator; CPU and memory are those of the"
+    yield "operator alone."
+    yield f"20 million additions in a Python function take {figures['additions_s']:.2f} s here: CPU times times"
+    yield f"{factor:.1f} are those of a machine where they take {REFERENCE_S} s."
+    yield ""
+    yield "| groups | first statuses | all children | CPU until then | requests | writes | of them statuses | peak |"
+    yield "|---:|---:|---:|---:|---:|---:|---:|---:|"
+    for each in sizes:
+        yield (
+            f"| {each['groups']:,} | {each['first_status_s']:.0f} s | {each['children_s']:.0f} s | "
+            f"{each['children_cpu_s']:.0f} s ({each['children_cpu_s'] * factor:.0f} s) | "
+            f"{each['children_requests']:,.0f} | {each['children_writes']:,.0f} | "
+            f"{each['children_status_writes']:,.0f} | {each['peak_mib']} MiB |"
+        )
+    yield ""
+    yield "| groups | | cores | memory | requests/s | writes | statuses/s | decision age p99 |"
+    yield "|---:|---|---:|---:|---:|---:|---:|---:|"
+    for each in sizes:
+        for name, title in (("moving", "commits move"), ("idle", "nothing moves")):
+            of = each[name]
+            yield (
+                f"| {each['groups']:,} | {title} | {of['cores']:.3f} ({of['cores'] * factor:.2f}) | "
+                f"{of['rss_mib']:.0f} MiB | {of['requests_per_s']:.1f} | {of['writes']:.0f} | "
+                f"{of['status_writes_per_s']:.1f} | ≤ {of['decision_age_p99_s']} s |"
+            )
+    yield ""
+    yield "| groups | restart: works | at rest | CPU | requests | writes | peak |"
+    yield "|---:|---:|---:|---:|---:|---:|---:|"
+    for each in sizes:
+        of = each["restart"]
+        yield (
+            f"| {each['groups']:,} | {of['ready_s']:.1f} s | {of['settled_s']:.0f} s | {of['cpu_s']:.1f} s | "
+            f"{of['requests']:,.0f} | {of['writes']:,.0f} | {of['peak_mib']:.0f} MiB |"
+        )
+    yield ""
+    yield f"![growth]({PLOT})"
