@@ -231,8 +231,8 @@ def test_answers_of_a_large_fleet_count_until_its_workers_have_their_turn_again(
             scene.watch.answers(("shop", f"other-{other}"), pods(*(f"other-{other}-{n}" for n in range(90))))
         scene.watch.answers(GROUP, large)
         scene.watch.follow(GROUP, closely=closely)
-        await scene.run(400)
-        await scene.run(600)
+        await scene.run(200)
+        await scene.run(300)
         assert scene.news == []
         assert len(scene.watch.answers(GROUP, large)) == len(large)
         assert max(scene.times("orders-7")) > KEPT_SECONDS
