@@ -36,6 +36,7 @@ class _Lens:
     group_id: str
     partitions: Mapping[str, int]
     reset: ResetPolicy
+    has_commits: bool
     unknown: tuple[frozenset[Place], ...]
     failed_records: int | None
     retry: tuple[object, ...] | None
@@ -62,6 +63,7 @@ class Lenses:
             group_id=facts.group.group_id,
             partitions=counts,
             reset=facts.group.spec.consumer.auto_offset_reset,
+            has_commits=bool(observed.committed),
             unknown=_unknown(observed, lag),
             failed_records=observed.failed_records,
             retry=_counts(observed.retry),
@@ -85,11 +87,8 @@ class Lenses:
         self._note_age(lens, observed)
         lens.observed_at = observed.observed_at
         self._gauges.show(key, {**lag_values(lag), **retry_values(observed.retry)})
-        if (_unknown(observed, lag), observed.failed_records, _counts(observed.retry)) != (
-            lens.unknown,
-            lens.failed_records,
-            lens.retry,
-        ):
+        found = bool(observed.committed), _unknown(observed, lag), observed.failed_records, _counts(observed.retry)
+        if found != (lens.has_commits, lens.unknown, lens.failed_records, lens.retry):
             return True
         body = self._context.store.get(CONSUMER_GROUP, key)
         # A group whose status was put off comes back when its turn has come: until then it would come in vain.

@@ -129,6 +129,17 @@ def test_other_unknown_partitions_take_a_reconcile(desk: Desk) -> None:
     assert desk.moved(lacking[0]), "another reason"
 
 
+def test_first_commit_and_the_loss_of_all_take_a_reconcile(desk: Desk) -> None:
+    """Also where the lag stays zero: without commits there is nothing to keep from expiring."""
+    none = observed_group(committed={}, log_starts=dict.fromkeys(PLACES, 100))
+    desk.reconcile(none)
+    assert not desk.moved(none)
+    assert desk.moved(replace(none, committed={PLACES[0]: 100}))
+    desk.reconcile(replace(none, committed={PLACES[0]: 100}))
+    assert not desk.moved(replace(none, committed={PLACES[0]: 100, PLACES[1]: 100}))
+    assert desk.moved(none)
+
+
 @pytest.mark.parametrize(
     "changed",
     [
