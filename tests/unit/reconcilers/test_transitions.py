@@ -45,6 +45,15 @@ def test_becoming_ready_is_posted_and_other_first_good_conditions_are_not() -> N
     assert [turn.reason for turn in told] == ["FleetReady"]
 
 
+def test_end_of_what_nobody_was_warned_of_is_posted_for_ready_alone() -> None:
+    """Of a thousand new groups each would say it for each of its conditions."""
+    before = status(Ready=("False", "TopicsChanging"), TopicsReady=("False", "TopicNotCreated"))
+    after = status(Ready=("True", "AsWanted"), TopicsReady=("True", "AllTopicsFound"))
+    assert [turn.note for turn in turns(before, after)] == ["Ready: Ready is True"]
+    warned = status(Ready=("False", "TopicNotFound"), TopicsReady=("False", "TopicNotFound"))
+    assert len(turns(warned, after)) == 2
+
+
 def test_change_to_unknown_is_not_posted() -> None:
     assert turns(status(ClusterReachable=("True", "Reached")), status(ClusterReachable=("Unknown", "X"))) == []
 

@@ -11,7 +11,7 @@ from fleet_operator.planning.fleet.pod_end import ContainerEnd, RecordInHand
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import PodFacts
 from fleet_operator.planning.observation import StuckPartition, WorkerObservation
-from fleet_operator.planning.status.problems import needs_reports
+from fleet_operator.planning.status.problems import needs_reports, needs_revisit
 from tests.unit.planning.builders import NOW, facts, observation, observed_group, pods, ready_fleet, unreachable
 from tests.unit.planning.status.projecting import cause, condition, message, project
 
@@ -113,3 +113,36 @@ BEHIND = observed_group(end_offsets={("orders", number): 101 for number in range
 def test_workers_are_polled_while_records_wait_or_errors_last(why: str, changes: dict[str, Any], watched: bool) -> None:
     """A hung handler of a quiet topic changes nothing that anybody else would notice."""
     assert needs_reports(facts(**changes)) is watched, why
+
+
+STANDING = StuckPartition(topic="orders", partition=0, offset=7, since=NOW - 60)
+
+
+@pytest.mark.parametrize(
+    ("why", "changes", "visited"),
+    [
+        ("nothing waits", {}, False),
+        ("records wait: their worker's report is news by itself", {"observation": observation(BEHIND)}, False),
+        ("Kafka is away", {"observation": unreachable()}, False),
+        (
+            "the group rebalances, which may last",
+            {"observation": observation(replace(BEHIND, state="PreparingRebalance"))},
+            True,
+        ),
+        ("a pod dies", {"pods": dying()}, True),
+        ("a worker complains", {"workers": (WorkerObservation(pod="orders-0", ended_reason="TypeError"),)}, True),
+        ("a record is stuck", {"workers": (WorkerObservation(pod="orders-0", stuck=(STANDING,)),)}, True),
+        (
+            "the same, of a fleet at rest",
+            {"workers": (WorkerObservation(pod="orders-0", stuck=(STANDING,)),), "wanted_replicas": 0},
+            False,
+        ),
+    ],
+)
+def test_group_is_visited_soon_where_a_problem_may_last_or_pass_with_time(
+    why: str, changes: dict[str, Any], visited: bool
+) -> None:
+    """And its workers are asked often then."""
+    found = facts(**changes)
+    assert needs_revisit(found) is visited, why
+    assert needs_reports(found) or not visited, why
