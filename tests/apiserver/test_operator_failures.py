@@ -273,3 +273,18 @@ def test_missing_references_are_applied_once_created(site: Callable[..., Site], 
     here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="HandlerSourceNotFound")
     here.apply(objects.handler_source(here.name))
     here.wait_ready_replicas(1)
+
+
+@pytest.mark.together
+def test_misspelt_field_of_a_template_is_refused_before_any_pod_runs(
+    site: Callable[..., Site], broker: KafkaBroker
+) -> None:
+    """A check without the field would pass, and its workers would be refused afterwards."""
+    here = site("misspelt")
+    here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap))
+    here.apply(objects.group(here.name, template=MISSPELLED))
+    condition = here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="RefusedByApiServer")
+    assert "unknown field" in condition["message"], condition
+    assert "secretKeyref" in condition["message"], condition
+    assert here.names("pods") == []
+    assert here.names("statefulsets") == []
