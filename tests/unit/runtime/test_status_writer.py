@@ -105,6 +105,49 @@ def test_deferred_write_returns_when_to_requeue() -> None:
     run_virtual(main())
 
 
+def test_object_awaits_its_turn_while_the_budget_is_in_debt() -> None:
+    """Until then it would be reconciled in vain."""
+
+    async def main() -> None:
+        bench = Bench()
+        names = [f"g{number}" for number in range(100)]
+        for name in names:
+            await bench.make(name)
+            await bench.write(status(), name)
+
+        def waits(name: str = "g99") -> bool:
+            return bench.writer.awaits_turn("ConsumerGroup", ("ns", name))
+
+        assert not waits()
+        pauses = [await bench.write(status(lag=8), name) for name in names]
+        last = pauses[-1]
+        assert last is not None
+        assert last > 15, "a hundred writes, five a second"
+        await asyncio.sleep(last - 0.1)
+        assert waits()
+        await asyncio.sleep(0.1)
+        assert not waits(), "it comes back now"
+        assert await bench.write(status(lag=8), "g99") is None
+        assert not waits()
+
+    run_virtual(main())
+
+
+def test_object_awaits_no_turn_once_an_urgent_write_took_its_news_along() -> None:
+    async def main() -> None:
+        bench = Bench()
+        names = [f"g{number}" for number in range(100)]
+        for name in names:
+            await bench.make(name)
+            await bench.write(status(), name)
+            await bench.write(status(lag=8), name)
+        assert bench.writer.awaits_turn("ConsumerGroup", ("ns", "g99"))
+        await bench.write(status(ready="False", lag=8), "g99")
+        assert not bench.writer.awaits_turn("ConsumerGroup", ("ns", "g99"))
+
+    run_virtual(main())
+
+
 def test_a_thousand_objects_share_one_budget_and_urgent_writes_pass_it() -> None:
     async def main() -> None:
         bench = Bench(writes_per_second=5.0)

@@ -47,13 +47,14 @@ class Desk:
         self.seen: ClusterObservation | None = None
         self.body: JsonObject | None = None
         self.queued: list[Key] = []
+        self.put_off = False
         here = SimpleNamespace(
             clock=self.clock,
             metrics=self.metrics,
             observers=SimpleNamespace(latest=lambda cluster: self.seen if cluster == CLUSTER else None),
             store=SimpleNamespace(get=lambda kind, key: self.body if (kind, key) == (CONSUMER_GROUP, KEY) else None),
+            statuses=SimpleNamespace(awaits_turn=lambda kind, key: self.put_off),
             queues={CONSUMER_GROUP: SimpleNamespace(add=self.queued.append)},
-            statuses=SimpleNamespace(awaits_turn=lambda *_: False),
         )
         self.gauges = GroupMetrics(self.metrics)
         self.lenses = Lenses(cast("Context", here), self.gauges)
@@ -90,6 +91,17 @@ def test_lag_in_another_bucket_takes_a_reconcile(desk: Desk, lags: tuple[int, ..
     assert desk.moved(behind(*lags))
     desk.reconcile(behind(*lags))
     assert not desk.moved(behind(*lags))
+
+
+def test_group_whose_status_was_put_off_is_not_reconciled_for_its_lag_again(desk: Desk) -> None:
+    """It comes back when its turn has come; metrics and all other news do not wait for that."""
+    desk.reconcile(behind(300, 0, 0, 0))
+    desk.put_off = True
+    assert not desk.moved(behind(1300, 0, 0, 0))
+    assert gauges(desk.metrics)["lag_records"] == 1300
+    assert desk.moved(behind(1300, 0, 0, 0, failed_records=8))
+    desk.put_off = False
+    assert desk.moved(behind(1300, 0, 0, 0))
 
 
 def test_first_record_that_waits_takes_a_reconcile(desk: Desk) -> None:
