@@ -27,7 +27,7 @@ from fleet_operator.reconcilers.registry import CONTROLLERS, WATCHED
 from fleet_operator.reconcilers.routing import Router
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime import logs
-from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Dispatcher, Result
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.health import HealthServer, LoopWatchdog
@@ -153,8 +153,8 @@ class App:
         watcher = Watcher(self._router.observed, self.settings.namespaces)
         watcher.start(WATCHED)
         for kind, dispatcher in self._dispatchers.items():
-            for body in self._store.cache(kind):
-                dispatcher.add(key_of(body))
+            for key in self._store.cache(kind).all_keys():
+                dispatcher.add(key)
             dispatcher.start()
         sweeping = asyncio.create_task(self._sweeper.run(self._router.changed), name="sweep")
         beside = [asyncio.create_task(_endless(work), name="beside") for work in self._context.beside]

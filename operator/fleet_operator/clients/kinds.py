@@ -5,7 +5,6 @@ A closed list: RBAC in the chart is written against it. Nothing here does I/O.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -104,11 +103,6 @@ def _whole(body: JsonObject) -> JsonObject:
     annotations = body["metadata"].get("annotations")
     if annotations is not None:
         annotations.pop(LAST_APPLIED, None)
-    for condition in (body.get("status") or {}).get("conditions") or ():
-        # Thousands of objects have the same texts here: once in memory is enough.
-        for name, text in condition.items():
-            if type(text) is str:
-                condition[name] = sys.intern(text)
     return body
 
 

@@ -86,7 +86,12 @@ def _backfills(context: Context) -> BackfillReconciler:
 CONTROLLERS: Final = (
     Controller(WatchedKind(kind=kinds.KAFKA_CLUSTER, dependents=routing.dependents_of_cluster), _kafka_clusters),
     Controller(
-        WatchedKind(kind=kinds.CONSUMER_GROUP, index=refs.group_id_of, dependents=routing.dependents_of_group),
+        WatchedKind(
+            kind=kinds.CONSUMER_GROUP,
+            index=refs.group_id_of,
+            marks=routing.marks_of_group,
+            dependents=routing.dependents_of_group,
+        ),
         _consumer_groups,
     ),
     Controller(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.api.v1alpha1.refs import policy_of
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, RETRY_POLICY, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeInvalidError
 from fleet_operator.planning.problem import Problem
@@ -40,7 +39,7 @@ class RetryPolicyReconciler:
         if isinstance(outcome, PolicyRevision):
             outcome = await self._record(body, outcome)
         previous = body.get("status") or {}
-        referring = [group for group in context.store.cache(CONSUMER_GROUP) if policy_of(group) == key]
+        referring = context.store.cache(CONSUMER_GROUP).keys_having((RETRY_POLICY, key))
         status = project_retrypolicy_status(
             outcome,
             generation=body["metadata"].get("generation", 0),
@@ -62,7 +61,7 @@ class RetryPolicyReconciler:
             return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
         return revision
 
-    async def _prune(self, body: JsonObject, referring: list[JsonObject], kept: set[str | None]) -> None:
+    async def _prune(self, body: JsonObject, referring: list[Key], kept: set[str | None]) -> None:
         """Remove what is neither the policy's content nor followed by any group.
 
         What the groups follow stands in a ConfigMap of each, which is only read while there is something to remove.
@@ -76,9 +75,8 @@ class RetryPolicyReconciler:
         ]
         if not surplus:
             return
-        for group in referring:
-            metadata = group["metadata"]
-            address = (metadata["namespace"], naming.retry_config(metadata["name"]))
+        for namespace, name in referring:
+            address = (namespace, naming.retry_config(name))
             seen = store.get(CONFIG_MAP, address)
             published = read_published(await store.content(CONFIG_MAP, address)) if seen is not None else None
             kept |= {revision.hash for revision in published.known} if published is not None else set()

@@ -40,6 +40,13 @@ OWNERS: Final = (
 )
 """Labels that name a child's owner; the first that it has counts."""
 
+REFERENCES: Final[tuple[tuple[kinds.Kind, Callable[[kinds.JsonObject], Key | None]], ...]] = (
+    (kinds.KAFKA_CLUSTER, cluster_of),
+    (kinds.RETRY_POLICY, policy_of),
+    (kinds.CONFIG_MAP, source_of),
+)
+"""The kinds that a ConsumerGroup refers to."""
+
 Address = tuple[kinds.Kind, Key]
 Caches = Callable[[kinds.Kind], ObjectCache]
 
@@ -102,12 +109,23 @@ def record_index(body: kinds.JsonObject) -> Hashable:
     return group_index(body) if policy is None else (kinds.RETRY_POLICY.kind, body["metadata"]["namespace"], policy)
 
 
+def marks_of_group(body: kinds.JsonObject) -> Iterator[Hashable]:
+    """A ConsumerGroup's references, by which it is found when one of them changes."""
+    for kind, referred_by in REFERENCES:
+        try:
+            referred = referred_by(body)
+        except (KeyError, TypeError, AttributeError):  # a spec that the CRD refuses: its reconcile reports it
+            continue
+        if referred is not None:
+            yield kind, referred
+
+
 def dependents_of_cluster(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
-    return _groups(cache, cluster_of, key_of(body))
+    return _groups(cache, (kinds.KAFKA_CLUSTER, key_of(body)))
 
 
 def dependents_of_policy(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
-    return _groups(cache, policy_of, key_of(body))
+    return _groups(cache, (kinds.RETRY_POLICY, key_of(body)))
 
 
 def dependents_of_group(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
@@ -117,11 +135,11 @@ def dependents_of_group(body: kinds.JsonObject, cache: Caches) -> Iterator[Addre
     same Kafka groups: when one comes, goes or is edited, the turn of the others may have changed.
     """
     key, own = key_of(body), group_id_of(body)
-    yield from ((kinds.RETRY_POLICY, key_of(policy)) for policy in cache(kinds.RETRY_POLICY).having(key[0]))
+    yield from ((kinds.RETRY_POLICY, policy) for policy in cache(kinds.RETRY_POLICY).keys_having(key[0]))
     for kind in (kinds.REDRIVE, kinds.BACKFILL):
-        yield from ((kind, key_of(run)) for run in cache(kind).having(key))
+        yield from ((kind, run) for run in cache(kind).keys_having(key))
     for group_id in {own, naming.retry_group(own), main_group_of(own)}:
-        rivals = (key_of(other) for other in cache(kinds.CONSUMER_GROUP).having(group_id))
+        rivals = cache(kinds.CONSUMER_GROUP).keys_having(group_id)
         yield from ((kinds.CONSUMER_GROUP, rival) for rival in rivals if rival != key)
 
 
@@ -139,8 +157,8 @@ def dependents_of_config_map(body: kinds.JsonObject, cache: Caches) -> Iterator[
     """The owner of a ConfigMap, and the groups whose handler it holds."""
     yield from owner_of_child(body, cache)
     if body["metadata"].get("labels", {}).get(HANDLER_LABEL) == HANDLER_SOURCE:
-        yield from _groups(cache, source_of, key_of(body))
+        yield from _groups(cache, (kinds.CONFIG_MAP, key_of(body)))
 
 
-def _groups(cache: Caches, refers_to: Callable[[kinds.JsonObject], Key | None], key: Key) -> Iterator[Address]:
-    return ((kinds.CONSUMER_GROUP, key_of(body)) for body in cache(kinds.CONSUMER_GROUP) if refers_to(body) == key)
+def _groups(cache: Caches, mark: Address) -> Iterator[Address]:
+    return ((kinds.CONSUMER_GROUP, key) for key in cache(kinds.CONSUMER_GROUP).keys_having(mark))

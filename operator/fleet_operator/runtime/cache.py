@@ -11,16 +11,18 @@ an object that lives. (An object that was truly deleted is never seen at that ve
 A deletion can be missed for ever: after a 410 the watch lists again and reports only living objects. A sweep compares
 the cache with a list and drops what the list lacks although it is no newer than the list.
 
-Touched only on the event loop. Objects handed out must not be changed.
+Touched only on the event loop.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
+from fleet_operator.clients import json_text
 from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View
 
 Key = tuple[str, str]
@@ -54,21 +56,18 @@ def version_of(body: JsonObject) -> int:
     return int(body["metadata"]["resourceVersion"])
 
 
-def _essence(body: JsonObject) -> object:
-    """The parts apart from status that a reader may act on; a change of them is `Change.SPEC`."""
+def _essence(body: JsonObject) -> bytes:
+    """A digest of the parts apart from status that a reader may act on; a change of them is `Change.SPEC`."""
     metadata = body["metadata"]
-    return (
-        metadata.get("uid"),
-        metadata.get("generation"),
-        metadata.get("labels"),
-        metadata.get("annotations"),
-        metadata.get("deletionTimestamp"),
-        body.get("data"),
-    )
+    parts = [metadata.get(name) for name in ("uid", "generation", "labels", "annotations", "deletionTimestamp")]
+    return hashlib.blake2b(json_text.canonical([*parts, body.get("data")]), digest_size=16).digest()
 
 
 Index = Callable[[JsonObject], Hashable]
 """A property by which objects are found; None for objects without it. Must be the same for the same object."""
+
+Marks = Callable[[JsonObject], Iterable[Hashable]]
+"""Further properties by which objects are found, such as what they refer to; any number for one object."""
 
 Follower = Callable[[Key, JsonObject | None], None]
 """Told of each object as it is from now on, None once it is gone."""
@@ -79,6 +78,16 @@ Dependents = Callable[[JsonObject, Callable[[Kind], "ObjectCache"]], Iterable[tu
 
 def _no_index(body: JsonObject) -> Hashable:
     return None
+
+
+class _Entry(NamedTuple):
+    """A cached object: its identity, a digest of its essence, the values it is found by, and itself as JSON."""
+
+    uid: str
+    version: int
+    essence: bytes
+    found_by: tuple[Hashable, ...]
+    packed: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,29 +102,44 @@ class WatchedKind:
     selector: str = ""
     view: View = WHOLE
     index: Index = _no_index
+    marks: Marks = lambda body: ()
     dependents: Dependents = lambda body, cache: ()
     on_status: bool = False
 
 
 @dataclass(slots=True)
 class ObjectCache:
-    """All objects of one kind that the watch selects, cut to a view, by namespace and name and by one index."""
+    """All objects of one kind that the watch selects, cut to a view, by namespace and name and by other properties.
+
+    Objects are kept as JSON: that is a third of the memory of dicts, in pieces that are given back when they are
+    replaced, and to read one takes a hundredth of a reconcile. So each reader gets a copy.
+    """
 
     kind: Kind
     index: Index = _no_index
     view: View = WHOLE
+    marks: Marks = lambda body: ()
     followers: list[Follower] = field(default_factory=list)
-    _objects: dict[Key, JsonObject] = field(default_factory=dict)
+    _objects: dict[Key, _Entry] = field(default_factory=dict)
     _indexed: dict[Hashable, set[Key]] = field(default_factory=dict)
     _gone: dict[str, int] = field(default_factory=dict)  # uid -> the version as of which it was gone
     _absent: set[Key] = field(default_factory=set)
 
     def get(self, namespace: str, name: str) -> JsonObject | None:
-        return self._objects.get((namespace, name))
+        entry = self._objects.get((namespace, name))
+        return None if entry is None else _unpacked(entry)
+
+    def keys_having(self, value: Hashable) -> list[Key]:
+        """The keys of the objects whose index, or one of whose marks, is this value, in order."""
+        return sorted(self._indexed.get(value, ()))
 
     def having(self, value: Hashable) -> list[JsonObject]:
-        """The objects whose index has this value, by name."""
-        return [self._objects[key] for key in sorted(self._indexed.get(value, ()))]
+        """The objects whose index, or one of whose marks, is this value, by name."""
+        return [_unpacked(self._objects[key]) for key in self.keys_having(value)]
+
+    def all_keys(self) -> list[Key]:
+        """The keys of all objects."""
+        return list(self._objects)
 
     def note_absent(self, key: Key) -> None:
         """Remember that a live read found nothing under this name, until something is seen of it.
@@ -131,33 +155,34 @@ class ObjectCache:
         return key in self._absent
 
     def __iter__(self) -> Iterator[JsonObject]:
-        return iter(list(self._objects.values()))
+        return map(_unpacked, list(self._objects.values()))
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def observe(self, body: JsonObject) -> Change:
         """Record an object seen living; a version older than the cached one changes nothing."""
-        uid = body["metadata"]["uid"]
-        if version_of(body) < self._gone.get(uid, 0):
+        uid, version = body["metadata"]["uid"], version_of(body)
+        if version < self._gone.get(uid, 0):
             return Change.NOTHING
         key = key_of(body)
         self._absent.discard(key)
         known = self._objects.get(key)
-        if known is not None and known["metadata"]["uid"] == uid and version_of(known) >= version_of(body):
+        if known is not None and known.uid == uid and known.version >= version:
             return Change.NOTHING
         body = self.view.trim(body)
         self._gone.pop(uid, None)
         self._unlink(key)
-        self._objects[key] = body
-        value = self.index(body)
-        if value is not None:
+        found_by = tuple(value for value in (self.index(body), *self.marks(body)) if value is not None)
+        entry = _Entry(uid, version, _essence(body), found_by, json_text.dumps(body))
+        self._objects[key] = entry
+        for value in found_by:
             self._indexed.setdefault(value, set()).add(key)
         for follower in self.followers:
             follower(key, body)
-        if known is None or known["metadata"]["uid"] != uid:
+        if known is None or known.uid != uid:
             return Change.NEW
-        return Change.SPEC if _essence(known) != _essence(body) else Change.STATUS
+        return Change.SPEC if known.essence != entry.essence else Change.STATUS
 
     def remove(self, key: Key, uid: str, version: int) -> Change:
         """Record that the object with this uid was gone as of `version`.
@@ -169,7 +194,7 @@ class ObjectCache:
         while len(self._gone) > TOMBSTONES_MAX:
             del self._gone[next(iter(self._gone))]
         known = self._objects.get(key)
-        if known is None or known["metadata"]["uid"] != uid or version_of(known) > version:
+        if known is None or known.uid != uid or known.version > version:
             return Change.NOTHING
         self._unlink(key)
         del self._objects[key]
@@ -181,31 +206,34 @@ class ObjectCache:
         """Record objects of a list; returns the keys that were wrong."""
         return [key_of(body) for body in listed if self.observe(body) is not Change.NOTHING]
 
-    def drop_missing(self, living: Collection[str], listed_version: int, *, namespace: str | None = None) -> list[Key]:
-        """Drop what a whole list lacks that was true at `listed_version`; returns the keys that were wrong.
+    def drop_missing(
+        self, living: Collection[str], listed_version: int, *, namespace: str | None = None
+    ) -> dict[Key, JsonObject]:
+        """Drop what a whole list lacks that was true at `listed_version`; returns what was dropped.
 
         `living` are the uids in the list, `namespace` is the one that was listed, None all of them. An object is
         dropped only if the cached copy is no newer than the list: one that was made after the list was taken is not
         missing from it.
         """
-        missing = [
-            key
-            for key, body in self._objects.items()
-            if namespace in (None, key[0])
-            and body["metadata"]["uid"] not in living
-            and version_of(body) <= listed_version
-        ]
-        for key in missing:
+        missing = {
+            key: entry
+            for key, entry in self._objects.items()
+            if namespace in (None, key[0]) and entry.uid not in living and entry.version <= listed_version
+        }
+        for key, entry in missing.items():
             # Not as of the list: without its label the object may live on at a version between the two.
-            known = self._objects[key]
-            self.remove(key, known["metadata"]["uid"], version_of(known) + 1)
-        return missing
+            self.remove(key, entry.uid, entry.version + 1)
+        return {key: _unpacked(entry) for key, entry in missing.items()}
 
     def _unlink(self, key: Key) -> None:
         known = self._objects.get(key)
-        value = self.index(known) if known is not None else None
-        if value is not None:
+        for value in known.found_by if known is not None else ():
             alike = self._indexed[value]
             alike.discard(key)
             if not alike:
                 del self._indexed[value]
+
+
+def _unpacked(entry: _Entry) -> JsonObject:
+    body: JsonObject = json_text.loads(entry.packed)
+    return body

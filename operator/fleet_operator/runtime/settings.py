@@ -35,7 +35,7 @@ class Settings:
     spark_image: str = f"consumer-fleet-spark:{VERSION}"
     spark_driver_role: str = "consumer-fleet-spark-driver"
     max_concurrent_rollouts: int = 0
-    workers: int = 8
+    workers: int = 24
     resync_seconds: float = 600.0
     sweep_seconds: float = 300.0
     status_writes_per_second: float = 5.0

@@ -13,7 +13,7 @@ from typing import Final
 
 from fleet_operator.clients.kinds import JsonObject, Kind
 from fleet_operator.clients.kube import KubeError
-from fleet_operator.runtime.cache import Change, Key, WatchedKind, key_of
+from fleet_operator.runtime.cache import Change, Key, WatchedKind
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
 
@@ -70,29 +70,29 @@ class Sweeper:
     async def _correct(self, watched: WatchedKind, changed: Changed) -> None:
         kind = watched.kind
         cache = self._store.cache(kind)
-        before: dict[Key, JsonObject] = {key_of(body): body for body in cache}
-        for key in await self._sweep(watched):
+        corrected, dropped = await self._sweep(watched)
+        for key in (*dropped, *corrected):
             body = cache.get(*key)
             if body is not None:
                 changed(kind, body, Change.SPEC)
-            elif (gone := before.get(key)) is not None:
+            elif (gone := dropped.get(key)) is not None:
                 self._metrics.watch_corrections.labels(kind.kind).inc()
                 log.warning("a deletion was missed by the watch", extra={"kind": kind.kind, "key": "/".join(key)})
                 changed(kind, gone, Change.GONE)
 
-    async def _sweep(self, watched: WatchedKind) -> list[Key]:
-        """List a kind, page by page; returns the keys of which the cache was wrong."""
+    async def _sweep(self, watched: WatchedKind) -> tuple[list[Key], dict[Key, JsonObject]]:
+        """List a kind, page by page; returns the keys of which the cache was wrong, and what it had that is gone."""
         kind, cache = watched.kind, self._store.cache(watched.kind)
-        corrected: list[Key] = []
+        corrected, dropped = list[Key](), dict[Key, JsonObject]()
         for namespace in self._namespaces:
             living, version = set[str](), 0
             async for page in self._store.pages(kind, namespace, watched.selector):
                 living |= {body["metadata"]["uid"] for body in page.items}
                 corrected += cache.take(page.items)
                 version = int(page.resource_version)
-            corrected += cache.drop_missing(living, version, namespace=namespace)
+            dropped |= cache.drop_missing(living, version, namespace=namespace)
         self._metrics.cached_objects.labels(kind.kind).set_function(cache.__len__)
-        return corrected
+        return corrected, dropped
 
 
 def _warn(message: str, kind: Kind, error: KubeError) -> None:

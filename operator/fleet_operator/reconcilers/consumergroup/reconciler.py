@@ -8,6 +8,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from fleet_operator.clients import json_text
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.planning.offsets.expiry import ExpiryDecision
 from fleet_operator.planning.offsets.skips import awaits_skips
@@ -46,7 +47,7 @@ class ConsumerGroupReconciler:
         context.moved.append(self._lenses.moved)
         context.beside.append(self._lenses.keep_aging)
         self._deletion = DeletionWork(context, kafka)
-        self._known: dict[Key, JsonObject] = {}  # as last reconciled, for Events about deleted objects
+        self._known: dict[Key, bytes] = {}  # as last reconciled, as JSON, for Events about deleted objects
         self._memories: dict[Key, Memory] = {}
         self._awaited: dict[Key, float] = {}  # since when a first look is awaited, monotonic seconds
         self._waves = Waves(context)
@@ -60,8 +61,7 @@ class ConsumerGroupReconciler:
         if body is None or (body["metadata"].get("deletionTimestamp") and not has_finalizer(body)):
             self._forget(key)
             return Result()
-        # Without the status, or two of them would be in memory for each group.
-        self._known[key] = {name: part for name, part in body.items() if name != "status"}
+        self._known[key] = json_text.dumps({name: part for name, part in body.items() if name != "status"})
         if body["metadata"].get("deletionTimestamp"):
             self._gauges.remove(key)  # nobody renews them, and draining may take a day
             self._lenses.forget(key)
@@ -167,8 +167,9 @@ class ConsumerGroupReconciler:
     def _forget(self, key: Key) -> None:
         """Drop the memory of a deleted object; owner references clean up the cluster."""
         context = self._context
-        known = self._known.pop(key, None)
-        if known is not None:
+        packed = self._known.pop(key, None)
+        if packed is not None:
+            known = json_text.loads(packed)
             context.store.forget(known["metadata"]["uid"])
             if not has_finalizer(known):
                 self._deletion.tell_of_kept(known)

@@ -73,7 +73,9 @@ def test_final_message_not_yet_watched_is_read_live() -> None:
         world.finish()
         world.deliver()
         world.store.cache(POD).remove(("shop", stale["metadata"]["name"]), "another", world.kube.version)
-        world.store.cache(POD)._objects["shop", stale["metadata"]["name"]] = stale
+        pods = world.store.cache(POD)
+        del pods._objects["shop", stale["metadata"]["name"]]
+        pods.observe(stale)
         await world.reconciler.reconcile(KEY)
         assert world.status()["moved"] == 4
 
