@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import KafkaCluster, Redrive
 from fleet_operator.api.v1alpha1.redrive import FINAL_PHASES
-from fleet_operator.clients.kinds import JOB, POD, REDRIVE, JsonObject
+from fleet_operator.clients.kinds import CONSUMER_GROUP, JOB, POD, REDRIVE, JsonObject
 from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL
 from fleet_operator.planning.redrive import manifests
 from fleet_operator.planning.redrive.needs import find_obstacle, find_refusal, target_of
@@ -37,6 +37,8 @@ ENDED_SECONDS: Final = 1.0
 """The shortest pause between the visit that sees a Redrive end and the one that deletes it: the status that has its
 findings must be in the cache first."""
 
+NOTED_AFTER_SECONDS: Final = 1.0
+"""Time within which a finished Redrive's status is written, from which its group takes the findings."""
 NOTED_SECONDS: Final = 30.0
 """The interval at which a Redrive is looked at whose time is over before its ConsumerGroup has noted what it found."""
 
@@ -103,6 +105,7 @@ class RedriveReconciler:
         step = await self._advance(body, redrive)
         if step.is_final:
             self._expiry.ended(key, redrive)
+            self._have_noted(redrive)
         seen, phase, group = self._watch.latest(key), step.decision.phase, step.referenced.group
         status = project_redrive_status(
             step.facts, step.decision, seen.progress if seen else None, seen.per_second if seen else None, now
@@ -134,10 +137,16 @@ class RedriveReconciler:
             redrive.status, referenced.group.status, _failed_topic_id(referenced)
         )
         if not (referenced.gone or noted):
+            self._have_noted(redrive)
             return min(again, NOTED_SECONDS)
         if await self._context.store.delete_unchanged(REDRIVE, body):
             log.info("finished redrive deleted", extra={"key": "/".join(key), "phase": redrive.status["phase"]})
         return again
+
+    def _have_noted(self, redrive: Redrive) -> None:
+        """Have the ConsumerGroup take a finished Redrive's findings into its status; nothing else brings it back."""
+        group = (redrive.metadata.namespace, redrive.spec.group_ref.name)
+        self._context.queues[CONSUMER_GROUP].add_after(group, NOTED_AFTER_SECONDS)
 
     async def _advance(self, body: JsonObject, redrive: Redrive) -> RedriveStep:
         """Decide and act; a refusal of the API server is an obstacle like any other."""

@@ -427,3 +427,20 @@ def test_unreachable_cluster_is_an_obstacle_with_its_own_reason() -> None:
         assert world.status()["conditions"][0]["reason"] == "BrokerUnreachable"
 
     run(life)
+
+
+def test_group_takes_the_findings_of_a_finished_redrive_at_once() -> None:
+    """Nothing else brings it back before its next resync: a status that the operator wrote is no news."""
+
+    async def life(world: World) -> None:
+        world.redrive()
+        await world.look()
+        world.controller()
+        await world.look()
+        assert world.noted == []
+        world.finish()
+        world.deliver()
+        await world.reconciler.reconcile(KEY)
+        assert world.noted == [("shop", "orders")]
+
+    run(life)

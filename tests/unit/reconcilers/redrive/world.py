@@ -125,6 +125,7 @@ class World:
         kube = cast("KubeClient", self.client)
         metrics, observers = Metrics(), cast("ObserverPool", self.sight)
         self.store = Store(kube, self.clock, WATCHED)
+        self.noted: list[Key] = []
         context = Context(
             settings=Settings(),
             clock=self.clock,
@@ -136,7 +137,7 @@ class World:
             metrics=metrics,
             observers=observers,
             workers=cast("Any", SimpleNamespace()),
-            queues={},
+            queues=cast("Any", {CONSUMER_GROUP: SimpleNamespace(add_after=lambda key, _: self.noted.append(key))}),
         )
         self.again: list[Key] = []
         self.watch = RedriveWatch(self.clock, observers, self.again.append)
