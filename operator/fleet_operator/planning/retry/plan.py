@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
@@ -18,6 +18,9 @@ from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.publication import SUPERSEDED_S, FlowFacts, next_publication
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.topics import GroupView
+
+LEAVING_POLL_S: Final = 30.0
+"""Interval of the plans while a revision, a delay or the retries as a whole are on their way out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,16 @@ class RetryPlan:
     scale: scaling.RetryScale
     over: bool
     memory: scaling.RetryMemory
+
+    @property
+    def requeue_after(self) -> float | None:
+        """Seconds until the next plan if nothing changes before; what is on its way out leaves with time."""
+        published = self.publication
+        leaving = published is not None and (
+            published.ending_since is not None or len(published.known) > 1 or bool(published.retiring)
+        )
+        wishes = (self.scale.requeue_after, LEAVING_POLL_S if leaving else None)
+        return min((wish for wish in wishes if wish is not None), default=None)
 
 
 def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
