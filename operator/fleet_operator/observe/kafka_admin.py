@@ -76,6 +76,16 @@ class TopicChanges:
     def changed(self) -> tuple[str, ...]:
         return tuple(name for names in self.by_sort.values() for name in names)
 
+    def with_others(self, others: TopicChanges) -> TopicChanges:
+        """Both outcomes as one."""
+        return TopicChanges(
+            made=self.made + others.made,
+            grown=self.grown + others.grown,
+            mended=self.mended + others.mended,
+            deleted=self.deleted + others.deleted,
+            refusals=self.refusals + others.refusals,
+        )
+
     def note(self, done: list[str], topic: str, code: int, text: str | None) -> None:
         """Add a topic to those `done`, or to the refusals if the broker answered with an error."""
         if code:
@@ -141,7 +151,7 @@ class KafkaAdmin:
         """
         changes = TopicChanges()
         if plan.create:
-            self._create(plan.create, changes)
+            changes = self.create_topics(plan.create)
         if plan.grow:
             self._grow(plan.grow, changes)
         if plan.alter:
@@ -153,6 +163,12 @@ class KafkaAdmin:
                 changes.refusals += self.delete_topics(drained)
                 refused = {refusal.subject for refusal in changes.refusals}
                 changes.deleted += [name for name in drained if name not in refused]
+        return changes
+
+    def create_topics(self, wanted: tuple[WantedTopic, ...]) -> TopicChanges:
+        """Create managed topics, of one group or of many."""
+        changes = TopicChanges()
+        self._create(wanted, changes)
         return changes
 
     def delete_flow(self, group: ConsumerGroup) -> FlowRemoval:

@@ -34,6 +34,12 @@ NOTE_CHARACTERS_MAX: Final = 1000
 """The API server refuses notes above 1024 characters."""
 
 
+def regarded(body: JsonObject) -> JsonObject:
+    """The part of an object that news about it need: thousands may wait to be posted."""
+    metadata = {name: body["metadata"][name] for name in ("name", "namespace", "uid")}
+    return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata}
+
+
 @dataclass(frozen=True, slots=True)
 class News:
     """One thing that happened to an object. `reason` is a CamelCase word, `note` a sentence."""
@@ -107,7 +113,7 @@ class EventRecorder:
             self._metrics.events.labels("merged").inc()
             return
         try:
-            self._pending.put_nowait((news, posted))
+            self._pending.put_nowait((replace(news, regarding=regarded(news.regarding)), posted))
         except asyncio.QueueFull:
             self._metrics.events.labels("dropped").inc()
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract import naming
 from fleet_consumer.net import KafkaError, NetError
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.clients.kinds import POD
+from fleet_operator.clients.kinds import POD, JsonObject
 from fleet_operator.clients.kube import KubeError
-from fleet_operator.observe.kafka_admin import AnotherClusterError, Refusal
+from fleet_operator.observe.kafka_admin import AnotherClusterError, Refusal, TopicChanges
 from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part
@@ -31,14 +31,16 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import TopicsPlan
 from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.topic_creations import Cluster, TopicCreations
 from fleet_operator.runtime.cache import Key
-from fleet_operator.runtime.events import EventRecorder, News
+from fleet_operator.runtime.events import EventRecorder, News, regarded
 from fleet_operator.runtime.store import Store
 
 log = logging.getLogger(__name__)
 
 ATTEMPT_SECONDS: Final = 30.0
-"""Timeout of an attempt, with its wait for the observer's thread."""
+TOPICS_SECONDS: Final = 120.0
+"""Timeouts of an attempt, with its wait for the observer's thread; topics also wait for those of other groups."""
 PAUSE_SECONDS: Final = 10.0
 """Pause between two attempts of a kind for a group. In memory only: a restart may try at once."""
 TOPICS: Final = "managed-topics"
@@ -71,6 +73,7 @@ class KafkaSide:
         self._clock = clock
         self._events = events
         self._observers = observers
+        self._creations = TopicCreations(observers)
         self._attempts: dict[tuple[str, Key], asyncio.Task[None]] = {}
         self._pauses: dict[tuple[str, Key], float] = {}  # end of the pause, monotonic seconds
         self._returns: dict[tuple[str, Key], asyncio.TimerHandle] = {}  # requeues at the end of a pause
@@ -83,6 +86,7 @@ class KafkaSide:
         for timer in self._returns.values():
             timer.cancel()
         await asyncio.gather(*attempts, return_exceptions=True)
+        await self._creations.close()
 
     def forget(self, group: Key) -> None:
         self._refusals.pop(group, None)
@@ -94,7 +98,10 @@ class KafkaSide:
         if plan.ready:
             self._refusals.pop(gathered.key, None)
         if not plan.idle:
-            self._attempt(TOPICS, gathered.key, lambda: self._change_topics(gathered, plan), again)
+            # Thousands may wait for their turn, so each keeps no more than it needs.
+            work = _TopicWork(gathered.key, (gathered.cluster_key, gathered.cluster_id), gathered.group.group_id, plan)
+            body = regarded(gathered.body)
+            self._attempt(TOPICS, gathered.key, lambda: self._change_topics(work, body), again)
 
     def refusal(self, group: Key) -> Problem | None:
         """The brokers' last refusal to change the group's managed topics."""
@@ -145,7 +152,7 @@ class KafkaSide:
 
         async def attempt() -> None:
             try:
-                async with asyncio.timeout(ATTEMPT_SECONDS):
+                async with asyncio.timeout(TOPICS_SECONDS if sort == TOPICS else ATTEMPT_SECONDS):
                     await make()
             except FAILURES as error:
                 # The outcome is unknown until the next observation.
@@ -158,22 +165,26 @@ class KafkaSide:
 
         self._attempts[address] = asyncio.create_task(attempt(), name=f"{sort}-of-{'/'.join(group)}")
 
-    async def _change_topics(self, gathered: Gathered, plan: TopicsPlan) -> None:
-        retry_group = naming.retry_group(gathered.group.group_id)
-        done = await self._observers.change(
-            gathered.cluster_key, gathered.cluster_id, lambda admin: admin.change_topics(plan, retry_group=retry_group)
-        )
+    async def _change_topics(self, work: _TopicWork, body: JsonObject) -> None:
+        cluster, plan, retry_group = work.cluster, work.plan, naming.retry_group(work.group_id)
+        done = await self._creations.create(cluster, plan.create) if plan.create else TopicChanges()
+        rest = replace(plan, create=())
+        if not rest.idle:
+            others = await self._observers.change(
+                *cluster, lambda admin: admin.change_topics(rest, retry_group=retry_group)
+            )
+            done = done.with_others(others)
         if done.refusals:
-            self._refusals[gathered.key] = _refused(plan, done.refusals)
+            self._refusals[work.group] = _refused(plan, done.refusals)
         else:
-            self._refusals.pop(gathered.key, None)
+            self._refusals.pop(work.group, None)
         if done.changed:
             fields = {sort: ", ".join(names) for sort, names in done.by_sort.items() if names}
-            log.info("managed topics changed", extra={"key": "/".join(gathered.key), **fields})
-            self._observers.look(gathered.cluster_key, done.changed)
+            log.info("managed topics changed", extra={"key": "/".join(work.group), **fields})
+            self._observers.look(cluster[0], done.changed)
         if done.deleted:
             note = f"deleted topics of removed delays, in which no record waited: {name_some(done.deleted)}"
-            self._events.record(News(gathered.body, "Normal", "RetryTopicsDeleted", note))
+            self._events.record(News(body, "Normal", "RetryTopicsDeleted", note))
 
     async def _remove_members(self, gathered: Gathered, departed: Sequence[_Departed]) -> None:
         """Remove members whose pods are gone, read live: one with a running pod would be fenced and rejoin."""
@@ -194,6 +205,16 @@ class KafkaSide:
             note = f"static members of removed workers left group {group_id}: {', '.join(removed)}"
             self._events.record(News(gathered.body, "Normal", "MembersRemoved", note))
             self._observers.look(gathered.cluster_key)
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicWork:
+    """The change of one group's topics: the ConsumerGroup, its cluster, its Kafka group, and the plan."""
+
+    group: Key
+    cluster: Cluster
+    group_id: str
+    plan: TopicsPlan
 
 
 @dataclass(frozen=True, slots=True)
