@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from bench.operator_page import draw, page
 from bench.operator_process import OperatorProcess, quantile, total, writes
-from bench.operator_stage import BROKER, Shape, Stage, joined, staged
+from bench.operator_stage import BROKER, HEAP, Shape, Stage, joined, staged
 from bench.report import RESULTS, Load, recorded, write
 from tests.support.kafka import KafkaBroker
 
@@ -83,7 +83,7 @@ async def window(operator: OperatorProcess, seconds: float) -> dict[str, float]:
 async def sized(size: int, *, only_fleets: bool = False) -> dict[str, Any]:
     """All phases of one size."""
     figures: dict[str, Any] = {"groups": size}
-    async with staged(KafkaBroker(properties=BROKER), Shape(size)) as (stage, operator):
+    async with staged(KafkaBroker(properties=BROKER, jvm_options=HEAP), Shape(size)) as (stage, operator):
         figures |= await fleets(stage, operator)
         if only_fleets:
             return figures

@@ -29,7 +29,9 @@ from tests.support.kafka_topics import make_topics
 
 NAMESPACES: Final = 10
 GROUPS_PER_TOPIC: Final = 50
-PARTITIONS: Final = 12
+PARTITIONS: Final = 3
+"""Of a source, and so of the failed topic of each group: five thousand of them are 15,000 on one small broker."""
+HEAP: Final = ("-Xmx1024m",)
 CREATE_AT_ONCE: Final = 8
 BROKER: Final = {
     "group.initial.rebalance.delay.ms": "0",

@@ -19,7 +19,7 @@ from fleet_operator.runtime.cache import Key
 
 GATHER_SECONDS: Final = 0.05
 """Time for which the first of several wishes waits for the others."""
-PARTITIONS_MAX: Final = 600
+PARTITIONS_MAX: Final = 200
 """Partitions of one request: a broker makes a directory for each, within the request's time-out."""
 
 Cluster = tuple[Key, str | None]
