@@ -18,7 +18,7 @@ from tests.unit.runtime.virtual_time import run_virtual
 CLUSTER: Cluster = (("shop", "main"), "id")
 
 
-def topic(name: str, partitions: int = 12) -> WantedTopic:
+def topic(name: str, partitions: int = 4) -> WantedTopic:
     return WantedTopic(name=name, partitions=partitions, replication_factor=1, configs={})
 
 
