@@ -132,6 +132,8 @@ class WorkerWatch:
             await asyncio.sleep(TICK_SECONDS)
             now = self._clock.monotonic()
             for group, fleet in list(self._fleets.items()):
+                if not fleet.living and not fleet.answers:
+                    continue
                 kept_s = fleet.kept_s(self._interval(fleet)) if fleet.answers else 0.0
                 lapsed = [each for each, answer in fleet.answers.items() if not answer.counts(now, kept_s)]
                 for each in lapsed:
