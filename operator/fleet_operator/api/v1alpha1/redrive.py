@@ -61,6 +61,11 @@ class Redrive(CustomResource):
     spec: RedriveSpec
 
     @property
+    def group_key(self) -> tuple[str, str]:
+        """Namespace and name of the ConsumerGroup."""
+        return self.metadata.namespace, self.spec.group_ref.name
+
+    @property
     def rate(self) -> int | None:
         """Records in a second, at most; None without a limit."""
         return self.spec.rate.records_per_second if self.spec.rate else None

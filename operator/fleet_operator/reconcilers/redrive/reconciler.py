@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -37,8 +38,6 @@ ENDED_SECONDS: Final = 1.0
 """The shortest pause between the visit that sees a Redrive end and the one that deletes it: the status that has its
 findings must be in the cache first."""
 
-NOTED_AFTER_SECONDS: Final = 1.0
-"""Time within which a finished Redrive's status is written, from which its group takes the findings."""
 NOTED_SECONDS: Final = 30.0
 """The interval at which a Redrive is looked at whose time is over before its ConsumerGroup has noted what it found."""
 
@@ -101,11 +100,13 @@ class RedriveReconciler:
         if redrive.is_final:
             self._watch.forget(key)
             again = await publish(context, body, renew_final_status(redrive.status, generation))
+            if not self._is_noted(redrive, redrive.status):
+                again = None if again is None else min(again, NOTED_SECONDS)
+                self._context.queues[CONSUMER_GROUP].add(redrive.group_key)
             return Result(await self._expire(body, redrive, again))
         step = await self._advance(body, redrive)
         if step.is_final:
             self._expiry.ended(key, redrive)
-            self._have_noted(redrive)
         seen, phase, group = self._watch.latest(key), step.decision.phase, step.referenced.group
         status = project_redrive_status(
             step.facts, step.decision, seen.progress if seen else None, seen.per_second if seen else None, now
@@ -116,6 +117,8 @@ class RedriveReconciler:
         again = await publish(context, body, status)
         if again is not None and (phase in ("Running", "Pending") or step.facts.halted):
             again = min(again, WATCH_SECONDS)
+        if again is not None and step.is_final and not self._is_noted(redrive, status):
+            again = min(again, ENDED_SECONDS)
         if again is not None and step.is_final and (ttl := redrive.spec.ttl_seconds_after_finished) is not None:
             again = min(again, max(ENDED_SECONDS, self._expiry.seconds_left(key, redrive, ttl)))
         return Result(again)
@@ -132,21 +135,22 @@ class RedriveReconciler:
         left = self._expiry.seconds_left(key, redrive, ttl)
         if left > 0:
             return min(again, left)
-        referenced = read_group(self._context, (key[0], redrive.spec.group_ref.name))
-        noted = referenced.group is not None and is_noted(
-            redrive.status, referenced.group.status, _failed_topic_id(referenced)
-        )
-        if not (referenced.gone or noted):
-            self._have_noted(redrive)
-            return min(again, NOTED_SECONDS)
+        if not self._is_noted(redrive, redrive.status):
+            return again
         if await self._context.store.delete_unchanged(REDRIVE, body):
             log.info("finished redrive deleted", extra={"key": "/".join(key), "phase": redrive.status["phase"]})
         return again
 
-    def _have_noted(self, redrive: Redrive) -> None:
-        """Have the ConsumerGroup take a finished Redrive's findings into its status; nothing else brings it back."""
-        group = (redrive.metadata.namespace, redrive.spec.group_ref.name)
-        self._context.queues[CONSUMER_GROUP].add_after(group, NOTED_AFTER_SECONDS)
+    def _is_noted(self, redrive: Redrive, status: Mapping[str, Any]) -> bool:
+        """True if the findings of a finished Redrive with this status are in that of its group, or the group is gone.
+
+        Nothing brings the group back for them: a status that the operator wrote is no news.
+        """
+        referenced = read_group(self._context, redrive.group_key)
+        return referenced.gone or (
+            referenced.group is not None
+            and is_noted(status, referenced.group.status, _failed_topic_id(referenced))
+        )
 
     async def _advance(self, body: JsonObject, redrive: Redrive) -> RedriveStep:
         """Decide and act; a refusal of the API server is an obstacle like any other."""
