@@ -148,8 +148,7 @@ class RedriveReconciler:
         """
         referenced = read_group(self._context, redrive.group_key)
         return referenced.gone or (
-            referenced.group is not None
-            and is_noted(status, referenced.group.status, _failed_topic_id(referenced))
+            referenced.group is not None and is_noted(status, referenced.group.status, _failed_topic_id(referenced))
         )
 
     async def _advance(self, body: JsonObject, redrive: Redrive) -> RedriveStep:

@@ -13,7 +13,6 @@ import pytest
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, JOB, KAFKA_CLUSTER, POD, REDRIVE
 from fleet_operator.clients.kube import KubeConflictError
 from fleet_operator.planning.redrive.readings import Position
-from fleet_operator.reconcilers.redrive.reconciler import NOTED_SECONDS, WATCH_SECONDS
 from fleet_operator.runtime.dispatcher import Result
 from tests.unit.planning import builders
 from tests.unit.reconcilers.redrive.world import KEY, TOPICS, DeathError, Moment, World, run
@@ -426,27 +425,5 @@ def test_unreachable_cluster_is_an_obstacle_with_its_own_reason() -> None:
         world.redrive()
         await world.look()
         assert world.status()["conditions"][0]["reason"] == "BrokerUnreachable"
-
-    run(life)
-
-
-def test_group_is_brought_back_until_it_has_the_findings_of_a_finished_redrive() -> None:
-    """Nothing else brings it back before its next resync: a status that the operator wrote is no news."""
-
-    async def life(world: World) -> None:
-        world.redrive()
-        await world.look()
-        world.controller()
-        await world.look()
-        world.finish(word='{"ok": true, "selected": 7, "moved": 7, "redrivenTo": 0}')
-        world.deliver()
-        ended = await world.reconciler.reconcile(KEY)
-        assert world.noted == [], "its own status is not in the caches yet"
-        assert ended.requeue_after is not None
-        assert ended.requeue_after <= WATCH_SECONDS
-        waits = await world.reconciler.reconcile(KEY)
-        assert world.noted == [("shop", "orders")]
-        assert waits.requeue_after is not None
-        assert waits.requeue_after <= NOTED_SECONDS
 
     run(life)

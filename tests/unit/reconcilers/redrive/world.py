@@ -33,7 +33,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 KEY: Key = ("shop", "mended")
 WORD = '{"ok":true,"selected":5,"moved":4,"guarded":1}'
-TOPICS = {f"_fleet.orders.{kind}": TopicObservation(partitions=6, topic_id=f"id-of-{kind}") for kind in ("failed", "redrive")}
+TOPICS = {f"_fleet.orders.{kind}": TopicObservation(partitions=6) for kind in ("failed", "redrive")}
 Moment = Literal["before", "after"]
 
 
