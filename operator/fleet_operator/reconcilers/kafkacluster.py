@@ -11,10 +11,10 @@ from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.clients.kinds import KAFKA_CLUSTER, JsonObject
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS
-from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from fleet_operator.reconcilers.context import Context, publish
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
+from fleet_operator.reconcilers.first_looks import FIRST_LOOK_SECONDS, FirstLooks
 from fleet_operator.reconcilers.offsets_topic import OffsetsTopicWork
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
@@ -23,8 +23,6 @@ SECRET_SECONDS: Final = 10.0
 """Interval at which Secrets are read again while they keep us from the cluster; they are not watched."""
 CALM_SECONDS: Final = 60.0
 """Interval at which Secrets are read again while all is well: a renewed one is taken up before the old one ends."""
-FIRST_LOOK_SECONDS: Final = 60.0
-"""Time for which a cluster that has a status waits for the first look of this process at it."""
 MENDED_BY_SECRETS: Final = SECRET_PROBLEMS | {conditions.AUTHENTICATION_FAILED, "TlsFailed"}
 
 
@@ -34,7 +32,7 @@ class KafkaClusterReconciler:
     def __init__(self, context: Context, offsets_topics: OffsetsTopicWork) -> None:
         self._context = context
         self._offsets_topics = offsets_topics
-        self._awaited: dict[Key, float] = {}  # since when a first look is awaited, monotonic seconds
+        self._first_looks = FirstLooks(context.clock)
 
     async def reconcile(self, key: Key) -> Result:
         """Bring one KafkaCluster up to date; secrets are read again each time, so a mended one is soon taken up."""
@@ -45,7 +43,7 @@ class KafkaClusterReconciler:
             context.statuses.forget(KAFKA_CLUSTER.kind, key)
             context.metrics.forget_cluster(*key)
             self._offsets_topics.forget(key)
-            self._awaited.pop(key, None)
+            self._first_looks.forget(key)
             return Result()
         previous = body.get("status") or {}
         now, wait = context.clock.wall(), None
@@ -57,8 +55,7 @@ class KafkaClusterReconciler:
         else:
             await self._observe(key, cluster)
             seen = context.observers.latest(key)
-            if self._awaits_look(key, seen) and previous.get("conditions"):
-                # After a restart each cluster would be shown as unknown, and a moment later as before.
+            if self._first_looks.awaits(key, coming=seen is None) and previous.get("conditions"):
                 return Result(FIRST_LOOK_SECONDS)
             wait = self._offsets_topics.keep(key, body, cluster, seen)
             refusal = self._offsets_topics.refusal(key)
@@ -68,14 +65,6 @@ class KafkaClusterReconciler:
         waits_for_secret = seen is not None and seen.reason in MENDED_BY_SECRETS
         wishes = (SECRET_SECONDS if waits_for_secret else CALM_SECONDS, wait)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
-
-    def _awaits_look(self, key: Key, seen: ClusterObservation | None) -> bool:
-        """True while the first look of this process is awaited, for a while."""
-        if seen is not None:
-            self._awaited.pop(key, None)
-            return False
-        now = self._context.clock.monotonic()
-        return now - self._awaited.setdefault(key, now) < FIRST_LOOK_SECONDS
 
     async def _observe(self, key: Key, cluster: KafkaCluster) -> None:
         """Start or keep the observer, or record why there is none."""

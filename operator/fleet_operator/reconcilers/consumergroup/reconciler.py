@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from pydantic import ValidationError
 
@@ -27,13 +26,11 @@ from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
 from fleet_operator.reconcilers.consumergroup.offset_expiry import OffsetExpiry
 from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
 from fleet_operator.reconcilers.context import Context, publish, record
+from fleet_operator.reconcilers.first_looks import FIRST_LOOK_SECONDS, FirstLooks
 from fleet_operator.reconcilers.waves import Waves
 from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
-
-FIRST_LOOK_SECONDS: Final = 60.0
-"""Time for which a group that has a status waits for the first look of this process at it."""
 
 
 class ConsumerGroupReconciler:
@@ -49,7 +46,7 @@ class ConsumerGroupReconciler:
         self._deletion = DeletionWork(context, kafka)
         self._known: dict[Key, bytes] = {}  # as last reconciled, as JSON, for Events about deleted objects
         self._memories: dict[Key, Memory] = {}
-        self._awaited: dict[Key, float] = {}  # since when a first look is awaited, monotonic seconds
+        self._first_looks = FirstLooks(context.clock)
         self._waves = Waves(context)
         self._resets = OffsetResets(kafka, context.store, context.observers, context.metrics, context.clock)
         self._expiry = OffsetExpiry(kafka, context.observers, context.metrics, context.clock)
@@ -102,7 +99,7 @@ class ConsumerGroupReconciler:
             # When a thousand objects are created at once, all have a status before the first of them has its children.
             again = await publish(context, body, project_consumergroup_status(shown, previous, now))
             return Result(None if again is None else 0.0)
-        if self._awaits_look(gathered):
+        if self._first_looks.awaits(key, coming=_is_look_coming(gathered)):
             return Result(FIRST_LOOK_SECONDS)
         if not plan.is_recorded(previous):
             first = project_consumergroup_status(replace(facts, view=plan.shown), previous, now)
@@ -132,20 +129,6 @@ class ConsumerGroupReconciler:
         watched = FRESH_SECONDS if skips or reports or needs_revisit(facts) else None
         wishes = (plan.requeue_after if facts.refusal is None else REFUSED_RETRY_S, watched, facts.expiry.requeue_after)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
-
-    def _awaits_look(self, gathered: Gathered) -> bool:
-        """True if this process has not observed the group yet, and will soon: then it says and does nothing.
-
-        After a restart each group would be shown as unknown, and a moment later as before.
-        """
-        seen, key = gathered.observation, gathered.key
-        reachable = seen is None or seen.reachable or seen.doubtful
-        observed = seen is not None and gathered.group.group_id in seen.groups
-        if isinstance(gathered.cluster, Problem) or not reachable or observed:
-            self._awaited.pop(key, None)
-            return False
-        now = self._context.clock.monotonic()
-        return now - self._awaited.setdefault(key, now) < FIRST_LOOK_SECONDS
 
     def _is_stored(self, key: Key, status: JsonObject) -> bool:
         """True if the state of offsets was written, and not put off."""
@@ -180,6 +163,14 @@ class ConsumerGroupReconciler:
         self._gauges.remove(key)
         self._lenses.forget(key)
         self._memories.pop(key, None)
-        self._awaited.pop(key, None)
+        self._first_looks.forget(key)
         self._resets.forget(key)
         self._expiry.forget(key)
+
+
+def _is_look_coming(gathered: Gathered) -> bool:
+    """True if this process has not observed the group yet, and will soon."""
+    seen = gathered.observation
+    reachable = seen is None or seen.reachable or seen.doubtful
+    observed = seen is not None and gathered.group.group_id in seen.groups
+    return not isinstance(gathered.cluster, Problem) and reachable and not observed
