@@ -149,18 +149,17 @@ class StatusWriter:
         now = self._clock.monotonic()
         written = self._written.get((kind.kind, key))
         before = body.get("status") or {}
-        if written and written.meant == _digest(status) and written.stored == _digest(before):
+        meant, found = _digest(status), _digest(before)
+        if found == meant or (written and (written.meant, written.stored) == (meant, found)):
             return None
         weight = weigh(before, status, self._urgent_fields)
-        if weight is Weight.NOTHING:
-            return None
         wait = self._due((kind.kind, key), weight, now, first=not before.get("conditions")) - now
         if wait > 0.0:
             self._metrics.status_deferred.labels(kind.kind).inc()
             return wait
         stored = await self._store.kube.apply_status(_intent(self._basis(kind, body), status))
         self._metrics.status_writes.labels(kind.kind).inc()
-        self._written[kind.kind, key] = _Written(_digest(status), _digest(stored.get("status") or {}), now)
+        self._written[kind.kind, key] = _Written(meant, _digest(stored.get("status") or {}), now)
         self._settle((kind.kind, key), now)
         self._store.saw_living(stored)
         self._store.learn(kind, stored)
