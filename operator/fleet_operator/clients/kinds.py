@@ -88,6 +88,12 @@ def kind_of(body: JsonObject) -> Kind:
     return _BY_TYPE[body["apiVersion"], body["kind"]]
 
 
+def annotated(body: JsonObject, name: str, value: str) -> JsonObject:
+    """An object with one more annotation; the given one stays as it is."""
+    metadata = body["metadata"]
+    return {**body, "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), name: value}}}
+
+
 LIST_PAGE_OBJECTS: Final = 500
 """The page of a list of objects that are taken whole."""
 

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from fleet_consumer.clock import Clock
 from fleet_operator.clients import json_text
-from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, kind_of
+from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, annotated, kind_of
 from fleet_operator.clients.kube import KubeClient, KubeConflictError, Listing
 from fleet_operator.runtime.cache import Change, Key, ObjectCache, WatchedKind, key_of, version_of
 
@@ -199,13 +199,12 @@ class Store:
         except KubeConflictError:
             await self.refresh(kind, key)
             raise
-        self._note(body, stored)
+        self._note(body, meant, stored)
 
-    def _note(self, body: JsonObject, stored: JsonObject) -> None:
+    def _note(self, body: JsonObject, meant: str, stored: JsonObject) -> None:
         """Remember a write and what it made."""
         kind = kind_of(body)
-        applied = _applied_as(stored, body, digest(body), self._clock.monotonic())
-        self._remember((kind, key_of(body)), applied)
+        self._remember((kind, key_of(body)), _applied_as(stored, body, meant, self._clock.monotonic()))
         if kind in self._caches and self._caches[kind].view.metadata_only:
             self._contents.put(stored)
         self.learn(kind, stored)
@@ -215,8 +214,9 @@ class Store:
 
         Raises KubeError: KubeConflictError when the name is taken, and KubeInvalidError for a field that is misspelt.
         """
-        stored = await self.kube.create(self._annotated(body, digest(body)), strict=True)
-        self._note(body, stored)
+        meant = digest(body)
+        stored = await self.kube.create(self._annotated(body, meant), strict=True)
+        self._note(body, meant, stored)
 
     async def delete(self, kind: Kind, body: JsonObject) -> None:
         """Delete exactly this object, not a namesake; already gone is as good. Raises KubeError."""
@@ -349,11 +349,7 @@ class Store:
         return self._clock.monotonic() - UNWATCHED_SECONDS * 0.9 * self._chance.random()
 
     def _annotated(self, body: JsonObject, meant: str) -> JsonObject:
-        if not self._annotation:
-            return body
-        metadata = body["metadata"]
-        annotations = {**(metadata.get("annotations") or {}), self._annotation: meant}
-        return {**body, "metadata": {**metadata, "annotations": annotations}}
+        return annotated(body, self._annotation, meant) if self._annotation else body
 
 
 def holds(live: Any, meant: Any) -> bool:

@@ -222,9 +222,7 @@ class Children:
 
 def _proving(stateful_set: kinds.JsonObject, proof: str) -> kinds.JsonObject:
     """A StatefulSet that says of its Service and disruption budget that they were applied before."""
-    metadata = stateful_set["metadata"]
-    annotations = {**(metadata.get("annotations") or {}), SIBLINGS_ANNOTATION: proof}
-    return {**stateful_set, "metadata": {**metadata, "annotations": annotations}}
+    return kinds.annotated(stateful_set, SIBLINGS_ANNOTATION, proof)
 
 
 def _is_plain(mark: RevisionRecord) -> bool:
