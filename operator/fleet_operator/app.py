@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -161,9 +161,9 @@ class App:
                 dispatcher.add(key)
             dispatcher.start()
         sweeping = asyncio.create_task(self._sweeper.run(self._router.changed), name="sweep")
-        beside = [asyncio.create_task(_endless(work), name="beside") for work in self._context.beside]
-        beside.append(asyncio.create_task(self._context.observers.keep_checking(), name="check-observers"))
-        beside.append(asyncio.create_task(self._context.workers.keep_asking(), name="worker-watch"))
+        context = self._context
+        endless = (*context.beside, context.observers.keep_checking, context.workers.keep_asking)
+        beside = [asyncio.create_task(work(), name=work.__qualname__) for work in endless]
         self._not_ready = None
         log.info("working", extra={"version": VERSION, "namespaces": self.settings.namespaces or "all"})
         await first_of(stopping, holding, sweeping, watcher.ended, *beside)
@@ -181,10 +181,6 @@ class App:
         await self._context.workers.close()
         await self._worker_status.close()
         await self._events.stop()
-
-
-async def _endless(work: Callable[[], Awaitable[None]]) -> None:
-    await work()
 
 
 async def first_of(*futures: asyncio.Future[Any]) -> None:

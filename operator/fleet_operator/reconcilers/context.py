@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from fleet_consumer.clock import Clock
 from fleet_operator.api.v1alpha1.model import ADOPT_ANNOTATION
@@ -54,7 +54,7 @@ class Context:
     workers: WorkerWatch
     queues: Queues
     moved: list[Callable[[Key], bool]] = field(default_factory=list)
-    beside: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    beside: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
     ending: AsyncExitStack = field(default_factory=AsyncExitStack)
     chance: random.Random = field(default_factory=random.Random)
 
