@@ -28,7 +28,7 @@ class _Ends:
 
 
 Address = tuple[bool, str]
-"""Whether open transactions are left out (`read_committed`), and the topic."""
+"""A topic as read: True where open transactions are left out (`read_committed`), and its name."""
 
 
 class LogEnds:

@@ -86,15 +86,15 @@ class ScriptedCluster:
     """The time-out of the last call to each broker."""
     leaderless: set[Partition] = field(default_factory=set)
     looked_up: Counter[str] = field(default_factory=Counter)
-    """How often each group's coordinator was looked up."""
+    """Lookups of each group's coordinator."""
     group_types: dict[str, str] = field(default_factory=dict)
     """Types of groups in ListGroups, where they are others than the classic one."""
     other_listed: dict[int, int] = field(default_factory=dict)
-    """How many groups of nobody here each broker lists besides."""
+    """Number of groups of nobody here that each broker lists besides."""
     broker_configs: dict[int, dict[str, str]] = field(default_factory=dict)
     """Settings of brokers, beside `configs`."""
     asked: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """How often each broker was asked each kind of request."""
+    """Number of requests of each kind to each broker."""
     listed: int = 0
     """How often the names of all topics were asked for."""
 

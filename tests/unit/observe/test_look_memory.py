@@ -121,7 +121,8 @@ rounds = st.lists(
     min_size=1,
     max_size=15,
 )
-"""What happens, the pause before the next look, how many looks find the same, and whether a glance follows."""
+"""Rounds: things that happen, the pause before the next look, the number of looks that find the same, and True for a
+glance after them."""
 
 
 def comparable(seen: ClusterObservation) -> ClusterObservation:
