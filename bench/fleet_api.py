@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
+from fleet_operator.clients.kinds import JsonObject, Kind
 from fleet_operator.clients.kube import AioKubeClient, KubeNotFoundError
 
 WATCH_SECONDS: Final = 3600
@@ -36,21 +36,6 @@ class FleetApi(AioKubeClient):
                 return await self.create(body)
 
         return await asyncio.gather(*map(one, bodies))
-
-    async def metrics(self) -> str:
-        """The API server's own metrics."""
-        request = await self._api.param_serialize("GET", "/metrics", header_params={}, auth_settings=["BearerToken"])
-        response = await self._api.call_api(*request, _request_timeout=60.0)
-        payload: bytes = await response.read()  # type: ignore[no-untyped-call]
-        return payload.decode()
-
-    async def count(self, kind: Kind, selector: str = "") -> int:
-        """The number of objects of a kind, without fetching them."""
-        query = [("limit", "1")] + ([("labelSelector", selector)] if selector else [])
-        if selector:  # the server counts the rest of a page only where it need not filter
-            return len((await self.list(kind, None, label_selector=selector)).items)
-        page = await self._call("GET", kind.path(None), query)
-        return len(page.get("items") or ()) + int(page["metadata"].get("remainingItemCount") or 0)
 
     async def watch(self, kind: Kind, selector: str = "") -> AsyncIterator[tuple[str, JsonObject]]:
         """Every object as it is, then every change: (ADDED, MODIFIED, DELETED) and the object, without end."""
@@ -82,11 +67,3 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         for line in whole:
             if line:
                 yield line
-
-
-def typed(kind: Kind, body: JsonObject) -> JsonObject:
-    """An object with its type: members of a list carry none."""
-    return body | {"apiVersion": kind.api_version, "kind": kind.kind}
-
-
-__all__ = ["FleetApi", "kind_of", "typed"]

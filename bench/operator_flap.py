@@ -6,18 +6,16 @@ as Unknown meanwhile, beside the number of groups that the broker coordinated.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from bench.operator import BEGIN_S, SETTLE_S, fleets, settle, until
 from bench.operator_process import total
-from bench.operator_stage import BROKER, Shape, Stage, joined, staged
+from bench.operator_stage import BROKER, Shape, Stage, joined, print_figures, staged
 from fleet_consumer.net import ConnectionSettings, Coordinator, NetworkClient
 from tests.support.kafka_cluster import KafkaCluster
 
@@ -82,12 +80,5 @@ async def flap(size: int) -> dict[str, Any]:
         }
 
 
-def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.operator_flap", description=__doc__)
-    parser.add_argument("--size", type=int, default=1_000, help="number of groups; default: %(default)s")
-    options = parser.parse_args(arguments)
-    print(asyncio.run(flap(options.size)))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print_figures("bench.operator_flap", flap, __doc__)

@@ -6,15 +6,11 @@ looks take, how many failed, and whether every group's state and lag are known a
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import sys
-from collections.abc import Sequence
 from typing import Any, Final
 
 from bench.operator import fleets, settle, window
 from bench.operator_process import quantile, total
-from bench.operator_stage import BROKER, PARTITIONS, Shape, joined, staged
+from bench.operator_stage import BROKER, PARTITIONS, Shape, joined, print_figures, staged
 from tests.support.kafka import KafkaBroker
 
 DELAYS: Final = ("1m", "5m", "30m")
@@ -43,12 +39,5 @@ async def slow(size: int) -> dict[str, Any]:
         return figures
 
 
-def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.operator_slow", description=__doc__)
-    parser.add_argument("--size", type=int, default=1_000, help="number of groups; default: %(default)s")
-    options = parser.parse_args(arguments)
-    print(asyncio.run(slow(options.size)))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    print_figures("bench.operator_slow", slow, __doc__)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,3 +200,10 @@ async def joined(stage: Stage) -> AsyncIterator[subprocess.Popen[str]]:
         await asyncio.to_thread(members.stdout.readline)
         print("  members joined", file=sys.stderr, flush=True)
         yield members
+
+
+def print_figures(module: str, measure: Callable[[int], Coroutine[Any, Any, dict[str, Any]]], description: str) -> None:
+    """The command line of a benchmark that measures one number of groups."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    parser.add_argument("--size", type=int, default=1_000, help="number of groups; default: %(default)s")
+    print(asyncio.run(measure(parser.parse_args().size)))

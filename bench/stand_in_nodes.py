@@ -10,34 +10,28 @@ import asyncio
 import json
 from collections import defaultdict
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from bench.fleet_api import FleetApi
 from fleet_operator.clients.kinds import POD, STATEFUL_SET, JsonObject
 from fleet_operator.clients.kube import KubeConflictError, KubeError, KubeNotFoundError
-from fleet_operator.planning.labels import CHECK, COMPONENT_LABEL, CONTAINER, GROUP_LABEL, REVISION_ANNOTATION
-from tests.apiserver.nodes import _worker as worker_pod
+from fleet_operator.planning.labels import CHECK, COMPONENT_LABEL, GROUP_LABEL, REVISION_ANNOTATION
+from tests.apiserver.nodes import NOW, container_status, worker_pod
 
 AT_ONCE: Final = 8
-STARTED: Final = "2026-01-01T00:00:00Z"
-READY: Final = {"type": "Ready", "status": "True", "lastTransitionTime": STARTED}
+READY: Final = {"type": "Ready", "status": "True", "lastTransitionTime": NOW}
 PASSED: Final = json.dumps({"ok": True, "reason": "CheckPassed", "message": "all is well"})
-
-
-def _container(state: dict[str, Any], *, ready: bool) -> JsonObject:
-    return {"name": CONTAINER, "image": "none", "imageID": "", "ready": ready, "restartCount": 0, "state": state}
-
 
 RUNNING: Final = {
     "phase": "Running",
     "conditions": [READY],
-    "containerStatuses": [_container({"running": {"startedAt": STARTED}}, ready=True)],
+    "containerStatuses": [container_status({"running": {"startedAt": NOW}}, ready=True)],
 }
 ENDED: Final = {
     "phase": "Succeeded",
     "containerStatuses": [
-        _container(
-            {"terminated": {"exitCode": 0, "message": PASSED, "startedAt": STARTED, "finishedAt": STARTED}}, ready=False
+        container_status(
+            {"terminated": {"exitCode": 0, "message": PASSED, "startedAt": NOW, "finishedAt": NOW}}, ready=False
         )
     ],
 }

@@ -150,7 +150,7 @@ class Nodes:
         ended = {"exitCode": answer.exit_code, "message": line, "startedAt": NOW, "finishedAt": NOW}
         status = {
             "phase": "Failed" if answer.exit_code else "Succeeded",
-            "containerStatuses": [_container({"terminated": ended | {"reason": "Completed"}}, ready=False)],
+            "containerStatuses": [container_status({"terminated": ended | {"reason": "Completed"}}, ready=False)],
         }
         await kube.patch_status(POD, pod, status)
 
@@ -167,7 +167,7 @@ class Nodes:
         for name in wanted:
             if name not in pods:
                 with suppress(KubeForbiddenError):  # a quota; a real controller writes an Event
-                    await kube.create(_worker(fleet, name, self.addresses.get((metadata["namespace"], name))))
+                    await kube.create(worker_pod(fleet, name, self.addresses.get((metadata["namespace"], name))))
             elif _differs(pods[name]["status"], status := self._worker_status(pods[name])):
                 await kube.patch_status(POD, pods[name], status)
         await self._report(kube, fleet, wanted, pods)
@@ -203,7 +203,7 @@ class Nodes:
         status = {
             "phase": "Running",
             "conditions": [condition],
-            "containerStatuses": [_container(running, ready=ready)],
+            "containerStatuses": [container_status(running, ready=ready)],
         }
         address = self.addresses.get((pod["metadata"]["namespace"], pod["metadata"]["name"]))
         return status if address is None else status | {"podIP": address[0]}
@@ -226,11 +226,13 @@ def _is_ready(pod: JsonObject) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
 
 
-def _container(state: dict[str, Any], *, ready: bool) -> JsonObject:
+def container_status(state: dict[str, Any], *, ready: bool) -> JsonObject:
+    """The status of a pod's worker container."""
     return {"name": "worker", "image": "none", "imageID": "", "ready": ready, "restartCount": 0, "state": state}
 
 
-def _worker(fleet: JsonObject, name: str, address: tuple[str, int] | None) -> JsonObject:
+def worker_pod(fleet: JsonObject, name: str, address: tuple[str, int] | None) -> JsonObject:
+    """A pod as the controller of a StatefulSet makes it; `address` is that of the worker's page, if it has one."""
     template = copy.deepcopy(fleet["spec"]["template"])
     if address is not None:
         for port in template["spec"]["containers"][0]["ports"]:
