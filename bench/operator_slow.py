@@ -1,6 +1,6 @@
 """Looks at many partitions on a small broker that is slow to answer: `python -m bench.operator_slow`.
 
-Every group has retries with three delays, so that a thousand of them make about 24,000 partitions. Reports how long
+Every group has retries with three delays, so that a thousand of them make about 23,000 partitions. Reports how long
 looks take, how many failed, and whether every group's state and lag are known at the end.
 """
 

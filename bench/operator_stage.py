@@ -197,7 +197,8 @@ async def joined(stage: Stage) -> AsyncIterator[subprocess.Popen[str]]:
         assert members.stdout is not None
         members.stdin.write(stage.members())
         members.stdin.flush()
-        await asyncio.to_thread(members.stdout.readline)
+        said = await asyncio.to_thread(members.stdout.readline)
+        assert said, "the members have died, see above"
         print("  members joined", file=sys.stderr, flush=True)
         yield members
 

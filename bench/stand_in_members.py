@@ -67,7 +67,8 @@ class Members:
     """All members over one client; used from one thread."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._client = NetworkClient(ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="stand-in"))
+        servers = tuple(bootstrap.split(","))
+        self._client = NetworkClient(ConnectionSettings(bootstrap_servers=servers, client_id="stand-in"))
         self._coordinators: dict[str, BrokerAddress] = {}
 
     def join(self, members: Sequence[Member]) -> None:
