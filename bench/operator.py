@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from bench.operator_page import draw, page
-from bench.operator_process import OperatorProcess, quantile, total, writes
+from bench.operator_process import PREFIX, OperatorProcess, quantile, total, writes
 from bench.operator_stage import BROKER, HEAP, Shape, Stage, joined, staged
 from bench.report import RESULTS, Load, recorded, write
 from tests.support.kafka import KafkaBroker
@@ -159,18 +159,21 @@ def print_requests(before: Mapping[str, float], after: Mapping[str, float], size
 
 
 async def settle(stage: Stage, operator: OperatorProcess) -> float:
-    """Wait until all groups are Ready and the operator has written nothing for a while; the seconds until the last."""
+    """Wait until all groups are Ready, no status waits for its turn, and the operator has written nothing for a while;
+    the seconds until the last write."""
     began = time.monotonic()
     last, since = -1.0, began
     while time.monotonic() - began < SETTLE_S:
         await asyncio.sleep(1.0)
-        count = writes(operator.metrics())
-        if count != last:
+        series = operator.metrics()
+        count, waiting = writes(series), series[f"{PREFIX}status_waiting{{}}"]
+        if count != last or waiting:
             last, since = count, time.monotonic()
         elif time.monotonic() - since > QUIET_S and sum(stage.watched.ready.values()) == stage.size:
             return since - began
     ready = sum(stage.watched.ready.values())
-    print(f"  not settled: {ready} of {stage.size} are Ready, last write {time.monotonic() - since:.0f} s ago")
+    said = f"  not settled: {ready} of {stage.size} are Ready, last write {time.monotonic() - since:.0f} s ago"
+    print(said, file=sys.stderr, flush=True)
     return time.monotonic() - began
 
 

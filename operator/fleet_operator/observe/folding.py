@@ -37,7 +37,8 @@ from fleet_operator.planning import observation
 HISTORY_SAMPLES_MAX: Final = 16
 """Samples of end offsets kept for each partition: enough to interpolate minutes finely and hours roughly."""
 GROUP_DOUBT_SECONDS: Final = 15.0
-"""For so long a group that cannot be asked is only in doubt: a coordinator that moves to another broker takes that."""
+"""For so long a group that cannot be asked is only in doubt, and so is the end of a log: a coordinator or a leader that
+moves to another broker takes that."""
 NOT_OBSERVED: Final = "NotObserved"
 """The reason when nothing was answered and nobody said why."""
 NOT_CLASSIC: Final = "GroupProtocolNotClassic"
@@ -343,11 +344,31 @@ def fold_group(
         committed=facts.committed,
         end_offsets=facts.log.ends,
         log_starts=facts.log.starts,
+        missing_ends=missing_ends(facts.log.ends, last, now),
         beyond_end=beyond_end(facts, last),
         end_history=facts.log.history,
         failed_records=failed_records,
         failed_end=failed_end,
     )
+
+
+def missing_ends(
+    ends: Offsets, last: observation.GroupObservation | None, now: float
+) -> dict[tuple[str, int], observation.MissingEnd]:
+    """Partitions that did not answer, with what was known of them until a moment ago."""
+    if last is None or (last.error is not None and not last.doubtful):
+        return {}
+    missing = {
+        key: observation.MissingEnd(now, end, last.log_starts.get(key))
+        for key, end in last.end_offsets.items()
+        if key not in ends
+    }
+    earlier = {
+        key: known
+        for key, known in last.missing_ends.items()
+        if key not in ends and now - known.since < GROUP_DOUBT_SECONDS
+    }
+    return missing | earlier
 
 
 def beyond_end(facts: GroupFacts, last: observation.GroupObservation | None) -> frozenset[tuple[str, int]]:
@@ -362,8 +383,9 @@ def beyond_end(facts: GroupFacts, last: observation.GroupObservation | None) -> 
 def extend_history(
     history: History, ends: Offsets, now: float
 ) -> dict[tuple[str, int], tuple[observation.OffsetSample, ...]]:
-    """Each partition's samples with this one added; partitions that are gone lose theirs."""
-    return {key: _add_sample(history.get(key, ()), observation.OffsetSample(now, end)) for key, end in ends.items()}
+    """Each partition's samples with this one added; partitions that did not answer keep theirs."""
+    added = {key: _add_sample(history.get(key, ()), observation.OffsetSample(now, end)) for key, end in ends.items()}
+    return {**history, **added}
 
 
 def _add_sample(
@@ -415,8 +437,9 @@ def _retry_shape(retry: observation.RetryObservation) -> tuple[object, ...]:
 
 
 def moved(before: observation.GroupObservation | None, after: observation.GroupObservation) -> bool:
-    """True if committed or end offsets have moved, or a commit beyond the end of its log has become old."""
-    if before is None or before.beyond_end != after.beyond_end:
+    """True if committed or end offsets have moved, a commit beyond the end of its log has become old, or the end of one
+    has been missing for long."""
+    if before is None or before.beyond_end != after.beyond_end or before.missing_ends != after.missing_ends:
         return True
     if (before.committed, before.end_offsets) != (after.committed, after.end_offsets):
         return True

@@ -73,5 +73,7 @@ class GroupFolds:
         before = self.part.facts.get(last.group_id)
         if before is None or last.error is not None or last is not self.part.groups.get(last.group_id):
             return False
+        if last.missing_ends:
+            return False  # in doubt only for a time
         answers = self.facts[last.group_id]
         return answers.as_before(before) and folding.beyond_end(answers, last) == last.beyond_end

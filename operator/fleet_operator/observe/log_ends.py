@@ -64,10 +64,11 @@ class LogEnds:
 
     def log(self, read_committed: bool, topic: str, *, ends: bool, starts: bool) -> TopicLog:
         """The log of a topic as known; `ends` and `starts` say whether they were answered just now, or do not count."""
-        found = self._ends.get((read_committed, topic)) if ends else None
+        found = self._ends.get((read_committed, topic))
         first = self._starts.get(topic, NOT_READ.starts) if starts else NOT_READ.starts
         known = self._logs.get((read_committed, topic))
-        ends_now, history = (NOT_READ.ends, NOT_READ.history) if found is None else (found.ends, found.history)
+        history = NOT_READ.history if found is None else found.history
+        ends_now = found.ends if ends and found is not None else NOT_READ.ends
         as_before = known is not None and all(
             map(_same, (known.ends, known.history, known.starts), (ends_now, history, first))
         )

@@ -25,6 +25,14 @@ class OffsetSample(NamedTuple):
     end_offset: int
 
 
+class MissingEnd(NamedTuple):
+    """The last known end and start of a partition's log that did not answer; `since` is the time of that look."""
+
+    since: float
+    end_offset: int
+    log_start: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
     """One live broker, from Metadata."""
@@ -173,6 +181,7 @@ class GroupObservation:
 
     - `state`: Kafka's word. `transitions`: how it became so, the last changes since this observer began, oldest first.
     - `committed` lacks partitions without a commit; `end_offsets` and `log_starts` lack unknown ones.
+    - `missing_ends`: partitions whose end was known until a moment ago; those that stay unknown leave it.
     - `beyond_end`: partitions whose log ends before a commit that was there at the observation before, too. A commit of
       this moment may be newer than the end beside it.
     - `end_history`: a few earlier end offsets of each partition, oldest first, to estimate the time behind.
@@ -195,6 +204,7 @@ class GroupObservation:
     committed: Mapping[tuple[str, int], int] = field(default_factory=dict)
     end_offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)
     log_starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    missing_ends: Mapping[tuple[str, int], MissingEnd] = field(default_factory=dict)
     beyond_end: frozenset[tuple[str, int]] = frozenset()
     end_history: Mapping[tuple[str, int], tuple[OffsetSample, ...]] = field(default_factory=dict)
     failed_records: int | None = None
@@ -294,10 +304,26 @@ def believed(observation: ClusterObservation | None, group_id: str | None = None
     if observation.doubtful:
         observation = replace(observation, reachable=True, reason="", message="", doubtful=False)
     group = observation.groups.get(group_id) if group_id is not None else None
-    if group is None or not group.doubtful:
+    if group is None:
         return observation
+    shown = believed_group(group)
+    return observation if shown is group else replace(observation, groups={**observation.groups, group.group_id: shown})
+
+
+def believed_group(group: GroupObservation) -> GroupObservation:
+    """The same for one group: a coordinator that moves does not show, nor does a partition that gets a new leader."""
+    if not group.doubtful and not group.missing_ends:
+        return group
+    missing = group.missing_ends
+    ends = {key: last.end_offset for key, last in missing.items()}
+    starts = {key: last.log_start for key, last in missing.items() if last.log_start is not None}
     return replace(
-        observation, groups={**observation.groups, group.group_id: replace(group, error=None, doubtful=False)}
+        group,
+        error=None if group.doubtful else group.error,
+        doubtful=False,
+        end_offsets={**ends, **group.end_offsets},
+        log_starts={**starts, **group.log_starts},
+        missing_ends={},
     )
 
 

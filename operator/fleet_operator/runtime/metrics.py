@@ -72,6 +72,7 @@ class Metrics:
         self.status_deferred = counter(
             "status_deferred", "Routine status writes put off by the token bucket.", ["kind"]
         )
+        self.status_waiting = gauge("status_waiting", "Objects whose status waits for the token bucket.")
         self.events = counter("events", "Kubernetes Events by outcome (written, merged, dropped, failed).", ["outcome"])
         self.watch_events = counter("watch_events", "Events that the watches delivered.", ["kind"])
         self.watch_corrections = counter(

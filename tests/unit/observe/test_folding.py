@@ -24,6 +24,7 @@ from fleet_operator.planning.observation import (
     MemberObservation,
     OffsetSample,
     RetryObservation,
+    believed_group,
 )
 
 KEY = ("flights", 0)
@@ -118,6 +119,35 @@ def test_unobservable_group_is_urgent_only_when_it_lasts() -> None:
     assert not folding.differs(first, later)
     assert folding.differs(later, lasting)
     assert not fold_group(moving, None, 100.0).doubtful
+
+
+def test_partition_without_a_leader_shows_as_unknown_only_when_it_lasts() -> None:
+    """Actions rest on what answered; a status is not rewritten twice because a partition gets another leader."""
+
+    def seen_with(log: TopicLog, last: GroupObservation | None, at: float) -> GroupObservation:
+        return fold_group(GroupFacts("g", 1, described(), {KEY: 7}, log=log), last, at)
+
+    good = seen_with(TopicLog(ends={KEY: 9}, starts={KEY: 2}), None, 95.0)
+    first = seen_with(TopicLog(), good, 100.0)
+    later = seen_with(TopicLog(), first, 100.0 + GROUP_DOUBT_SECONDS - 1)
+    lasting = seen_with(TopicLog(), later, 100.0 + GROUP_DOUBT_SECONDS)
+    assert [seen.end_offsets for seen in (first, later, lasting)] == [{}, {}, {}]
+    shown = [believed_group(seen) for seen in (first, later, lasting)]
+    assert [seen.end_offsets for seen in shown] == [{KEY: 9}, {KEY: 9}, {}]
+    assert [seen.log_starts for seen in shown] == [{KEY: 2}, {KEY: 2}, {}]
+    assert not folding.moved(first, later)
+    assert folding.moved(later, lasting)
+    assert believed_group(good) is good
+    again = seen_with(TopicLog(ends={KEY: 12}, starts={KEY: 2}), later, 120.0)
+    assert (again.missing_ends, again.end_offsets) == ({}, {KEY: 12})
+
+
+def test_end_that_was_last_known_before_an_outage_of_the_group_is_not_shown() -> None:
+    good = GroupObservation(group_id="g", observed_at=95.0, state="Stable", end_offsets={KEY: 9})
+    lasting = replace(good, error="CoordinatorNotAvailable", failing_since=20.0)
+    assert fold_group(GroupFacts("g", 1, described(), {KEY: 7}), lasting, 100.0).missing_ends == {}
+    moved = replace(lasting, doubtful=True)
+    assert fold_group(GroupFacts("g", 1, described(), {KEY: 7}), moved, 100.0).missing_ends.keys() == {KEY}
 
 
 def test_group_that_was_never_seen_is_unknown_not_empty() -> None:

@@ -60,8 +60,9 @@ class Bench:
         clock = VirtualClock(asyncio.get_running_loop())
         self.kube = MemoryKube()
         self.store = Store(self.kube, clock, [WatchedKind(kind=CONSUMER_GROUP)])
+        self.metrics = Metrics()
         self.writer = StatusWriter(
-            self.store, clock, Metrics(), writes_per_second=writes_per_second, urgent_fields=URGENT_FIELDS
+            self.store, clock, self.metrics, writes_per_second=writes_per_second, urgent_fields=URGENT_FIELDS
         )
 
     async def make(self, name: str = "flights") -> None:
@@ -73,6 +74,10 @@ class Bench:
         body = self.store.get(CONSUMER_GROUP, ("ns", name))
         assert body
         return await self.writer.write(body, wanted)
+
+    @property
+    def waiting(self) -> float | None:
+        return self.metrics.registry.get_sample_value("consumer_fleet_operator_status_waiting")
 
     @property
     def writes(self) -> int:
@@ -123,8 +128,9 @@ def test_object_awaits_its_turn_while_the_budget_is_in_debt() -> None:
         last = pauses[-1]
         assert last is not None
         assert last > 15, "a hundred writes, five a second"
+        assert bench.waiting == len(names)
         await asyncio.sleep(last - 0.1)
-        assert waits()
+        assert (waits(), bench.waiting) == (True, 1)
         await asyncio.sleep(0.1)
         assert not waits(), "it comes back now"
         assert await bench.write(status(lag=8), "g99") is None

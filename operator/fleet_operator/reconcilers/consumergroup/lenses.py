@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.planning.lag import GroupLag, ResetPolicy, behind_text, group_lag, lag_bucket
-from fleet_operator.planning.observation import GroupObservation, RetryObservation
+from fleet_operator.planning.observation import GroupObservation, RetryObservation, believed_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics, lag_values, retry_values
 from fleet_operator.reconcilers.context import Context
@@ -79,7 +79,8 @@ class Lenses:
         if lens is None:
             return True
         seen = self._context.observers.latest(lens.cluster)
-        observed = seen.groups.get(lens.group_id) if seen is not None and seen.reachable else None
+        found = seen.groups.get(lens.group_id) if seen is not None and seen.reachable else None
+        observed = believed_group(found) if found is not None else None
         if observed is None or observed.error is not None:
             return True
         partitions = [(topic, number) for topic, count in lens.partitions.items() for number in range(count)]
@@ -87,8 +88,8 @@ class Lenses:
         self._note_age(lens, observed)
         lens.observed_at = observed.observed_at
         self._gauges.show(key, {**lag_values(lag), **retry_values(observed.retry)})
-        found = bool(observed.committed), _unknown(observed, lag), observed.failed_records, _counts(observed.retry)
-        if found != (lens.has_commits, lens.unknown, lens.failed_records, lens.retry):
+        now = bool(observed.committed), _unknown(observed, lag), observed.failed_records, _counts(observed.retry)
+        if now != (lens.has_commits, lens.unknown, lens.failed_records, lens.retry):
             return True
         body = self._context.store.get(CONSUMER_GROUP, key)
         # A group whose status was put off comes back when its turn has come: until then it would come in vain.

@@ -13,6 +13,7 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.planning.observation import (
     ClusterObservation,
     GroupObservation,
+    MissingEnd,
     OffsetSample,
     RetryObservation,
 )
@@ -126,6 +127,17 @@ def test_lag_that_becomes_incomplete_or_complete_takes_a_reconcile(desk: Desk) -
     desk.reconcile(part)
     assert not desk.moved(part)
     assert desk.moved(whole)
+
+
+def test_partition_that_changes_its_leader_takes_no_reconcile(desk: Desk) -> None:
+    """A thousand groups read the topics of a broker that is away for a moment."""
+    whole = behind(300, 0, 0, 0)
+    ends = {key: end for key, end in whole.end_offsets.items() if key != PLACES[3]}
+    missing = {PLACES[3]: MissingEnd(whole.observed_at, whole.end_offsets[PLACES[3]], 0)}
+    desk.reconcile(whole)
+    assert not desk.moved(replace(whole, end_offsets=ends, missing_ends=missing))
+    assert gauges(desk.metrics)["lag_records"] == 300
+    assert desk.moved(replace(whole, end_offsets=ends)), "it has not come back"
 
 
 def test_other_unknown_partitions_take_a_reconcile(desk: Desk) -> None:
