@@ -7,13 +7,12 @@ as Unknown meanwhile, beside the number of groups that the broker coordinated.
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import time
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-from bench.operator import BEGIN_S, SETTLE_S, fleets, settle, until
+from bench.operator import SETTLE_S, fleets, settle, until
 from bench.operator_process import total
 from bench.operator_stage import BROKER, Shape, Stage, joined, print_figures, staged
 from fleet_consumer.net import ConnectionSettings, Coordinator, NetworkClient
@@ -45,11 +44,7 @@ async def flap(size: int) -> dict[str, Any]:
     brokers = KafkaCluster(properties=BROKER)
     async with staged(brokers, Shape(size)) as (stage, operator), AsyncExitStack() as stack:
         await fleets(stage, operator)
-        members = await stack.enter_async_context(joined(stage))
-        await settle(stage, operator)
-        members.send_signal(signal.SIGUSR1)
-        await asyncio.sleep(BEGIN_S)
-        members.send_signal(signal.SIGUSR2)
+        await stack.enter_async_context(joined(stage))
         await settle(stage, operator)
         affected = coordinated_by(stage, GONE)
         stage.watched.unknown.clear()

@@ -1,7 +1,7 @@
 """Members of thousands of Kafka groups in one process, speaking the group protocol: `python -m bench.stand_in_members`.
 
 Each line of standard input is one member as JSON: group, instance, topic, partitions. A member joins as the only one of
-its group, and stays by rare heartbeats in a session of half an hour. On `SIGUSR1` members begin to commit and records
+its group, commits once, and stays by rare heartbeats in a session of half an hour. On `SIGUSR1` members begin to commit and records
 to arrive, on `SIGUSR2` both stop. Ends with SIGTERM; no member leaves.
 """
 
@@ -60,7 +60,7 @@ class Member:
     generation: int = 0
     beat_at: float = 0.0
     commit_at: float = 0.0
-    behind: bool = False
+    behind: bool = True
 
 
 class Members:

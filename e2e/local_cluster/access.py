@@ -1,7 +1,8 @@
 """Access to a cluster's API, of the embedded cluster or one that ``FLEET_KUBECONFIG`` names."""
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -9,8 +10,9 @@ from string import Template
 from e2e.local_cluster.commands import run
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.gomodules import HELM, KUBERNETES, ensure_programs
+from e2e.local_cluster.waiting import wait_until
 
-__all__ = ["ClusterAccess", "condition_holds", "foreign_kubeconfig"]
+__all__ = ["ClusterAccess", "await_definitions", "condition_holds", "foreign_kubeconfig"]
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
@@ -54,10 +56,23 @@ class ClusterAccess:
         self.kubectl("apply", *owner, "-f", "-", stdin=text)
 
 
+def await_definitions(kubectl: Callable[..., str], *objects: str, timeout_s: float) -> None:
+    """Wait until CustomResourceDefinitions, named or given as ``--filename=``, are established.
+
+    ``kubectl wait`` ends with an error where it meets one so new that its conditions are null. Raises ClusterError.
+    """
+
+    def established() -> bool:
+        found = json.loads(kubectl("get", *objects, "--output=json"))
+        return all(condition_holds(each, "Established") for each in found.get("items", [found]))
+
+    wait_until(established, what=f"{', '.join(objects)} to be established", timeout_s=timeout_s, interval_s=0.3)
+
+
 def condition_holds(thing: Mapping[str, object], kind: str, *, since: str = "") -> bool:
     """True if an object's condition ``kind`` is True, and was reported at ``since`` (RFC 3339, UTC) or later."""
     status = thing.get("status")
-    conditions = status.get("conditions", []) if isinstance(status, Mapping) else []
+    conditions = (status.get("conditions") or []) if isinstance(status, Mapping) else []
     return any(
         each["type"] == kind and each["status"] == "True" and str(each.get("lastHeartbeatTime", "")) >= since
         for each in conditions

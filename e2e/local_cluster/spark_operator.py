@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from e2e.local_cluster.access import await_definitions
 from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.gomodules import SPARK_OPERATOR, ensure_programs, module_folder
@@ -56,7 +57,7 @@ def _apply_crds(cluster: LocalCluster) -> None:
     files = [f"--filename={crd}" for crd in spark_operator_crds()]
     # On the server's side: the client's way keeps a copy in an annotation, and these are larger than one may be.
     cluster.access.kubectl("apply", "--server-side", "--force-conflicts", "--field-manager=local-cluster", *files)
-    cluster.access.kubectl("wait", "--for=condition=Established", "--timeout=60s", *files, timeout_s=70)
+    await_definitions(cluster.access.kubectl, *files, timeout_s=60)
 
 
 def _explain(cluster: LocalCluster) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from e2e.local_cluster.access import await_definitions
 from tests.apiserver import objects
 from tests.apiserver.client import Client, RefusedError
 from tests.apiserver.nodes import Nodes
@@ -63,7 +64,7 @@ def install_crds(server: ApiServer) -> None:
     server.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
     kinds = ("kafkaclusters", "consumergroups", "retrypolicies", "redrives", "backfills")
     crds = (f"crd/{kind}.consumerfleet.io" for kind in kinds)
-    server.kubectl("wait", "--for=condition=Established", *crds, f"--timeout={PATIENCE_S:.0f}s")
+    await_definitions(server.kubectl, *crds, timeout_s=PATIENCE_S)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.local_cluster.access import await_definitions
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.gomodules import HELM, ensure_programs
 from fleet_operator.api.v1alpha1 import Backfill
@@ -178,7 +179,7 @@ def test_life_of_a_release(helm: Helm) -> None:
     api = helm.api
     notes = helm.upgrade()
     assert "serves the whole cluster" in notes
-    api.kubectl("wait", "--for=condition=Established", *(f"crd/{crd}" for crd in CRDS), "--timeout=60s")
+    await_definitions(api.kubectl, *(f"crd/{crd}" for crd in CRDS), timeout_s=PATIENCE_S)
     expect_pods(api)
     expect_rights(api)
     expect_driver_rights(api)

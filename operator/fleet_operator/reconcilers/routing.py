@@ -75,7 +75,8 @@ class Router:
         if change is Change.NOTHING or (change is Change.STATUS and not watched.on_status):
             return
         if kind in self._queues:
-            self._queues[kind].add(key_of(body))
+            queue = self._queues[kind]
+            (queue.add_new if change is Change.NEW else queue.add)(key_of(body))
         for of, key in watched.dependents(body, self._store.cache):
             # What happens to a child comes in several events: a pod is made, it runs, its controller counts it.
             self._queues[of].add_after(key, SETTLE_SECONDS if watched.on_status else 0.0)

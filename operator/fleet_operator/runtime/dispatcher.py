@@ -34,9 +34,11 @@ class Result:
 
 
 class Queue(Protocol):
-    """The keys of one kind that should be reconciled, now or within a delay in seconds."""
+    """The keys of one kind that should be reconciled: now, as new objects before all that wait, or within a delay in
+    seconds."""
 
     def add(self, key: Key) -> None: ...
+    def add_new(self, key: Key) -> None: ...
     def add_after(self, key: Key, delay: float) -> None: ...
 
 
@@ -88,6 +90,11 @@ class Dispatcher:
     def add(self, key: Key) -> None:
         """Ask for a key to be reconciled now."""
         self._queue.add(key, self._now())
+        self._wake.set()
+
+    def add_new(self, key: Key) -> None:
+        """Ask for the key of a new object to be reconciled before those that wait."""
+        self._queue.add_new(key, self._now())
         self._wake.set()
 
     def add_after(self, key: Key, delay: float) -> None:

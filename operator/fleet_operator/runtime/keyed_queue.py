@@ -5,11 +5,15 @@ once. A key is never worked on twice at once: what is asked for while it is bein
 A failure delays the key's next turn, longer with each failure in a row; a success clears that. A request from outside
 (`add`) is due at once even for a key that is backing off: somebody may have fixed the cause. Work that keeps failing
 therefore must not cause its own requests (the watch filters those).
+
+Beyond those rules, new objects pass those that wait: whoever creates an object among thousands that are being worked on
+sees its first status soon. They have all turns but every fourth, or a stream of new objects would hold up all others.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +21,10 @@ from fleet_operator.runtime.cache import Key
 
 JITTER_FRACTION: Final = 0.5
 """Up to this part of a delay is taken off at random, so that keys that failed together do not come back together."""
+
+
+OTHERS_TURN: Final = 4
+"""Of so many turns one is for keys that wait in their order, however many new ones there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,8 @@ class KeyedQueue:
     backoff: Backoff = field(default_factory=Backoff)
     _due: dict[Key, float] = field(default_factory=dict)
     _heap: list[tuple[float, int, Key]] = field(default_factory=list)
+    _new: deque[tuple[float, Key]] = field(default_factory=deque)
+    _turn: int = 0
     _sequence: int = 0
     _working: set[Key] = field(default_factory=set)
     _failures: dict[Key, int] = field(default_factory=dict)
@@ -62,16 +72,41 @@ class KeyedQueue:
             # An entry whose time no longer equals `_due` is stale and skipped when it comes up.
             heapq.heappush(self._heap, (due, self._sequence, key))
 
+    def add_new(self, key: Key, now: float) -> None:
+        """Ask for a key to be worked on before those that wait, unless it waits itself."""
+        if self._due.get(key, float("inf")) > now:
+            self._due[key] = now
+            self._new.append((now, key))
+
     def take(self, now: float) -> tuple[Key, float] | None:
-        """Start work on the key that has been due longest; returns it with the seconds it was overdue, or None."""
+        """Start work on the key that has been due longest; returns it with the seconds it was overdue, or None.
+
+        New keys come first, but for every fourth turn.
+        """
+        self._turn += 1
+        if self._turn % OTHERS_TURN:
+            return self._take_new(now) or self._take_due(now)
+        return self._take_due(now) or self._take_new(now)
+
+    def _take_new(self, now: float) -> tuple[Key, float] | None:
+        while self._new:
+            due, key = self._new.popleft()
+            if self._due.get(key) == due and key not in self._working:
+                return self._begin(key, due, now)
+        return None
+
+    def _take_due(self, now: float) -> tuple[Key, float] | None:
         while self._heap and self._heap[0][0] <= now:
             due, _, key = heapq.heappop(self._heap)
             if self._due.get(key) != due or key in self._working:
                 continue  # stale, or it waits for `finish`, which brings it back
-            del self._due[key]
-            self._working.add(key)
-            return key, now - due
+            return self._begin(key, due, now)
         return None
+
+    def _begin(self, key: Key, due: float, now: float) -> tuple[Key, float]:
+        del self._due[key]
+        self._working.add(key)
+        return key, now - due
 
     def finish(self, key: Key, now: float) -> None:
         """End work on a key; what was asked for meanwhile becomes takeable."""
@@ -93,6 +128,11 @@ class KeyedQueue:
 
     def next_due(self) -> float | None:
         """The time at which the next key can be taken (maybe in the past), or None while nothing is scheduled."""
+        while self._new:
+            due, key = self._new[0]
+            if self._due.get(key) == due and key not in self._working:
+                return due
+            self._new.popleft()
         while self._heap:
             due, _, key = self._heap[0]
             if self._due.get(key) == due and key not in self._working:

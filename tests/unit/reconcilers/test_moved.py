@@ -25,6 +25,8 @@ class Queue:
     def add(self, key: Key) -> None:
         self.queued.append((key, None))
 
+    add_new = add
+
     def add_after(self, key: Key, delay: float) -> None:
         self.queued.append((key, delay))
 

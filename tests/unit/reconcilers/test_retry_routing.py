@@ -26,6 +26,8 @@ class Queue:
     def add(self, key: Key) -> None:
         self._queued.append((self._kind, key))
 
+    add_new = add
+
     def add_after(self, key: Key, delay: float) -> None:
         self._queued.append((self._kind, key))
 

@@ -26,6 +26,32 @@ def test_keys_are_taken_in_the_order_they_became_due() -> None:
     assert [queue.take(3.0), queue.take(3.0)] == [(B, 2.0), (A, 1.0)]
 
 
+def test_new_keys_pass_those_that_wait_for_three_turns_of_four() -> None:
+    """A thousand objects that were created at once have statuses soon, and hold up no others for long."""
+    queue = KeyedQueue()
+    for number in range(100):
+        queue.add(("old", str(number)), 0.0)
+    for number in range(100):
+        queue.add_new(("new", str(number)), 1.0)
+    taken = [found for _ in range(200) if (found := queue.take(2.0))]
+    assert [(key[0], overdue) for key, overdue in taken[:4]] == [("new", 1.0)] * 3 + [("old", 2.0)]
+    for kind in ("old", "new"):
+        assert [key[1] for key, _ in taken if key[0] == kind] == [str(number) for number in range(100)]
+    assert max(place for place, (key, _) in enumerate(taken) if key[0] == "new") < 135
+    assert queue.take(2.0) is None
+
+
+def test_new_key_that_waits_already_is_taken_once() -> None:
+    queue = KeyedQueue()
+    queue.add_after(A, 30.0, 0.0)
+    queue.add_new(A, 1.0)
+    queue.add_new(A, 2.0)
+    queue.add(A, 3.0)
+    assert queue.next_due() == 1.0
+    assert queue.take(3.0) == (A, 2.0)
+    assert (queue.take(40.0), queue.next_due()) == (None, None)
+
+
 def test_key_being_worked_on_is_not_taken_again_but_is_due_after() -> None:
     queue = KeyedQueue()
     queue.add(A, 0.0)
@@ -82,7 +108,10 @@ def test_every_request_is_followed_by_work_that_began_after_it() -> None:
             case 0:
                 key = chance.choice(keys)
                 delay = chance.choice([0.0, 0.5, 5.0])
-                queue.add_after(key, delay, now)
+                if delay == 0.0 and chance.random() < 0.5:
+                    queue.add_new(key, now)
+                else:
+                    queue.add_after(key, delay, now)
                 owed[key] = min(owed.get(key, float("inf")), now + delay)
             case 1 if working:
                 key = chance.choice(sorted(working))
