@@ -20,7 +20,7 @@ from typing import Any, Final
 from bench.operator_page import draw, page
 from bench.operator_process import PREFIX, OperatorProcess, quantile, total, writes
 from bench.operator_stage import BROKER, HEAP, Shape, Stage, joined, staged
-from bench.report import RESULTS, Load, recorded, write
+from bench.report import RESULTS, Load, additions, recorded, write
 from tests.support.kafka import KafkaBroker
 
 SIZES: Final = (100, 1_000, 5_000)
@@ -29,21 +29,6 @@ BEGIN_S: Final = 30.0
 WINDOW_S: Final = 60.0
 SETTLE_S: Final = 300.0
 QUIET_S: Final = 10.0
-ADDITIONS: Final = 20_000_000
-
-
-def additions() -> float:
-    """Seconds of 20 million additions in a Python function, to compare machines by."""
-
-    def add() -> int:
-        value = 0
-        for number in range(ADDITIONS):
-            value += number
-        return value
-
-    began = time.perf_counter()
-    add()
-    return time.perf_counter() - began
 
 
 async def until(done: Callable[[], bool], *, what: Callable[[], str], timeout_s: float) -> float:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bench.operator import SETTLE_S, fleets, settle, until
 from bench.operator_process import total
-from bench.operator_stage import BROKER, Shape, Stage, joined, print_figures, staged
+from bench.operator_stage import BROKER, Shape, Stage, joined, record_figures, staged
 from fleet_consumer.net import ConnectionSettings, Coordinator, NetworkClient
 from tests.support.kafka_cluster import KafkaCluster
 
@@ -67,13 +67,13 @@ async def flap(size: int) -> dict[str, Any]:
         after = operator.metrics()
         return {
             "groups": size,
-            "affected": len(affected),
-            "back_s": round(back, 1),
-            "status_writes": total(after, "status_writes", kind="ConsumerGroup")
+            "groups whose coordinator went": len(affected),
+            "status writes": total(after, "status_writes", kind="ConsumerGroup")
             - total(series, "status_writes", kind="ConsumerGroup"),
-            "unknown": len(watched.unknown),
+            "groups shown as Unknown": len(watched.unknown),
+            "seconds until all are Ready with a known lag, from the broker's return": round(back, 1),
         }
 
 
 if __name__ == "__main__":
-    print_figures("bench.operator_flap", flap, __doc__)
+    record_figures("operator_flap", flap, __doc__, brokers="three brokers")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from bench.operator import fleets, settle, window
 from bench.operator_process import quantile, total
-from bench.operator_stage import BROKER, PARTITIONS, Shape, joined, print_figures, staged
+from bench.operator_stage import BROKER, PARTITIONS, Shape, joined, record_figures, staged
 from tests.support.kafka import KafkaBroker
 
 DELAYS: Final = ("1m", "5m", "30m")
@@ -24,20 +24,25 @@ async def slow(size: int) -> dict[str, Any]:
     async with staged(KafkaBroker(properties=BROKER), shape) as (stage, operator):
         series = operator.metrics()
         managed = size * ((len(DELAYS) + 1) * RETRY_PARTITIONS + PARTITIONS)
-        figures: dict[str, Any] = {"groups": size, "managed_partitions": managed}
-        figures |= await fleets(stage, operator)
+        found = await fleets(stage, operator)
         async with joined(stage):
-            figures["settled_s"] = round(await settle(stage, operator), 1)
-            figures["window"] = await window(operator, WINDOW_S)
+            settled = await settle(stage, operator)
+            rest = await window(operator, WINDOW_S)
         after, watched = operator.metrics(), stage.watched
-        figures |= {
-            "look_p99_s": quantile(series, after, "observation_duration_seconds", 0.99),
-            "looks_failed": total(after, "observation_failures"),
-            "states_known": sum(state not in ("", "Unknown") for state in watched.states.values()),
-            "lags_known": sum(watched.lag_known.values()),
+        return {
+            "groups": size,
+            "partitions of the operator's topics": managed,
+            "seconds to all children": found["children_s"],
+            "seconds until nothing was written any more": round(settled, 1),
+            "looks: seconds at p99, at most": quantile(series, after, "observation_duration_seconds", 0.99),
+            "looks that failed": total(after, "observation_failures"),
+            "age of decisions in seconds at p99, at most": rest["decision_age_p99_s"],
+            "groups with a known state": sum(state not in ("", "Unknown") for state in watched.states.values()),
+            "groups with a known lag": sum(watched.lag_known.values()),
+            "cores at rest": rest["cores"],
+            "memory in MiB": rest["rss_mib"],
         }
-        return figures
 
 
 if __name__ == "__main__":
-    print_figures("bench.operator_slow", slow, __doc__)
+    record_figures("operator_slow", slow, __doc__, brokers="one broker")

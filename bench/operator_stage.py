@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from bench.fleet_api import FleetApi
 from bench.operator_process import OperatorProcess
+from bench.report import Load, additions, recorded, write
 from fleet_consumer.contract import naming
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from tests.apiserver import objects
@@ -203,8 +204,17 @@ async def joined(stage: Stage) -> AsyncIterator[subprocess.Popen[str]]:
         yield members
 
 
-def print_figures(module: str, measure: Callable[[int], Coroutine[Any, Any, dict[str, Any]]], description: str) -> None:
+def record_figures(
+    name: str, measure: Callable[[int], Coroutine[Any, Any, dict[str, Any]]], description: str, *, brokers: str
+) -> None:
     """The command line of a benchmark that measures one number of groups."""
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=description)
     parser.add_argument("--size", type=int, default=1_000, help="number of groups; default: %(default)s")
-    print(asyncio.run(measure(parser.parse_args().size)))
+    parser.add_argument("--trial", action="store_true", help="record nothing")
+    options = parser.parse_args()
+    load = Load()
+    figures = asyncio.run(measure(options.size)) | {"additions_s": round(additions(), 3)}
+    words = [line for line in description.partition("\n\n")[2].splitlines() if line]
+    lines = [f"| {key} | {value:,} |" for key, value in figures.items()]
+    page = [f"# {description.partition(':')[0]}", "", *words, "", "| figure | |", "|---|---:|", *lines]
+    write(recorded(name, figures, load, brokers=brokers), page, trial=options.trial)

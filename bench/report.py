@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,6 +20,7 @@ from e2e.local_cluster.versions import KAFKA
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = Path(__file__).parent / "results"
+ADDITIONS: Final = 20_000_000
 HOT_PATH: Final = (
     "consumer/positions.py",
     "fetch/buffer.py",
@@ -68,6 +70,20 @@ class Load:
     def averages(self) -> dict[str, float]:
         """The load of the last minute, at the start and now."""
         return {"before": round(self._before, 2), "after": round(os.getloadavg()[0], 2)}
+
+
+def additions() -> float:
+    """Seconds of 20 million additions in a Python function, to compare machines by."""
+
+    def add() -> int:
+        value = 0
+        for number in range(ADDITIONS):
+            value += number
+        return value
+
+    began = time.perf_counter()
+    add()
+    return time.perf_counter() - began
 
 
 def recorded(

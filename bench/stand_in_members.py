@@ -1,8 +1,8 @@
 """Members of thousands of Kafka groups in one process, speaking the group protocol: `python -m bench.stand_in_members`.
 
 Each line of standard input is one member as JSON: group, instance, topic, partitions. A member joins as the only one of
-its group, commits once, and stays by rare heartbeats in a session of half an hour. On `SIGUSR1` members begin to commit and records
-to arrive, on `SIGUSR2` both stop. Ends with SIGTERM; no member leaves.
+its group, commits once, and stays by rare heartbeats in a session of half an hour. On `SIGUSR1` members begin to commit
+and records to arrive, on `SIGUSR2` both stop. Ends with SIGTERM; no member leaves.
 """
 
 from __future__ import annotations
