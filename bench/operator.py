@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -104,7 +103,7 @@ async def fleets(stage: Stage, operator: OperatorProcess) -> dict[str, Any]:
     print(f"  first statuses: {first:.1f} s, {operator.sample().cpu_s - before.cpu_s:.1f} s of CPU", file=sys.stderr)
     first_cpu = operator.sample().cpu_s - before.cpu_s
     await until(
-        lambda: len(watched.fleets) >= size or _ended(stage.nodes),
+        lambda: stage.alive() and len(watched.fleets) >= size,
         what=lambda: f"{len(watched.fleets)} have fleets",
         timeout_s=FLEETS_S,
     )
@@ -125,12 +124,6 @@ async def fleets(stage: Stage, operator: OperatorProcess) -> dict[str, Any]:
     print_requests(series, after, size)
     print(f"  fleets: {found}", file=sys.stderr, flush=True)
     return {name: round(value, 2) for name, value in found.items()}
-
-
-def _ended(process: subprocess.Popen[str] | None) -> bool:
-    if process is not None and process.poll() is not None:
-        raise SystemExit("the stand-in for nodes has ended")
-    return False
 
 
 def print_requests(before: Mapping[str, float], after: Mapping[str, float], size: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from bench.operator import fleets, settle, window
 from bench.operator_process import quantile, total
-from bench.operator_stage import BROKER, PARTITIONS, Shape, joined, record_figures, staged
+from bench.operator_stage import BROKER, HEAP, PARTITIONS, Shape, joined, record_figures, staged
 from tests.support.kafka import KafkaBroker
 
 DELAYS: Final = ("1m", "5m", "30m")
@@ -21,7 +21,7 @@ WINDOW_S: Final = 60.0
 async def slow(size: int) -> dict[str, Any]:
     """Figures of looks, and the groups that are known at the end."""
     shape = Shape(size, retries_every=1, delays=DELAYS, retry_partitions=RETRY_PARTITIONS)
-    async with staged(KafkaBroker(properties=BROKER), shape) as (stage, operator):
+    async with staged(KafkaBroker(properties=BROKER, jvm_options=HEAP), shape) as (stage, operator):
         series = operator.metrics()
         managed = size * ((len(DELAYS) + 1) * RETRY_PARTITIONS + PARTITIONS)
         found = await fleets(stage, operator)

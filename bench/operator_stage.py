@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -34,6 +35,8 @@ GROUPS_PER_TOPIC: Final = 50
 PARTITIONS: Final = 3
 """Of a source, and so of the failed topic of each group: five thousand of them are 15,000 on one small broker."""
 HEAP: Final = ("-Xmx1024m",)
+OPEN_FILES: Final = 131_072
+"""A broker keeps a file of each partition open."""
 CREATE_AT_ONCE: Final = 8
 BROKER: Final = {
     "group.initial.rebalance.delay.ms": "0",
@@ -105,6 +108,15 @@ class Stage:
     def topics(self) -> list[str]:
         return [f"events-{number}" for number in range(max(2, self.size // GROUPS_PER_TOPIC))]
 
+    def alive(self) -> bool:
+        """True while all servers and stand-ins run. Raises SystemExit if one has ended: nothing would come of it."""
+        brokers = self.kafka.brokers.values() if isinstance(self.kafka, KafkaCluster) else [self.kafka]
+        if not all(broker.running for broker in brokers):
+            raise SystemExit("a broker has ended")
+        if self.nodes is not None and self.nodes.poll() is not None:
+            raise SystemExit("the stand-in for nodes has ended")
+        return True
+
     async def prepare(self) -> None:
         """Namespaces with a KafkaCluster, a handler and a RetryPolicy each, and the source topics."""
         for name in self.namespaces:
@@ -171,6 +183,7 @@ def stand_in(module: str, kubeconfig: Path, *arguments: str, **options: Any) -> 
 @asynccontextmanager
 async def staged(kafka: KafkaBroker | KafkaCluster, shape: Shape) -> AsyncIterator[tuple[Stage, OperatorProcess]]:
     """A stage with an operator that works, and no groups yet."""
+    _allow_open_files()
     async with AsyncExitStack() as stack:
         api = stack.enter_context(ApiServer())
         install_crds(api)
@@ -186,6 +199,13 @@ async def staged(kafka: KafkaBroker | KafkaCluster, shape: Shape) -> AsyncIterat
         operator = stack.enter_context(OperatorProcess(api.kubeconfig))
         operator.wait_working()
         yield stage, operator
+
+
+def _allow_open_files() -> None:
+    """For the servers that are started from here; only root may go beyond the hard limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = max(hard, OPEN_FILES) if os.geteuid() == 0 else hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
 
 @asynccontextmanager
