@@ -42,7 +42,7 @@ def coordinated_by(stage: Stage, node: int) -> set[str]:
 async def flap(size: int) -> dict[str, Any]:
     """Figures of one broker's absence."""
     brokers = KafkaCluster(properties=BROKER)
-    async with staged(brokers, Shape(size)) as (stage, operator), AsyncExitStack() as stack:
+    async with staged(brokers, Shape(size, replicas=3)) as (stage, operator), AsyncExitStack() as stack:
         await fleets(stage, operator)
         await stack.enter_async_context(joined(stage))
         await settle(stage, operator)

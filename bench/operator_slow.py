@@ -1,4 +1,4 @@
-"""Looks at many partitions on a small broker that is slow to answer: `python -m bench.operator_slow`.
+"""Looks at many partitions on small brokers that are slow to answer: `python -m bench.operator_slow`.
 
 Every group has retries with three delays, so that a thousand of them make about 23,000 partitions. Reports how long
 looks take, how many failed, and whether every group's state and lag are known at the end.
@@ -11,17 +11,20 @@ from typing import Any, Final
 from bench.operator import fleets, settle, window
 from bench.operator_process import quantile, total
 from bench.operator_stage import BROKER, HEAP, PARTITIONS, Shape, joined, record_figures, staged
-from tests.support.kafka import KafkaBroker
+from tests.support.kafka_cluster import KafkaCluster
 
 DELAYS: Final = ("1m", "5m", "30m")
 RETRY_PARTITIONS: Final = 5
+ONE_REPLICA: Final = {"default.replication.factor": "1", "min.insync.replicas": "1"}
+"""A broker keeps a file of each replica open, and most machines allow 20,000."""
 WINDOW_S: Final = 60.0
 
 
 async def slow(size: int) -> dict[str, Any]:
     """Figures of looks, and the groups that are known at the end."""
     shape = Shape(size, retries_every=1, delays=DELAYS, retry_partitions=RETRY_PARTITIONS)
-    async with staged(KafkaBroker(properties=BROKER, jvm_options=HEAP), shape) as (stage, operator):
+    brokers = KafkaCluster(properties={**BROKER, **ONE_REPLICA}, jvm_options=HEAP)
+    async with staged(brokers, shape) as (stage, operator):
         series = operator.metrics()
         managed = size * ((len(DELAYS) + 1) * RETRY_PARTITIONS + PARTITIONS)
         found = await fleets(stage, operator)
@@ -45,4 +48,4 @@ async def slow(size: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    record_figures("operator_slow", slow, __doc__, brokers="one broker")
+    record_figures("operator_slow", slow, __doc__, brokers="three brokers")

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -35,8 +34,6 @@ GROUPS_PER_TOPIC: Final = 50
 PARTITIONS: Final = 3
 """Of a source, and so of the failed topic of each group: five thousand of them are 15,000 on one small broker."""
 HEAP: Final = ("-Xmx1024m",)
-OPEN_FILES: Final = 131_072
-"""A broker keeps a file of each partition open."""
 CREATE_AT_ONCE: Final = 8
 BROKER: Final = {
     "group.initial.rebalance.delay.ms": "0",
@@ -49,12 +46,16 @@ BROKER: Final = {
 
 @dataclass(frozen=True)
 class Shape:
-    """The groups of a stage: how many, one in how many has retries, their delays and the partitions of each delay."""
+    """The groups of a stage: how many, one in how many has retries, their delays and the partitions of each delay.
+
+    `replicas` is that of the sources.
+    """
 
     size: int
     retries_every: int = 3
     delays: tuple[str, ...] = ("5m",)
     retry_partitions: int = 1
+    replicas: int = 1
 
 
 @dataclass
@@ -129,7 +130,7 @@ class Stage:
             ):
                 await self.kube.create(body)
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
-        replicas = 3 if isinstance(self.kafka, KafkaCluster) else 1
+        replicas = self.shape.replicas
         make_topics(admin, [NewTopic(topic, PARTITIONS, replicas) for topic in self.topics])
 
     def groups(self) -> Iterator[JsonObject]:
@@ -183,7 +184,6 @@ def stand_in(module: str, kubeconfig: Path, *arguments: str, **options: Any) -> 
 @asynccontextmanager
 async def staged(kafka: KafkaBroker | KafkaCluster, shape: Shape) -> AsyncIterator[tuple[Stage, OperatorProcess]]:
     """A stage with an operator that works, and no groups yet."""
-    _allow_open_files()
     async with AsyncExitStack() as stack:
         api = stack.enter_context(ApiServer())
         install_crds(api)
@@ -199,13 +199,6 @@ async def staged(kafka: KafkaBroker | KafkaCluster, shape: Shape) -> AsyncIterat
         operator = stack.enter_context(OperatorProcess(api.kubeconfig))
         operator.wait_working()
         yield stage, operator
-
-
-def _allow_open_files() -> None:
-    """For the servers that are started from here; only root may go beyond the hard limit."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = max(hard, OPEN_FILES) if os.geteuid() == 0 else hard
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
 
 @asynccontextmanager

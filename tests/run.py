@@ -12,6 +12,7 @@ minute to start, and wait for everything five.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import subprocess
@@ -210,12 +211,15 @@ def verdict(outcomes: Sequence[Outcome], *, ci: bool) -> int:
     """Print the table, the flaky and skipped tests and the closing count; return the exit code."""
     print("\n===== summary =====")
     bad = False
+    limits = {suite.name: suite.limit_s for stage in STAGES for lane in stage for suite in lane}
     for outcome in outcomes:
         crashed = outcome.exit_code not in (0, 1) and not outcome.failed
         bad = bad or outcome.exit_code != 0
         print(
             f"{outcome.name:<10} {outcome.seconds:6.0f} s  {outcome.passed} passed, {len(outcome.failed)} failed, "
-            f"{len(outcome.skipped)} skipped" + (f"  (exit code {outcome.exit_code})" if crashed else "")
+            f"{len(outcome.skipped)} skipped"
+            + (f"  (exit code {outcome.exit_code})" if crashed else "")
+            + (f"  (limit {limit} s)" if outcome.seconds > (limit := limits.get(outcome.name, math.inf)) else "")
         )
     failed = [(outcome.name, *entry) for outcome in outcomes for entry in outcome.failed]
     print("failed: " + ("none" if not failed else ""))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -55,7 +55,11 @@ class KafkaCluster(Server):
     """
 
     def __init__(
-        self, *, properties: Mapping[str, str] | None = None, proxied_as: Mapping[int, str] | None = None
+        self,
+        *,
+        properties: Mapping[str, str] | None = None,
+        proxied_as: Mapping[int, str] | None = None,
+        jvm_options: Sequence[str] = (),
     ) -> None:
         nodes = (1, 2, 3)
         ports = free_ports(len(nodes), ADDRESS)
@@ -66,7 +70,7 @@ class KafkaCluster(Server):
                 properties={**REPLICATED, **(properties or {})},
                 place=Place(node, cluster_id, controllers),
                 proxied_as=(proxied_as or {}).get(node),
-                jvm_options=SMALL_JVM,
+                jvm_options=(*SMALL_JVM, *jvm_options),
             )
             for node in nodes
         }

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
@@ -15,8 +16,9 @@ from fleet_consumer.worker.member import RetrySnapshot
 from fleet_consumer.worker.metrics import GroupLabels, metrics_page
 from fleet_operator.api.v1alpha1 import ConsumerGroupSpec
 from fleet_operator.planning import labels
-from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
-from fleet_operator.runtime.metrics import CLUSTER_LABELS, GROUP_GAUGES, GROUP_LABELS, GROUP_PREFIX, PREFIX, Metrics
+from fleet_operator.reconcilers.consumergroup.metrics import show_group
+from fleet_operator.runtime.group_series import CLUSTER_LABELS, GROUP_GAUGES, GROUP_LABELS, GROUP_PREFIX
+from fleet_operator.runtime.metrics import PREFIX, Metrics
 from tests.support.metrics import Family, documented, exported
 from tests.unit.planning.builders import facts, observation, observed_group
 from tests.unit.worker.test_member import LABELS, Lived
@@ -45,9 +47,10 @@ def operator_families() -> dict[str, Family]:
     """All metrics of the operator, those without a sample too."""
     found = {}
     for collector in cast("list[MetricWrapperBase]", list(Metrics().registry._collector_to_names)):
-        (family,) = collector.describe()
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        found[name] = Family(family.type, frozenset(collector._labelnames))
+        for family in collector.describe():
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            labels = family._labelnames if isinstance(family, GaugeMetricFamily) else collector._labelnames
+            found[name] = Family(family.type, frozenset(labels))
     return found
 
 
@@ -141,9 +144,12 @@ def test_documented_log_settings_are_valid() -> None:
 
 def test_info_names_the_kafka_group_and_its_cluster() -> None:
     metrics = Metrics()
-    GroupMetrics(metrics).set(("shop", "orders"), facts(observation=observation(observed_group())), {})
+    show_group(metrics.groups, ("shop", "orders"), facts(observation=observation(observed_group())), {})
     ((labels_found, value),) = [
-        (sample.labels, sample.value) for family in metrics.group_info.collect() for sample in family.samples
+        (sample.labels, sample.value)
+        for family in metrics.groups.collect()
+        for sample in family.samples
+        if sample.name == f"{GROUP_PREFIX}_info"
     ]
     assert value == 1
     assert set(labels_found) == {*GROUP_LABELS, "group_id", *CLUSTER_LABELS}

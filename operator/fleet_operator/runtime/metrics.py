@@ -1,39 +1,19 @@
 """The operator's Prometheus metrics, all in one registry and one place, so that the reference page can list them.
 
-Nothing else imports prometheus_client. Gauges of a group are removed with it, or a deleted group would report for ever.
+Nothing else but `group_series` imports prometheus_client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from fleet_operator.runtime.group_series import CLUSTER_LABELS, GroupSeries
+
 PREFIX: Final = "consumer_fleet_operator"
-GROUP_PREFIX: Final = "consumer_fleet_group"
-GROUP_LABELS: Final = ("group_namespace", "group_name")
-CLUSTER_LABELS: Final = ("cluster_namespace", "cluster_name")
-"""Never `namespace`, `pod` or `cluster`: Prometheus sets these itself, for the target that it scrapes."""
-GROUP_GAUGES: Final = {
-    "ready": "1 while the condition Ready is True, 0 while it is False; absent while it is Unknown.",
-    "ready_replicas": "Ready workers.",
-    "members": "Members of the group; absent while unknown.",
-    "lag_records": "Records between committed and end offsets, of all partitions; absent while any is unknown.",
-    "max_partition_lag_records": "The largest lag of one partition; absent while any is unknown.",
-    "behind_seconds": "Estimated age of the oldest record that is not committed; absent while unknown.",
-    "retry_waiting_records": "Records in the retry and redrive topics that are not committed; absent while unknown.",
-    "retry_due_lag_records": "Those of the waiting records whose time has come; absent while unknown.",
-    "retry_oldest_due_timestamp_seconds": "When the oldest due record became due (Unix time); absent without one, and "
-    "while unknown.",
-    "failed_records": "Records in the failed topic that are not known to be put back; absent while unknown.",
-    "breakers_open": "Workers that hold their records back because too many fail, of those that answered; absent while "
-    "none does.",
-}
-"""Gauges of a group by their names after the prefix, with their help texts."""
-Gauges = Mapping[str, Gauge]
 LATENCY_BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0)
 AGE_BUCKETS: Final = (1.0, 2.0, 5.0, 7.5, 10.0, 12.5, 15.0, 20.0, 30.0, 60.0)
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -49,7 +29,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._register_process()
-        self._register_groups()
+        self.groups = GroupSeries()
+        self.registry.register(self.groups)
 
     def _register_process(self) -> None:
         counter = partial(Counter, namespace=PREFIX, registry=self.registry)
@@ -104,18 +85,6 @@ class Metrics:
         )
         self.observed_at = gauge(
             "last_observation_timestamp_seconds", "When a Kafka cluster was last seen (Unix time).", CLUSTER_LABELS
-        )
-
-    def _register_groups(self) -> None:
-        self.groups: Gauges = {
-            name: Gauge(name, text, GROUP_LABELS, namespace=GROUP_PREFIX, registry=self.registry)
-            for name, text in GROUP_GAUGES.items()
-        }
-        """Gauges with one value for each group, by their names in `GROUP_GAUGES`."""
-        gauge = partial(Gauge, namespace=GROUP_PREFIX, registry=self.registry)
-        self.group_state = gauge("state", "1 for the state the group is in.", (*GROUP_LABELS, "state"))
-        self.group_info = gauge(
-            "info", "1; names the Kafka group and the KafkaCluster.", (*GROUP_LABELS, "group_id", *CLUSTER_LABELS)
         )
 
     def count_request(self, verb: str, resource: str, code: int) -> None:

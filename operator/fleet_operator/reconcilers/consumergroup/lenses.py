@@ -15,7 +15,7 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.planning.lag import GroupLag, ResetPolicy, behind_text, group_lag, lag_bucket
 from fleet_operator.planning.observation import GroupObservation, RetryObservation, believed_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
-from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics, lag_values, retry_values
+from fleet_operator.reconcilers.consumergroup.metrics import lag_values, retry_values
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.runtime.cache import Key
 
@@ -46,9 +46,8 @@ class _Lens:
 class Lenses:
     """All groups that were observed when they were reconciled last. Used on the event loop only."""
 
-    def __init__(self, context: Context, gauges: GroupMetrics) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._gauges = gauges
         self._lenses: dict[Key, _Lens] = {}
 
     def focus(self, key: Key, facts: ConsumerGroupFacts, cluster: Key) -> None:
@@ -87,7 +86,7 @@ class Lenses:
         lag = group_lag(observed, partitions, lens.reset)
         self._note_age(lens, observed)
         lens.observed_at = observed.observed_at
-        self._gauges.show(key, {**lag_values(lag), **retry_values(observed.retry)})
+        self._context.metrics.groups.show(key, {**lag_values(lag), **retry_values(observed.retry)})
         now = bool(observed.committed), _unknown(observed, lag), observed.failed_records, _counts(observed.retry)
         if now != (lens.has_commits, lens.unknown, lens.failed_records, lens.retry):
             return True

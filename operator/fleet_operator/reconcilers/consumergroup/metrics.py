@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.lag import GroupLag
@@ -11,51 +9,15 @@ from fleet_operator.planning.observation import UNKNOWN_STATE, RetryObservation
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.retry import count_failures, read_redriven
 from fleet_operator.runtime.cache import Key
-from fleet_operator.runtime.metrics import Gauges, Metrics
-
-Values = Mapping[str, float | None]
-"""Values by names of gauges; None where a value is not known."""
+from fleet_operator.runtime.group_series import GroupSeries, Values
 
 
-class GroupMetrics:
-    """Sets and removes the gauges of groups. An unknown value is absent, not zero."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._gauges: Gauges = metrics.groups
-        self._states = metrics.group_state
-        self._info = metrics.group_info
-        self._labels: dict[Key, tuple[str, tuple[str, ...]]] = {}
-
-    def set(self, key: Key, facts: ConsumerGroupFacts, status: JsonObject) -> None:
-        """Show a group as it was found by a reconcile."""
-        state = status.get("state") or UNKNOWN_STATE
-        info = facts.group.group_id, key[0], facts.group.spec.cluster_ref.name
-        if self._labels.get(key, (state, info)) != (state, info):
-            self._forget_labels(key)
-        self._labels[key] = state, info
-        self._states.labels(*key, state).set(1)
-        self._info.labels(*key, *info).set(1)
-        self.show(key, group_values(facts, status))
-
-    def show(self, key: Key, values: Values) -> None:
-        """Set some gauges of a group."""
-        for name, value in values.items():
-            if value is None:
-                self._gauges[name].remove(*key)
-            else:
-                self._gauges[name].labels(*key).set(value)
-
-    def remove(self, key: Key) -> None:
-        """Remove a group that is gone."""
-        self._forget_labels(key)
-        for gauge in self._gauges.values():
-            gauge.remove(*key)
-
-    def _forget_labels(self, key: Key) -> None:
-        state, info = self._labels.pop(key, (None, ()))
-        if state is not None:
-            self._states.remove(*key, state)
-            self._info.remove(*key, *info)
+def show_group(series: GroupSeries, key: Key, facts: ConsumerGroupFacts, status: JsonObject) -> None:
+    """Show a group as it was found by a reconcile."""
+    state = status.get("state") or UNKNOWN_STATE
+    info = facts.group.group_id, key[0], facts.group.spec.cluster_ref.name
+    series.describe_group(key, state=state, info=info)
+    series.show(key, group_values(facts, status))
 
 
 def group_values(facts: ConsumerGroupFacts, status: JsonObject) -> Values:

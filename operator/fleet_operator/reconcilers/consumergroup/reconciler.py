@@ -22,7 +22,7 @@ from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork, has_
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.lenses import Lenses
-from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
+from fleet_operator.reconcilers.consumergroup.metrics import show_group
 from fleet_operator.reconcilers.consumergroup.offset_expiry import OffsetExpiry
 from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
 from fleet_operator.reconcilers.context import Context, publish, record
@@ -39,8 +39,8 @@ class ConsumerGroupReconciler:
     def __init__(self, context: Context, kafka: KafkaSide) -> None:
         self._context = context
         self._kafka = kafka
-        self._gauges = GroupMetrics(context.metrics)
-        self._lenses = Lenses(context, self._gauges)
+        self._series = context.metrics.groups
+        self._lenses = Lenses(context)
         context.moved.append(self._lenses.moved)
         context.beside.append(self._lenses.keep_aging)
         self._deletion = DeletionWork(context, kafka)
@@ -60,7 +60,7 @@ class ConsumerGroupReconciler:
             return Result()
         self._known[key] = json_text.dumps({name: part for name, part in body.items() if name != "status"})
         if body["metadata"].get("deletionTimestamp"):
-            self._gauges.remove(key)  # nobody renews them, and draining may take a day
+            self._series.remove(key)  # nobody renews them, and draining may take a day
             self._lenses.forget(key)
             return await self._deletion.end(body)
         adopted = await adopt(context, body)
@@ -71,7 +71,7 @@ class ConsumerGroupReconciler:
         try:
             gathered = replace(await gather(context, body), turn=self._waves.turn(key))
         except ValidationError as error:
-            self._gauges.remove(key)
+            self._series.remove(key)
             self._lenses.forget(key)
             status = invalid_spec_status(body["metadata"], str(error), previous, now)
             return Result(await publish(context, body, status))
@@ -116,7 +116,7 @@ class ConsumerGroupReconciler:
             problem = plan.shown.topics.problem or self._kafka.refusal(key)
             facts = replace(facts, topic_problem=problem)
         status = project_consumergroup_status(replace(facts, view=plan.shown), previous, now)
-        self._gauges.set(key, facts, status)
+        show_group(self._series, key, facts, status)
         again = await publish(context, body, status)
         if plan.reset.advanced and self._is_stored(key, status):
             self._resets.advanced(key, plan.reset.last)
@@ -160,7 +160,7 @@ class ConsumerGroupReconciler:
         context.workers.forget(key)
         context.statuses.forget(CONSUMER_GROUP.kind, key)
         self._kafka.forget(key)
-        self._gauges.remove(key)
+        self._series.remove(key)
         self._lenses.forget(key)
         self._memories.pop(key, None)
         self._first_looks.forget(key)

@@ -11,6 +11,7 @@ import pytest
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
+from fleet_operator.reconcilers.consumergroup.metrics import show_group
 from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.registry import WATCHED
@@ -62,7 +63,7 @@ def test_moved_offsets_do_not_bring_back_the_metrics(change: dict[str, Any], mon
         reconciler = ConsumerGroupReconciler(cast("Context", here), cast("KafkaSide", None))
         (moved,) = here.moved
         found = facts(observation=seen)
-        reconciler._gauges.set(KEY, found, {})
+        show_group(metrics.groups, KEY, found, {})
         reconciler._lenses.focus(KEY, found, CLUSTER)
         head = {"apiVersion": CONSUMER_GROUP.api_version, "kind": CONSUMER_GROUP.kind}
         metadata = {"namespace": KEY[0], "name": KEY[1], "generation": 1, **change.get("metadata", {})}

@@ -18,7 +18,7 @@ from fleet_operator.planning.observation import (
     RetryObservation,
 )
 from fleet_operator.reconcilers.consumergroup.lenses import AGING_SECONDS, AT_ONCE, Lenses
-from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
+from fleet_operator.reconcilers.consumergroup.metrics import show_group
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import Metrics
@@ -57,15 +57,14 @@ class Desk:
             statuses=SimpleNamespace(awaits_turn=lambda kind, key: self.put_off),
             queues={CONSUMER_GROUP: SimpleNamespace(add=self.queued.append)},
         )
-        self.gauges = GroupMetrics(self.metrics)
-        self.lenses = Lenses(cast("Context", here), self.gauges)
+        self.lenses = Lenses(cast("Context", here))
 
     def reconcile(self, group: GroupObservation | None, *, seen: ClusterObservation | None = None) -> None:
         self.seen = seen if seen is not None else observation(group)
         found = facts(observation=self.seen, now=self.seen.observed_at + 1)
         status = project(found, None if self.body is None else self.body["status"])
         self.body = {"status": status}
-        self.gauges.set(KEY, found, status)
+        show_group(self.metrics.groups, KEY, found, status)
         self.lenses.focus(KEY, found, CLUSTER)
 
     def moved(self, group: GroupObservation) -> bool:
@@ -219,7 +218,7 @@ def test_forgotten_group_shows_no_metrics_any_more(desk: Desk) -> None:
     """While its retries are drained, which may take a day, observations go on."""
     desk.reconcile(behind(300, 0, 0, 0))
     desk.lenses.forget(KEY)
-    desk.gauges.remove(KEY)
+    desk.metrics.groups.remove(KEY)
     assert desk.moved(behind(310, 0, 0, 0))
     assert gauges(desk.metrics) == {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet_operator.planning.observation import BreakerObservation, RetryObservation, WorkerObservation
-from fleet_operator.reconcilers.consumergroup.metrics import GroupMetrics
+from fleet_operator.reconcilers.consumergroup.metrics import show_group
 from fleet_operator.runtime.metrics import Metrics
 from tests.unit.planning.builders import NOW, facts, observation, observed_group, unreachable
 
@@ -27,7 +27,7 @@ def test_retry_metrics_are_exact() -> None:
     metrics = Metrics()
     opened = WorkerObservation(pod="orders-0", breaker=BreakerObservation(state="Open"))
     seen = observation(observed_group(retry=FLOW, failed_records=8217))
-    GroupMetrics(metrics).set(KEY, facts(observation=seen, workers=(opened,)), {})
+    show_group(metrics.groups, KEY, facts(observation=seen, workers=(opened,)), {})
     found = gauges(metrics)
     assert found["retry_waiting_records"] == 1234
     assert found["retry_due_lag_records"] == 56
@@ -38,29 +38,26 @@ def test_retry_metrics_are_exact() -> None:
 
 def test_unknown_metrics_are_absent_not_zero() -> None:
     metrics = Metrics()
-    shown = GroupMetrics(metrics)
-    shown.set(KEY, facts(observation=observation(observed_group(retry=FLOW, failed_records=1))), {})
+    show_group(metrics.groups, KEY, facts(observation=observation(observed_group(retry=FLOW, failed_records=1))), {})
     unknown = replace(FLOW, waiting=None, due_lag=None, oldest_due_at=None)
-    shown.set(KEY, facts(observation=observation(observed_group(retry=unknown, failed_records=1))), {})
+    show_group(metrics.groups, KEY, facts(observation=observation(observed_group(retry=unknown, failed_records=1))), {})
     assert {"retry_waiting_records", "retry_due_lag_records", "retry_oldest_due_timestamp_seconds"}.isdisjoint(
         gauges(metrics)
     )
-    shown.set(KEY, facts(observation=unreachable()), {})
+    show_group(metrics.groups, KEY, facts(observation=unreachable()), {})
     assert "failed_records" not in gauges(metrics)
 
 
 def test_open_breakers_are_unknown_while_no_worker_answers() -> None:
     metrics = Metrics()
-    shown = GroupMetrics(metrics)
-    shown.set(KEY, facts(pods=()), {})
+    show_group(metrics.groups, KEY, facts(pods=()), {})
     assert gauges(metrics)["breakers_open"] == 0, "no pod, no breaker"
-    shown.set(KEY, facts(), {})
+    show_group(metrics.groups, KEY, facts(), {})
     assert "breakers_open" not in gauges(metrics)
 
 
 def test_gauges_go_with_their_group() -> None:
     metrics = Metrics()
-    shown = GroupMetrics(metrics)
-    shown.set(KEY, facts(observation=observation(observed_group(retry=FLOW, failed_records=1))), {})
-    shown.remove(KEY)
+    show_group(metrics.groups, KEY, facts(observation=observation(observed_group(retry=FLOW, failed_records=1))), {})
+    metrics.groups.remove(KEY)
     assert gauges(metrics) == {}
