@@ -174,7 +174,7 @@ class ObjectCache:
         self._gone.pop(uid, None)
         self._unlink(key)
         found_by = tuple(value for value in (self.index(body), *self.marks(body)) if value is not None)
-        entry = _Entry(uid, version, _essence(body), found_by, json_text.dumps(body))
+        entry = _Entry(uid, version, _essence(body), found_by, json_text.packed(body))
         self._objects[key] = entry
         for value in found_by:
             self._indexed.setdefault(value, set()).add(key)

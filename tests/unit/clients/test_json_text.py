@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -120,3 +121,17 @@ def test_canonical_texts_differ_for_different_json(one: Any, other: Any) -> None
 
 def test_canonical_text_tells_truth_from_one() -> None:
     assert len({json_text.canonical(value) for value in ({"a": True}, {"a": 1}, {"a": "1"}, {"a": None}, {})}) == 5
+
+
+def test_text_that_is_kept_takes_no_more_memory_than_its_length() -> None:
+    """What orjson returns has the buffer that it was written into."""
+    value = {str(number): "x" * 20 for number in range(50)}
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        kept = [json_text.packed(value) for _ in range(100)]
+        size = (tracemalloc.get_traced_memory()[0] - before) / len(kept)
+    finally:
+        tracemalloc.stop()
+    assert kept[0] == json_text.dumps(value)
+    assert size < len(kept[0]) + 200

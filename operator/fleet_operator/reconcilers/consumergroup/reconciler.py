@@ -58,7 +58,7 @@ class ConsumerGroupReconciler:
         if body is None or (body["metadata"].get("deletionTimestamp") and not has_finalizer(body)):
             self._forget(key)
             return Result()
-        self._known[key] = json_text.dumps({name: part for name, part in body.items() if name != "status"})
+        self._known[key] = json_text.packed({name: part for name, part in body.items() if name != "status"})
         if body["metadata"].get("deletionTimestamp"):
             self._series.remove(key)  # nobody renews them, and draining may take a day
             self._lenses.forget(key)
