@@ -2,7 +2,7 @@
 
 A real API server and a real broker; kubelets and the StatefulSet controller are stand-ins, and so are the members, who
 speak the group protocol. A third of the groups has retries. For each size: from creation to the first statuses and to
-all children, then with commits that move, then with nothing that moves, then a restart.
+all children, then with nothing that moves, then a restart, then with commits that move.
 """
 
 from __future__ import annotations
@@ -73,12 +73,6 @@ async def sized(size: int, *, only_fleets: bool = False) -> dict[str, Any]:
             return figures
         async with joined(stage) as members:
             figures["settled_s"] = round(await settle(stage, operator), 1)
-            members.send_signal(signal.SIGUSR1)
-            await asyncio.sleep(BEGIN_S)
-            figures["moving"] = await window(operator, WINDOW_S)
-            print(f"  moving: {figures['moving']}", file=sys.stderr, flush=True)
-            members.send_signal(signal.SIGUSR2)
-            await settle(stage, operator)
             await asyncio.sleep(BEGIN_S)
             figures["idle"] = await window(operator, WINDOW_S)
             print(f"  idle: {figures['idle']}", file=sys.stderr, flush=True)
@@ -86,7 +80,11 @@ async def sized(size: int, *, only_fleets: bool = False) -> dict[str, Any]:
             operator.stop()
             with OperatorProcess(stage.api.kubeconfig) as again:
                 figures["restart"] = await restart(stage, again)
-            print(f"  restart: {figures['restart']}", file=sys.stderr, flush=True)
+                print(f"  restart: {figures['restart']}", file=sys.stderr, flush=True)
+                members.send_signal(signal.SIGUSR1)
+                await asyncio.sleep(BEGIN_S)
+                figures["moving"] = await window(again, WINDOW_S)
+                print(f"  moving: {figures['moving']}", file=sys.stderr, flush=True)
     return figures
 
 
