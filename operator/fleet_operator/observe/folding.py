@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from fleet_consumer.contract import naming
@@ -31,14 +31,11 @@ from fleet_operator.observe.batches import (
 )
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.interests import CLIENT_ID
-from fleet_operator.observe.states import DEAD, STABLE, extend_transitions
+from fleet_operator.observe.states import DEAD, STABLE
 from fleet_operator.planning import observation
 
 HISTORY_SAMPLES_MAX: Final = 16
 """Samples of end offsets kept for each partition: enough to interpolate minutes finely and hours roughly."""
-GROUP_DOUBT_SECONDS: Final = 15.0
-"""For so long a group that cannot be asked is only in doubt, and so is the end of a log: a coordinator or a leader that
-moves to another broker takes that."""
 NOT_OBSERVED: Final = "NotObserved"
 """The reason when nothing was answered and nobody said why."""
 NOT_CLASSIC: Final = "GroupProtocolNotClassic"
@@ -297,87 +294,6 @@ def by_topic(offsets: Offsets) -> dict[str, Offsets]:
     for key, offset in offsets.items():
         sorted_out[key[0]][key] = offset
     return dict(sorted_out)
-
-
-def count_failed(facts: GroupFacts) -> tuple[int, int] | tuple[None, None]:
-    """Records in the failed topic, and the sum of its ends.
-
-    Without one of its partitions the sum would hide failures. So would a start beyond the end: starts are asked for
-    less often, and that one is of a topic that was made anew since.
-    """
-    ends, starts = facts.failed.ends, facts.failed.starts
-    whole = len(ends) == facts.failed_partitions > 0 and ends.keys() <= starts.keys()
-    if not whole or any(starts[key] > end for key, end in ends.items()):
-        return None, None
-    total = sum(ends.values())
-    return total - sum(starts[key] for key in ends), total
-
-
-def fold_group(
-    facts: GroupFacts, last: observation.GroupObservation | None, now: float
-) -> observation.GroupObservation:
-    """The group as of this look; one that could not be asked keeps its last known values and says why.
-
-    Before version 6 a broker describes an unknown group as Dead without an error, since then with GROUP_ID_NOT_FOUND;
-    both mean that the group does not exist (yet), which is Dead.
-    """
-    error = facts.error
-    described = facts.described
-    if described is not None and described.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-        error = error or reason_of(described.error_code)
-    if error is not None or described is None or facts.committed is None:
-        known = last or observation.GroupObservation(group_id=facts.group_id, observed_at=now, error=NOT_OBSERVED)
-        since = known.failing_since if known.error is not None else now
-        doubtful = since is not None and now - since < GROUP_DOUBT_SECONDS
-        return replace(known, error=error or NOT_OBSERVED, failing_since=since, doubtful=doubtful)
-    state, members = mirror(described)
-    failed_records, failed_end = count_failed(facts)
-    return observation.GroupObservation(
-        group_id=facts.group_id,
-        observed_at=now,
-        state=state,
-        protocol_type=described.protocol_type,
-        assignor=described.protocol_data,
-        coordinator_id=facts.coordinator_id,
-        members=members,
-        transitions=extend_transitions(last, state, members, now),
-        committed=facts.committed,
-        end_offsets=facts.log.ends,
-        log_starts=facts.log.starts,
-        missing_ends=missing_ends(facts.log.ends, last, now),
-        beyond_end=beyond_end(facts, last),
-        end_history=facts.log.history,
-        failed_records=failed_records,
-        failed_end=failed_end,
-    )
-
-
-def missing_ends(
-    ends: Offsets, last: observation.GroupObservation | None, now: float
-) -> dict[tuple[str, int], observation.MissingEnd]:
-    """Partitions that did not answer, with what was known of them until a moment ago."""
-    if last is None or (last.error is not None and not last.doubtful):
-        return {}
-    missing = {
-        key: observation.MissingEnd(now, end, last.log_starts.get(key))
-        for key, end in last.end_offsets.items()
-        if key not in ends
-    }
-    earlier = {
-        key: known
-        for key, known in last.missing_ends.items()
-        if key not in ends and now - known.since < GROUP_DOUBT_SECONDS
-    }
-    return missing | earlier
-
-
-def beyond_end(facts: GroupFacts, last: observation.GroupObservation | None) -> frozenset[tuple[str, int]]:
-    """Partitions whose log ends before an old commit; before the first observation any may be old."""
-    committed, ends = facts.committed or {}, facts.log.ends
-    old = last.committed if last is not None and last.transitions else committed
-    return frozenset(
-        key for key, offset in committed.items() if key in ends and min(offset, old.get(key, -1)) > ends[key]
-    )
 
 
 def extend_history(

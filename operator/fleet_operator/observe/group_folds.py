@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
+from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.observe import folding
 from fleet_operator.observe.flow import Spans
-from fleet_operator.observe.folding import GroupFacts
+from fleet_operator.observe.folding import NOT_OBSERVED, GroupFacts, Offsets
 from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.observe.look_memory import PartMemory
-from fleet_operator.planning.observation import GroupObservation, TopicObservation
+from fleet_operator.observe.states import extend_transitions
+from fleet_operator.planning.observation import GroupObservation, MissingEnd, TopicObservation
+
+GROUP_DOUBT_SECONDS: Final = 15.0
+"""For so long a group that cannot be asked is only in doubt, and so is the end of a log: a coordinator or a leader that
+moves to another broker takes that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +60,7 @@ class GroupFolds:
         if last is not None and self._is_as_before(last):
             folded = replace(last, observed_at=self.now)
         else:
-            folded = folding.fold_group(self.facts[group_id], last, self.now)
+            folded = fold_group(self.facts[group_id], last, self.now)
         if interest.retry is None:
             return replace(folded, retry=None) if folded.retry is not None else folded
         if group_id not in flows:
@@ -76,4 +83,84 @@ class GroupFolds:
         if last.missing_ends:
             return False  # in doubt only for a time
         answers = self.facts[last.group_id]
-        return answers.as_before(before) and folding.beyond_end(answers, last) == last.beyond_end
+        return answers.as_before(before) and beyond_end(answers, last) == last.beyond_end
+
+
+def count_failed(facts: GroupFacts) -> tuple[int, int] | tuple[None, None]:
+    """Records in the failed topic, and the sum of its ends.
+
+    Without one of its partitions the sum would hide failures. So would a start beyond the end: starts are asked for
+    less often, and that one is of a topic that was made anew since.
+    """
+    ends, starts = facts.failed.ends, facts.failed.starts
+    whole = len(ends) == facts.failed_partitions > 0 and ends.keys() <= starts.keys()
+    if not whole or any(starts[key] > end for key, end in ends.items()):
+        return None, None
+    total = sum(ends.values())
+    return total - sum(starts[key] for key in ends), total
+
+
+def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> GroupObservation:
+    """The group as of this look; one that could not be asked keeps its last known values and says why.
+
+    Before version 6 a broker describes an unknown group as Dead without an error, since then with GROUP_ID_NOT_FOUND;
+    both mean that the group does not exist (yet), which is Dead.
+    """
+    error = facts.error
+    described = facts.described
+    if described is not None and described.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+        error = error or folding.reason_of(described.error_code)
+    if error is not None or described is None or facts.committed is None:
+        return unobserved(facts.group_id, last, error or NOT_OBSERVED, now)
+    state, members = folding.mirror(described)
+    failed_records, failed_end = count_failed(facts)
+    return GroupObservation(
+        group_id=facts.group_id,
+        observed_at=now,
+        state=state,
+        protocol_type=described.protocol_type,
+        assignor=described.protocol_data,
+        coordinator_id=facts.coordinator_id,
+        members=members,
+        transitions=extend_transitions(last, state, members, now),
+        committed=facts.committed,
+        end_offsets=facts.log.ends,
+        log_starts=facts.log.starts,
+        missing_ends=missing_ends(facts.log.ends, last, now),
+        beyond_end=beyond_end(facts, last),
+        end_history=facts.log.history,
+        failed_records=failed_records,
+        failed_end=failed_end,
+    )
+
+
+def missing_ends(ends: Offsets, last: GroupObservation | None, now: float) -> dict[tuple[str, int], MissingEnd]:
+    """Partitions that did not answer, with what was known of them until a moment ago."""
+    if last is None or (last.error is not None and not last.doubtful):
+        return {}
+    missing = {
+        key: MissingEnd(now, end, last.log_starts.get(key)) for key, end in last.end_offsets.items() if key not in ends
+    }
+    earlier = {
+        key: known
+        for key, known in last.missing_ends.items()
+        if key not in ends and now - known.since < GROUP_DOUBT_SECONDS
+    }
+    return missing | earlier
+
+
+def unobserved(group_id: str, last: GroupObservation | None, error: str, now: float) -> GroupObservation:
+    """The group after a look that could not ask it."""
+    known = last or GroupObservation(group_id=group_id, observed_at=now, error=NOT_OBSERVED)
+    since = known.failing_since if known.error is not None else now
+    doubtful = since is not None and now - since < GROUP_DOUBT_SECONDS
+    return replace(known, error=error, failing_since=since, doubtful=doubtful)
+
+
+def beyond_end(facts: GroupFacts, last: GroupObservation | None) -> frozenset[tuple[str, int]]:
+    """Partitions whose log ends before an old commit; before the first observation any may be old."""
+    committed, ends = facts.committed or {}, facts.log.ends
+    old = last.committed if last is not None and last.transitions else committed
+    return frozenset(
+        key for key, offset in committed.items() if key in ends and min(offset, old.get(key, -1)) > ends[key]
+    )

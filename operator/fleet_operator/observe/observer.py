@@ -22,6 +22,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.net import NetError, NetworkClient
 from fleet_operator.observe.doubt import REFUSALS, Doubt, failure
 from fleet_operator.observe.glance import GLANCE_REST_FACTOR, GLANCE_SECONDS, Glance, GlanceAbandonedError
+from fleet_operator.observe.group_folds import unobserved
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.look import Look, LookAbandonedError
 from fleet_operator.observe.look_memory import ClusterMemory
@@ -47,6 +48,8 @@ ACTIONS_SECONDS_MAX: Final = 1.0
 """Longest time for which actions may delay a due look: a thousand new groups want their topics at once."""
 REFUSED_SECONDS: Final = 30.0
 """The interval while the cluster refuses our credentials: repeating them quickly locks accounts and fills its logs."""
+FAILED_PART_FACTOR: Final = 5.0
+"""Pause of a part that alone cannot be looked at, as a multiple of what its look took: the others wait meanwhile."""
 DOUBT_PAUSE_SECONDS: Final = 5.0
 """The longest pause between looks while it is not decided whether the cluster answers."""
 
@@ -192,6 +195,17 @@ class _Memory:
         changed = {group_id: True for group_id, group in seen.groups.items() if before.get(group_id) is not group}
         self.last = self.notified = seen
         return Observed(observation=seen, groups=changed)
+
+    def fail_part(self, part: GroupPart, error: NetError, now: float) -> Observed:
+        """Take in a failed look at a part of a cluster that others have seen; returns what is new. `now` is epoch
+        seconds."""
+        assert self.last is not None, "others have seen it"
+        known = self.last.groups
+        groups = {group_id: unobserved(group_id, known.get(group_id), error.reason, now) for group_id in part.interests}
+        self.last = replace(self.last, groups={**known, **groups})
+        observed = compare(self.notified, self.last, part.interests, None)
+        self.notified = self.last
+        return observed
 
     def fail(self, seen: ClusterObservation, seconds: float) -> Observed:
         """Take in a failed look; returns what is new."""
@@ -377,6 +391,12 @@ class Observer:
             seen = look.take()
         except NetError as error:
             ended = self._clock.monotonic()
+            if memory.parts.fail(part) and memory.last is not None and memory.last.reachable:
+                part.due_at = ended + max(self.settings.interval_seconds, FAILED_PART_FACTOR * (ended - began))
+                self._publish(memory.fail_part(part, error, self._clock.wall()))
+                return
+            # The next look is at another part, if there is one, for this one may be to blame.
+            memory.parts.all_due()
             proven = memory.doubt.failed(began, ended)
             seen = failure(error, memory.last, self._clock.wall(), proven=proven)
             memory.rest_until = ended + pause_of_failure(seen, self.settings.interval_seconds)

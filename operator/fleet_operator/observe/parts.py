@@ -23,8 +23,9 @@ WEIGHT_MAX: Final = 400
 class GroupPart:
     """Some groups, what was seen of their topics, and when to look at them again (monotonic seconds).
 
-    `cpu_s` is the CPU time that the last look took, `turn` its number among the good looks at all parts, 0 before the
-    first. `unheard` says that nobody has been notified of its groups since the cluster was found, perhaps anew.
+    `cpu_s` is the CPU time that the last look took. `asked` is the number of the last look among those at all parts,
+    `turn` that of the last good one, `failed` that of the last one if it failed; 0 for none. `unheard` says that nobody
+    has been notified of its groups since the cluster was found, perhaps anew.
     """
 
     patterns: bool
@@ -34,7 +35,9 @@ class GroupPart:
     matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     due_at: float = float("-inf")
     cpu_s: float = 0.0
+    asked: int = 0
     turn: int = 0
+    failed: int = 0
     unheard: bool = True
     weight: int = 0
 
@@ -56,7 +59,8 @@ class GroupParts:
     def __init__(self) -> None:
         self._parts = [GroupPart(patterns=False)]
         self._of: dict[str, GroupPart] = {}
-        self._turns = 0
+        self._looks = 0
+        self._last_good = 0
 
     def __iter__(self) -> Iterator[GroupPart]:
         return iter(self._parts)
@@ -81,21 +85,34 @@ class GroupParts:
     def due(self, now: float) -> GroupPart:
         """The part to look at next: of those that are due the one that was looked at before the others.
 
-        Wishes make their parts due at once, again and again; the others must have their turn all the same.
+        Wishes make their parts due at once, again and again, and a part whose looks fail stays due; the others must
+        have their turn all the same.
         """
         due = [part for part in self._parts if part.due_at <= now]
-        return min(due, key=lambda part: part.turn) if due else min(self._parts, key=lambda part: part.due_at)
+        return min(due, key=lambda part: part.asked) if due else min(self._parts, key=lambda part: part.due_at)
 
     def take(
         self, part: GroupPart, topics: Mapping[str, TopicObservation], matches: Mapping[str, tuple[str, ...]]
     ) -> bool:
         """Note what a look at a part has found of topics; True if that is not what the look before has found."""
-        self._turns += 1
-        part.turn = self._turns
+        self._looks += 1
+        part.asked = part.turn = self._last_good = self._looks
+        part.failed = 0
         as_before = (part.topics, part.matches) == (topics, matches)
         if not as_before:
             part.topics, part.matches = topics, matches
         return not as_before
+
+    def fail(self, part: GroupPart) -> bool:
+        """Note a look at a part that failed; True if others have answered since it failed before.
+
+        Then the cluster is not to blame: a pattern asks for all topics, which may be too many for the time that a look
+        has.
+        """
+        self._looks += 1
+        own = 0 < part.failed < self._last_good
+        part.asked = part.failed = self._looks
+        return own
 
     def topics(self) -> dict[str, TopicObservation]:
         """All topics; one that groups of several parts read is as the last look at any of them found it."""

@@ -67,7 +67,7 @@ class GroupSeries(Collector):
         for name, value in values.items():
             group.values[PLACES[name]] = value
 
-    def describe_group(self, key: Key, *, state: str, info: tuple[str, str, str]) -> None:
+    def label(self, key: Key, *, state: str, info: tuple[str, str, str]) -> None:
         """Set a group's state, and its Kafka group and the namespace and name of its KafkaCluster."""
         self.show(key, {})
         group = self._groups[key]

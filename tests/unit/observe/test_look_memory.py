@@ -14,7 +14,7 @@ from fleet_consumer.contract import naming
 from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
 from fleet_consumer.wire.list_offsets import ListOffsetsRequest
-from fleet_operator.observe import folding
+from fleet_operator.observe import group_folds
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.look import CALL_SECONDS, HANGING_CALL_SECONDS, HANGING_SECONDS
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
@@ -155,7 +155,7 @@ def test_group_that_is_as_before_is_not_folded_again(monkeypatch: pytest.MonkeyP
         assert last is not None
         return last
 
-    monkeypatch.setattr(folding, "fold_group", fold)
+    monkeypatch.setattr(group_folds, "fold_group", fold)
     after = watched.look()
     assert folded == []
     assert {name: replace(group, observed_at=0.0, retry=None) for name, group in after.groups.items()} == {

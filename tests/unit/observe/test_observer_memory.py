@@ -10,11 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet_consumer.contract.patterns import compile_pattern
+from fleet_consumer.net import RequestTimedOut
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer import _Memory
 from fleet_operator.observe.parts import WEIGHT_MAX, GroupPart
-from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation, believed
+from fleet_operator.planning.observation import (
+    ClusterObservation,
+    GroupObservation,
+    TopicObservation,
+    believed,
+    believed_group,
+)
 
 FILLING = tuple(f"t{number}" for number in range(WEIGHT_MAX - 2))
 """So many topics that, with one more, a group fills a part."""
@@ -265,7 +272,7 @@ class Reconciler:
         if seen is None:
             return None
         group = seen.groups.get(name)
-        known = None if group is None else replace(group, observed_at=0.0)
+        known = None if group is None else replace(believed_group(group), observed_at=0.0, failing_since=None)
         return seen.reachable, seen.reason, known, [seen.topics.get(topic) for topic in WISHES[name].named_topics]
 
     def take(self, observed: Observed) -> None:
@@ -309,6 +316,12 @@ class Reconciler:
                 self.memory.fail(replace(last, reachable=False, doubtful=doubtful, reason="BrokerUnreachable"), 0.1)
             )
 
+    def fail_part(self, turn: int, now: float) -> None:
+        parts = list(self.memory.parts)
+        if self.memory.last is not None and self.memory.last.reachable:
+            error = RequestTimedOut("no answer")
+            self.take(self.memory.fail_part(parts[turn % len(parts)], error, now))
+
 
 WISHES = {
     "a": wish("a", "one"),
@@ -320,6 +333,7 @@ events = st.one_of(
     st.builds(lambda turn: lambda of: of.look(turn), st.integers(0, 5)),
     st.builds(lambda turn: lambda of: of.look(turn), st.integers(0, 5)),
     st.just(lambda of: of.glance()),
+    st.builds(lambda turn, now: lambda of: of.fail_part(turn, now), st.integers(0, 5), st.sampled_from((1.0, 99.0))),
     st.builds(lambda doubtful: lambda of: of.lose(doubtful), st.booleans()),
     st.builds(lambda name, wanted: lambda of: of.want(name, wanted), st.sampled_from("abcd"), st.booleans()),
     st.builds(

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.net import AllBrokersUnreachable, BrokerAddress, Call, Disconnected
+from fleet_consumer.contract.patterns import compile_pattern
+from fleet_consumer.net import AllBrokersUnreachable, BrokerAddress, Call, Disconnected, RequestTimedOut
 from fleet_consumer.wire.message import Request
 from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_operator.observe import group_folds
 from fleet_operator.observe import observer as observers
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.news import Observed
@@ -28,10 +30,11 @@ SETTINGS = ObserverSettings(bootstrap_servers=("broker:9092",), interval_seconds
 
 @dataclass
 class Client(ScriptedCluster):
-    """The scripted cluster behind the face of a network client. While it is `away` no broker answers; calls of
-    `pending` kinds never end."""
+    """The scripted cluster behind the face of a network client. While it is `away` no broker answers, while it is
+    `crowded` all topics are too many for one answer; calls of `pending` kinds never end."""
 
     away: bool = False
+    crowded: bool = False
     pending: set[str] = field(default_factory=set)
     woken: threading.Event = field(default_factory=threading.Event)
     waits: threading.Event = field(default_factory=threading.Event)
@@ -41,6 +44,8 @@ class Client(ScriptedCluster):
         if self.away:
             gone = Disconnected("away", address=BrokerAddress("broker", 0), reason="Disconnected")
             raise AllBrokersUnreachable("no broker answers", failures=(gone,))
+        if self.crowded and topics is None:
+            raise RequestTimedOut("no answer", address=BrokerAddress("broker", 0))
         return super().metadata(topics, timeout_s=timeout_s)
 
     def send(self, address: BrokerAddress, request: Request[Any], *, timeout_s: float) -> Call[Any]:
@@ -120,6 +125,30 @@ def test_cluster_that_was_lost_and_came_back_notifies_each_group_once(run: Run) 
     run.until(lambda: len(run.published) >= count + 4, "more looks")
     assert sorted(run.told(since)) == ["a", "b"]
     assert sum(observed.lost for observed in run.published) == 1
+
+
+def test_pattern_that_asks_for_too_much_hides_no_other_group(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own group is unknown, and why; the cluster answers, and so do all that ask for their topics by name."""
+    monkeypatch.setattr(group_folds, "GROUP_DOUBT_SECONDS", 0.5)
+    run.start()
+    run.until(lambda: len(run.told()) == 2, "both groups to be notified")
+    run.client.crowded = True
+    since = len(run.published)
+    run.observer.watch({"p": GroupInterest(group_id="p", pattern=compile_pattern("t.*"))})
+
+    def latest() -> ClusterObservation:
+        return run.published[-1].observation
+
+    run.until(lambda: run.told(since).count("p") == 1, "the group with the pattern to be notified")
+    known = latest().groups["p"]
+    assert (known.error, known.doubtful) == ("RequestTimedOut", False)
+    run.client.groups["a"] = ("PreparingRebalance", ())
+    run.until(lambda: latest().groups["a"].state == "PreparingRebalance", "the state of another group")
+    assert not any(observed.lost for observed in run.published[since:])
+    assert latest().reachable
+    run.client.crowded = False
+    run.until(lambda: latest().groups["p"].error is None, "the group with the pattern to be observed")
+    assert run.told(since).count("p") == 2
 
 
 def test_observer_that_begins_in_doubt_finds_its_groups_in_what_was_known(run: Run) -> None:

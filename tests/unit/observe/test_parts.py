@@ -124,6 +124,36 @@ def test_wishes_that_do_not_end_keep_no_part_from_being_looked_at() -> None:
     assert looked == [*parts, *parts]
 
 
+def test_part_that_cannot_be_looked_at_keeps_no_other_from_being_looked_at() -> None:
+    parts = GroupParts()
+    parts.change(wishes(*"abcdefghi"))
+    bad = parts.due(NOW)
+    looked: list[GroupPart] = []
+    for _ in range(2 * len(list(parts))):
+        part = parts.due(NOW)
+        looked.append(part)
+        if part is bad:
+            parts.fail(part)
+        else:
+            parts.take(part, {}, {})
+    assert looked == [*parts, *parts]
+
+
+def test_failure_of_a_part_is_its_own_once_others_have_answered_since() -> None:
+    """Of a cluster that is away no part can be looked at, and those that fail while it comes back are not to blame."""
+    parts = GroupParts()
+    parts.change(wishes(*"abcde"))
+    first, second = parts
+    assert [parts.fail(each) for each in (first, second, first, second)] == [False] * 4
+    parts.take(first, {}, {})
+    assert parts.fail(second)
+    assert not parts.fail(second), "nothing has answered since"
+    assert not parts.fail(first)
+    parts.take(first, {}, {})
+    parts.take(second, {}, {})
+    assert not parts.fail(second)
+
+
 def test_topic_of_several_parts_is_known_as_it_was_seen_last() -> None:
     parts = GroupParts()
     parts.change(wishes(*"abcde"))

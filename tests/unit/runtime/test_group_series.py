@@ -14,8 +14,8 @@ def samples(metrics: Metrics) -> list[str]:
 def test_group_has_a_sample_for_each_known_value_and_one_state() -> None:
     metrics = Metrics()
     assert samples(metrics) == []
-    metrics.groups.describe_group(KEY, state="Empty", info=("shop.orders", "shop", "main"))
-    metrics.groups.describe_group(KEY, state="Stable", info=("shop.orders", "shop", "main"))
+    metrics.groups.label(KEY, state="Empty", info=("shop.orders", "shop", "main"))
+    metrics.groups.label(KEY, state="Stable", info=("shop.orders", "shop", "main"))
     metrics.groups.show(KEY, {"lag_records": 5, "members": 2.0})
     metrics.groups.show(KEY, {"lag_records": None})
     labels = 'group_name="orders",group_namespace="shop"'

@@ -16,7 +16,7 @@ def show_group(series: GroupSeries, key: Key, facts: ConsumerGroupFacts, status:
     """Show a group as it was found by a reconcile."""
     state = status.get("state") or UNKNOWN_STATE
     info = facts.group.group_id, key[0], facts.group.spec.cluster_ref.name
-    series.describe_group(key, state=state, info=info)
+    series.label(key, state=state, info=info)
     series.show(key, group_values(facts, status))
 
 
