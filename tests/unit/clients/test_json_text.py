@@ -124,7 +124,7 @@ def test_canonical_text_tells_truth_from_one() -> None:
 
 
 def test_text_that_is_kept_takes_no_more_memory_than_its_length() -> None:
-    """What orjson returns has the buffer that it was written into."""
+    """The bytes that orjson returns have the whole buffer that it wrote into."""
     value = {str(number): "x" * 20 for number in range(50)}
     tracemalloc.start()
     try:
