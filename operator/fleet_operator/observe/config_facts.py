@@ -17,8 +17,8 @@ from fleet_operator.observe import folding
 from fleet_operator.observe.batches import OFFSETS_TOPIC
 from fleet_operator.planning.observation import BrokerSettings
 
-CONFIGS_SECONDS: Final = 300.0
-"""Interval at which these settings are read; they rarely change."""
+CONFIGS_SECONDS: Final = 60.0
+"""Interval at which these settings are read. They change when a broker restarts, which may be between two looks."""
 
 
 @dataclass(slots=True)
