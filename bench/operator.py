@@ -95,7 +95,9 @@ async def fleets(stage: Stage, operator: OperatorProcess) -> dict[str, Any]:
     created = await stage.create()
     print(f"  {size} created in {created:.1f} s", file=sys.stderr, flush=True)
     await until(
-        lambda: len(watched.first) >= size, what=lambda: f"{len(watched.first)} have a status", timeout_s=FLEETS_S
+        lambda: stage.alive() and len(watched.first) >= size,
+        what=lambda: f"{len(watched.first)} have a status",
+        timeout_s=FLEETS_S,
     )
     first = max(watched.first.values()) - began
     print(f"  first statuses: {first:.1f} s, {operator.sample().cpu_s - before.cpu_s:.1f} s of CPU", file=sys.stderr)

@@ -91,17 +91,20 @@ class KeyedQueue:
     def _take_new(self, now: float) -> tuple[Key, float] | None:
         while self._new:
             due, key = self._new.popleft()
-            if self._due.get(key) == due and key not in self._working:
+            if self._is_takeable(key, due):
                 return self._begin(key, due, now)
         return None
 
     def _take_due(self, now: float) -> tuple[Key, float] | None:
         while self._heap and self._heap[0][0] <= now:
             due, _, key = heapq.heappop(self._heap)
-            if self._due.get(key) != due or key in self._working:
-                continue  # stale, or it waits for `finish`, which brings it back
-            return self._begin(key, due, now)
+            if self._is_takeable(key, due):
+                return self._begin(key, due, now)
         return None
+
+    def _is_takeable(self, key: Key, due: float) -> bool:
+        """False for an entry that is stale, and for a key being worked on, which `finish` brings back."""
+        return self._due.get(key) == due and key not in self._working
 
     def _begin(self, key: Key, due: float, now: float) -> tuple[Key, float]:
         del self._due[key]
@@ -130,12 +133,12 @@ class KeyedQueue:
         """The time at which the next key can be taken (maybe in the past), or None while nothing is scheduled."""
         while self._new:
             due, key = self._new[0]
-            if self._due.get(key) == due and key not in self._working:
+            if self._is_takeable(key, due):
                 return due
             self._new.popleft()
         while self._heap:
             due, _, key = self._heap[0]
-            if self._due.get(key) == due and key not in self._working:
+            if self._is_takeable(key, due):
                 return due
             heapq.heappop(self._heap)
         return None
