@@ -17,11 +17,15 @@ from fleet_operator.observe.folding import NOT_OBSERVED, GroupFacts, Offsets
 from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.observe.look_memory import PartMemory
 from fleet_operator.observe.states import extend_transitions
-from fleet_operator.planning.observation import GroupObservation, MissingEnd, TopicObservation
+from fleet_operator.planning.observation import GroupObservation, MissingEnd, ProgressSample, TopicObservation
 
 GROUP_DOUBT_SECONDS: Final = 15.0
 """For so long a group that cannot be asked is only in doubt, and so is the end of a log: a coordinator or a leader that
 moves to another broker takes that."""
+SAMPLES_SECONDS: Final = 90.0
+SAMPLES_GAP_SECONDS: Final = 30.0
+"""Length of the samples of a group's progress, and the longest time between two of them: records that arrive after a
+longer one had been waiting at their producers, and are no rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,8 @@ class GroupFolds:
             folded = replace(last, observed_at=self.now)
         else:
             folded = fold_group(self.facts[group_id], last, self.now)
+        if interest.scaled or folded.samples:
+            folded = replace(folded, samples=extend_samples(folded, last) if interest.scaled else ())
         if interest.retry is None:
             return replace(folded, retry=None) if folded.retry is not None else folded
         if group_id not in flows:
@@ -132,6 +138,19 @@ def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> 
         failed_records=failed_records,
         failed_end=failed_end,
     )
+
+
+def extend_samples(group: GroupObservation, last: GroupObservation | None) -> tuple[ProgressSample, ...]:
+    """The samples of a group's progress with that of this look; none is added by a look that could not ask."""
+    known = last.samples if last is not None else ()
+    if group.error is not None:
+        return known
+    now = group.observed_at
+    if known and now - known[-1].at > SAMPLES_GAP_SECONDS:
+        known = ()
+    # Of the samples beyond the window one is kept, so that what is left covers all of it.
+    first = max((place for place, sample in enumerate(known) if now - sample.at >= SAMPLES_SECONDS), default=0)
+    return (*known[first:], ProgressSample(now, group.committed, group.end_offsets))
 
 
 def missing_ends(ends: Offsets, last: GroupObservation | None, now: float) -> dict[tuple[str, int], MissingEnd]:

@@ -104,8 +104,9 @@ class GroupInterest:
 
     `topics` are its source topics, `pattern` matches further ones at each look; where neither is known, those it has
     commits for count. `other_topics` are those whose existence matters (outputs). `retry` is None for a group whose
-    failures go to the failed topic at once. `waits` is set for an object whose Kafka group belongs to another one: that
-    one's wishes go first.
+    failures go to the failed topic at once. `scaled` asks for samples of the group's progress, `asleep` for quick looks
+    at a scaled group without workers. `waits` is set for an object whose Kafka group belongs to another one: that one's
+    wishes go first.
     """
 
     group_id: str
@@ -115,6 +116,8 @@ class GroupInterest:
     failed_topic: str = ""
     read_committed: bool = False
     retry: RetryInterest | None = None
+    scaled: bool = False
+    asleep: bool = False
     waits: bool = False
 
     @property

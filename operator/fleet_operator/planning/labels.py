@@ -39,6 +39,8 @@ PARTS_ANNOTATION: Final = "consumerfleet.io/revision-input-parts"
 """On the main StatefulSet: digests of the group's own part of those inputs, and of the KafkaCluster's connection."""
 CHANGED_ANNOTATION: Final = "consumerfleet.io/scaled-at"
 """On the retry StatefulSet: time of the last change of `replicas`."""
+SCALING_ANNOTATION: Final = "consumerfleet.io/scaling"
+"""On StatefulSets: the past of their scaling that a restarted operator needs."""
 POLICIES_ANNOTATION: Final = "consumerfleet.io/retry-policies"
 """On pods: digest of the published policies. A change makes the kubelet sync the pod, and renew its mounted files, at
 once instead of within a minute or two."""

@@ -33,6 +33,14 @@ class MissingEnd(NamedTuple):
     log_start: int | None
 
 
+class ProgressSample(NamedTuple):
+    """A group's commits and the ends of its logs at a time; unknown partitions are absent."""
+
+    at: float
+    committed: Mapping[tuple[str, int], int]
+    end_offsets: Mapping[tuple[str, int], int]
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
     """One live broker, from Metadata."""
@@ -185,6 +193,8 @@ class GroupObservation:
     - `beyond_end`: partitions whose log ends before a commit that was there at the observation before, too. A commit of
       this moment may be newer than the end beside it.
     - `end_history`: a few earlier end offsets of each partition, oldest first, to estimate the time behind.
+    - `samples`: the progress of the last minute and a half, oldest first, for a group that is scaled; without a gap, so
+      that an outage begins them anew.
     - `failed_records`: records in the failed topic; `failed_end`: sum of its end offsets. None unless every partition
       was observed.
     - `error`: the reason word when only this group could not be observed; the other fields keep their last values.
@@ -207,6 +217,7 @@ class GroupObservation:
     missing_ends: Mapping[tuple[str, int], MissingEnd] = field(default_factory=dict)
     beyond_end: frozenset[tuple[str, int]] = frozenset()
     end_history: Mapping[tuple[str, int], tuple[OffsetSample, ...]] = field(default_factory=dict)
+    samples: tuple[ProgressSample, ...] = ()
     failed_records: int | None = None
     failed_end: int | None = None
     error: str | None = None

@@ -10,7 +10,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
 from fleet_operator.planning.fleet.image import WorkerImage
-from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, decide_scale
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart
 from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
 from fleet_operator.planning.observation import (
@@ -26,6 +26,8 @@ from fleet_operator.planning.observation import (
 )
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
+from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.scaling.fixed import decide_fixed, decide_stopped
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 NOW: Final = 1_800_000_000.0
@@ -153,6 +155,13 @@ def pods(replicas: int = 2, *, revision: str = "aaaaaaaaaa") -> tuple[PodFacts, 
     return tuple(PodFacts(name=f"orders-{n}", revision=revision, ordinal=n) for n in range(replicas))
 
 
+def scale_of(
+    group: ConsumerGroup, counts: Mapping[str, int] | None, *, stopped: bool = False, resetting: bool = False
+) -> ScaleDecision:
+    """The decision for a fleet of a fixed size."""
+    return decide_stopped(group, stopped=stopped, resetting=resetting) or decide_fixed(group, counts)
+
+
 def facts(*, now: float = NOW, **changes: Any) -> ConsumerGroupFacts:
     """A fleet of two that works; `changes` replace whole facts, or what they are made from."""
     group = changes.setdefault("group", consumer_group(replicas=2))
@@ -167,7 +176,7 @@ def facts(*, now: float = NOW, **changes: Any) -> ConsumerGroupFacts:
     base: dict[str, Any] = {
         "view": view,
         "rollout": settled(),
-        "scale": replace(decide_scale(scaled, view.partition_counts, stopped=False), replicas=wanted),
+        "scale": replace(scale_of(scaled, view.partition_counts), replicas=wanted),
         "image": WorkerImage(IMAGE, "Operator", default=IMAGE),
         "parts": {MAIN: main, RETRY: retry},
         "revision": "aaaaaaaaaa",

@@ -310,8 +310,3 @@ class ConsumerGroup(CustomResource):
     def paused(self) -> bool:
         """True if an annotation asks the operator not to act on this object."""
         return self.metadata.annotations.get(PAUSED_ANNOTATION) == "true"
-
-    @property
-    def wanted_replicas(self) -> int:
-        """The number of workers that should run now."""
-        return 0 if self.spec.suspend else self.spec.replicas

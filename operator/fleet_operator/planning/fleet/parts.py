@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
-from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import labels
 from fleet_operator.planning.fleet.readings import read_fleet, read_pod
 from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
@@ -68,31 +67,3 @@ class PartPlan:
     remove: bool = False
     delete_pods: tuple[str, ...] = ()
     event: tuple[str, str] | None = None
-
-
-NO_LIMIT: Final = "None"
-
-
-@dataclass(frozen=True, slots=True)
-class ScaleDecision:
-    """The wanted number of main workers. `limit` is the word of `status.limit`."""
-
-    replicas: int
-    limit: str = NO_LIMIT
-
-
-def decide_scale(
-    group: ConsumerGroup, partition_counts: Mapping[str, int] | None, *, stopped: bool, resetting: bool = False
-) -> ScaleDecision:
-    """`spec.replicas`, or 0 while suspended, `stopped`, or `resetting` its offsets.
-
-    A fleet is stopped while another Kafka cluster answers, and while an older ConsumerGroup owns the Kafka group: two
-    fleets in one group would process each other's records. `partition_counts` is None while unknown.
-    """
-    replicas = 0 if stopped else group.wanted_replicas
-    if group.spec.suspend:
-        return ScaleDecision(replicas, "Suspended")
-    if resetting:
-        return ScaleDecision(0, "OffsetReset")
-    limited = partition_counts is not None and replicas > sum(partition_counts.values())
-    return ScaleDecision(replicas, "Partitions" if limited else NO_LIMIT)

@@ -18,6 +18,7 @@ from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.publication import SUPERSEDED_S, FlowFacts, next_publication
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.topics import GroupView
+from fleet_operator.planning.scaling.decision import ScaleDecision
 
 LEAVING_POLL_S: Final = 30.0
 """Interval of the plans while a revision, a delay or the retries as a whole are on their way out."""
@@ -58,7 +59,7 @@ class RetryPlan:
 
     publication: Published | None
     problem: Problem | None
-    scale: scaling.RetryScale
+    scale: ScaleDecision
     over: bool
     memory: scaling.RetryMemory
 
@@ -99,7 +100,7 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
     return RetryPlan(
         publication=publication,
         problem=_problem(facts) if publication is None else None,
-        scale=scaling.RetryScale(0, "no workers are wanted") if facts.stopped else scale,
+        scale=ScaleDecision(replicas=0, reason="no workers are wanted") if facts.stopped else scale,
         over=over,
         memory=memory,
     )

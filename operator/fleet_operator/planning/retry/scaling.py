@@ -6,8 +6,12 @@ due time. Unknown values change nothing: a fleet never shrinks on missing data.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
+
+from fleet_operator.planning.foreign_json import read_object
+from fleet_operator.planning.scaling.decision import ScaleDecision
 
 WAKE_S: Final = 30.0
 """Lead time of the first worker before the next due time: scheduling, image, join, and the rebalance."""
@@ -89,10 +93,12 @@ class RetryLoad:
 
 @dataclass(frozen=True, slots=True)
 class RetryMemory:
-    """Past of a fleet of retry workers. Kept in memory only: after a restart, workers stay a while longer.
+    """Past of a fleet of retry workers; times are epoch seconds.
 
-    Times are epoch seconds: since when nothing is due or about to be, and no due record is late; when workers were last
-    removed while records were due. `short` workers were too few at `short_at`.
+    - `calm_since`, `keeping_up_since`: since when nothing is due or about to be, and no due record is late. Kept in
+      memory only: after a restart, workers stay a while longer.
+    - `shrunk_at`: when workers were last removed while records were due. `short` workers were too few at `short_at`.
+      These stand on the StatefulSet, or a restart would try the same removal again.
     """
 
     calm_since: float | None = None
@@ -101,14 +107,25 @@ class RetryMemory:
     short: int = 0
     short_at: float | None = None
 
+    def to_text(self) -> str | None:
+        """The part that the StatefulSet keeps; None for nothing."""
+        if self.shrunk_at is None and self.short_at is None:
+            return None
+        times = {"shrunkAt": self.shrunk_at, "shortAt": self.short_at}
+        kept = {name: round(at, 1) for name, at in times.items() if at is not None}
+        return json.dumps(kept | ({"short": self.short} if self.short_at is not None else {}), sort_keys=True)
 
-@dataclass(frozen=True, slots=True)
-class RetryScale:
-    """The wanted count, its reason, and the seconds until the next decision (None: at the next change)."""
 
-    replicas: int
-    reason: str
-    requeue_after: float | None = None
+def read_retry_memory(text: str | None) -> RetryMemory:
+    """The memory in an annotation; an empty one where that is absent or not ours."""
+    document: dict[str, Any] = (read_object(text) if text else None) or {}
+    try:
+        shrunk, short_at = (
+            None if document.get(name) is None else float(document[name]) for name in ("shrunkAt", "shortAt")
+        )
+        return RetryMemory(shrunk_at=shrunk, short=int(document.get("short") or 0), short_at=short_at)
+    except (TypeError, ValueError, OverflowError):
+        return RetryMemory()
 
 
 def is_busy(due: DueRecords, now: float) -> bool | None:
@@ -147,54 +164,58 @@ def remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
     return memory
 
 
-def decide_retry_scale(load: RetryLoad, memory: RetryMemory, now: float) -> RetryScale:
+def decide_retry_scale(load: RetryLoad, memory: RetryMemory, now: float) -> ScaleDecision:
     """The count for what is known; `memory` is that of before this load, `now` in epoch seconds."""
     if load.shortest_delay_s is not None and load.shortest_delay_s < WAKE_S:
         # A worker that is started for one record would come too late.
         load = replace(load, bounds=replace(load.bounds, least=max(load.bounds.least, 1)))
     current = load.current if load.current is not None else load.bounds.least
     if load.held:
-        return RetryScale(load.within(current), "a breaker is open", GROW_S)
+        return _scale(load.within(current), "a breaker is open", GROW_S)
     busy = is_busy(load.due, now)
     if busy is None:
-        return RetryScale(load.within(current), "the number of due records is unknown", _wake_in(load, now))
+        return _scale(load.within(current), "the number of due records is unknown", _wake_in(load, now))
     return _work(load, memory, current, now) if busy else _rest(load, memory, current, now)
 
 
-def _work(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> RetryScale:
+def _scale(replicas: int, reason: str, requeue_after: float | None) -> ScaleDecision:
+    return ScaleDecision(replicas=replicas, reason=reason, requeue_after=requeue_after)
+
+
+def _work(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> ScaleDecision:
     """At least one worker. Doubled while records stay late although the last change has had its time, halved once they
     have been in time for a while."""
     started = load.within(max(current, 1))
     if started > current:
-        return RetryScale(started, "records are due, or about to be", GROW_S)
+        return _scale(started, "records are due, or about to be", GROW_S)
     late = is_late(load.due, now)
     if late is None:
-        return RetryScale(started, "records are due", GROW_S)
+        return _scale(started, "records are due", GROW_S)
     if not late:
         return _fewer(load, memory, started, now)
     more = load.within(2 * started)
     if more <= started:
-        return RetryScale(started, "no more workers are useful", GROW_S)
+        return _scale(started, "no more workers are useful", GROW_S)
     if load.unsure:
-        return RetryScale(started, "due records wait, and the state of the breakers is unknown", GROW_S)
+        return _scale(started, "due records wait, and the state of the breakers is unknown", GROW_S)
     settled_at = (load.changed_at or 0.0) + GROW_S
     if now < settled_at:
-        return RetryScale(started, "the last change has not shown its effect yet", settled_at - now)
-    return RetryScale(more, "due records wait", GROW_S)
+        return _scale(started, "the last change has not shown its effect yet", settled_at - now)
+    return _scale(more, "due records wait", GROW_S)
 
 
-def _fewer(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> RetryScale:
+def _fewer(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> ScaleDecision:
     """Half the workers, once all records have been in time for a while; more than were lately too few."""
     fewer = load.within(max(-(-current // 2), memory.short + 1, 1))
     if fewer >= current or memory.keeping_up_since is None:
-        return RetryScale(current, "the workers keep up", GROW_S)
+        return _scale(current, "the workers keep up", GROW_S)
     left = max(memory.keeping_up_since, load.changed_at or 0.0) + SHRINK_S - now
     if left > 0.0:
-        return RetryScale(current, "the workers keep up", min(left, GROW_S))
-    return RetryScale(fewer, "fewer workers can keep up with what is due", GROW_S)
+        return _scale(current, "the workers keep up", min(left, GROW_S))
+    return _scale(fewer, "fewer workers can keep up with what is due", GROW_S)
 
 
-def _rest(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> RetryScale:
+def _rest(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> ScaleDecision:
     """The least count after a calm minute; more before the next record is due, or the group's commits expire."""
     least = load.within(load.bounds.least)
     calm_since = memory.calm_since if memory.calm_since is not None else now
@@ -202,24 +223,24 @@ def _rest(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> Ret
         return _sleep(load, least, now)
     left = calm_since + CALM_S - now
     if left > 0.0:
-        return RetryScale(load.within(current), "nothing is due", left)
+        return _scale(load.within(current), "nothing is due", left)
     # Times on objects are whole seconds.
     started_in_calm = load.changed_at is not None and calm_since < load.changed_at + 1.0
     if load.empty and started_in_calm:
-        return RetryScale(load.within(current), "a worker joins, so that the group's commits are kept", GROW_S)
-    return RetryScale(least, "nothing is due", _wake_in(load, now))
+        return _scale(load.within(current), "a worker joins, so that the group's commits are kept", GROW_S)
+    return _scale(least, "nothing is due", _wake_in(load, now))
 
 
-def _sleep(load: RetryLoad, least: int, now: float) -> RetryScale:
+def _sleep(load: RetryLoad, least: int, now: float) -> ScaleDecision:
     """Scale to minReplicas. Before an empty group's commits expire, run one worker briefly: brokers count their age
     from when the last member left."""
     wake_in = _wake_in(load, now)
     if least > 0 or not load.empty or load.current is None:
-        return RetryScale(least, "nothing is due", wake_in)
+        return _scale(least, "nothing is due", wake_in)
     join_in = (load.changed_at or 0.0) + load.empty_s - now
     if join_in <= 0.0:
-        return RetryScale(load.within(1), "the commits of the empty group are about to expire", GROW_S)
-    return RetryScale(least, "nothing is due", join_in if wake_in is None else min(join_in, wake_in))
+        return _scale(load.within(1), "the commits of the empty group are about to expire", GROW_S)
+    return _scale(least, "nothing is due", join_in if wake_in is None else min(join_in, wake_in))
 
 
 def _wake_in(load: RetryLoad, now: float) -> float | None:

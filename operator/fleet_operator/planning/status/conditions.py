@@ -14,6 +14,7 @@ from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.waves import Phase
 from fleet_operator.planning.observation import GroupObservation
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.scaling.useful import most_useful
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import STABLE, Roster, name_some, sort_members
 from fleet_operator.planning.status.problems import (
@@ -24,6 +25,7 @@ from fleet_operator.planning.status.problems import (
     worker_problem,
 )
 from fleet_operator.planning.status.rollout import find_wait, progressing, refused, serving, stalled, updated_replicas
+from fleet_operator.planning.status.scaling import scaling_active, scaling_limited
 
 
 def project_conditions(
@@ -40,7 +42,7 @@ def project_conditions(
         stalled(facts),
         _cluster_reachable(facts),
         _lag_known(facts),
-        _scaling_active(),
+        scaling_active(facts),
         _scaling_limited(facts),
         _paused(facts),
         stands := _stuck(facts, stuck),
@@ -71,7 +73,8 @@ def _ready(
     if facts.reset is not None and facts.reset.stop:
         return Condition(c.READY, "False", c.RESETTING_OFFSETS, reset_message(facts.reset))
     if wanted == 0 and not problems:
-        return Condition(c.READY, "True", c.FLEET_READY, "spec.replicas is 0: no workers are wanted")
+        why = "spec.replicas is 0" if facts.group.spec.scaling is None else "nothing waits and nothing arrives"
+        return Condition(c.READY, "True", c.FLEET_READY, f"{why}: no workers are wanted")
     ready = facts.fleet.ready_replicas if facts.fleet else 0
     enough = facts.fleet is not None and facts.fleet.replicas >= wanted > 0 and ready >= wanted
     was_ready = _status_of(previous, c.READY) == "True"
@@ -168,18 +171,16 @@ def _lag_unknown(observed: GroupObservation, unknown: Sequence[tuple[str, int]])
     return Condition(c.LAG_KNOWN, "False", reason, text.format(named))
 
 
-def _scaling_active() -> Condition:
-    return Condition(c.SCALING_ACTIVE, "False", c.FIXED_REPLICAS, "the fleet has spec.replicas workers")
-
-
 def _scaling_limited(facts: ConsumerGroupFacts) -> Condition:
     counts = facts.view.partition_counts
+    if facts.group.spec.scaling is not None:
+        return scaling_limited(facts)
     if counts is None:
         problem = topics_problem(facts)
         if problem is not None:
             return Condition(c.SCALING_LIMITED, "Unknown", problem.reason, problem.message)
         return _not_observed(facts, c.SCALING_LIMITED)
-    useful = useful_replicas(counts, _assignor(facts))
+    useful = most_useful(counts, _assignor(facts))
     idle = facts.scale.replicas - useful
     if idle > 0:
         message = (
@@ -322,13 +323,6 @@ def _upgrade_available(facts: ConsumerGroupFacts) -> Condition:
     if image.source == "Spec":
         return Condition(c.UPGRADE_AVAILABLE, "False", c.IMAGE_FROM_SPEC, "spec.image names the workers' image")
     return Condition(c.UPGRADE_AVAILABLE, "False", c.UP_TO_DATE, "workers run the operator's worker image")
-
-
-def useful_replicas(partition_counts: Mapping[str, int], assignor: str) -> int:
-    """The most workers that can own a partition: range gives each topic to the same first members, the others balance
-    all partitions."""
-    counts = partition_counts.values()
-    return max(counts, default=0) if assignor == "range" else sum(counts)
 
 
 def _assignor(facts: ConsumerGroupFacts) -> str:

@@ -29,6 +29,7 @@ from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import member_entries, namer, shorten_id
 from fleet_operator.planning.status.retry import find_redriven, retry_status
 from fleet_operator.planning.status.rollout import refused, updated_replicas
+from fleet_operator.planning.status.scaling import scaling_status
 from fleet_operator.planning.status.transitions import project_transitions, since
 
 STUCK_MAX: Final = 20
@@ -61,6 +62,7 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
         **_fleet(facts, previous),
         **_mirrored(facts, previous),
         "limit": facts.scale.limit,
+        **scaling_status(facts, previous, now),
         "stuckPartitions": stuck or [],
         **_offsets(facts, previous),
     }

@@ -10,7 +10,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.fleet.image import WorkerImage
-from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, ScaleDecision
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part
 from fleet_operator.planning.fleet.rollout import RolloutDecision
 from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
 from fleet_operator.planning.fleet.waves import NO_TURN, Turn, Upgrade
@@ -20,6 +20,7 @@ from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.topics import GroupView
+from fleet_operator.planning.scaling.decision import ScaleDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.pod import WORKER_FILE
-from fleet_operator.clients.kinds import JsonObject
+from fleet_operator.clients.kinds import JsonObject, annotated
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.planning.fleet import manifests, readings, rollout
 from fleet_operator.planning.fleet.blocking import find_blocking_problem, find_unproven_connection
 from fleet_operator.planning.fleet.deadlines import watch
 from fleet_operator.planning.fleet.image import WorkerImage
-from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan, ScaleDecision, decide_scale
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, PartPlan
 from fleet_operator.planning.fleet.pod_template import CLOSING_S
 from fleet_operator.planning.fleet.revision import (
     Inputs,
@@ -28,19 +28,24 @@ from fleet_operator.planning.fleet.revision import (
 from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RevisionState, RolloutFacts, Watched
 from fleet_operator.planning.fleet.waves import Turn, Upgrade
 from fleet_operator.planning.foreign_json import read_object
+from fleet_operator.planning.labels import SCALING_ANNOTATION
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, decide_reset
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry.fleet import changed_at_of, has_retries, retry_stateful_set
+from fleet_operator.planning.retry.fleet import changed_at_of, has_retries, retry_memory_of, retry_stateful_set
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry, retry_target
 from fleet_operator.planning.retry.publication import plan_intent
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.retry.topics import GroupView, view_group
+from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.scaling.facts import ScalingFacts
+from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.offset_reset import reset_facts
+from fleet_operator.reconcilers.consumergroup.scaling import ScalingBefore, Surroundings, count_before, scale_fleet
 from fleet_operator.reconcilers.consumergroup.upgrading import image_after, plan_wanted, upgrade_of, usable_turn
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
@@ -48,11 +53,16 @@ REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Times and loads that a plan leaves for the next one. They are lost with the process, and then begin anew."""
+    """Times and loads that a plan leaves for the next one. They are lost with the process, and then begin anew.
 
-    retry: RetryMemory = field(default_factory=RetryMemory)
+    `retry` is None for a process that has not planned yet: what the StatefulSet keeps counts then.
+    """
+
+    retry: RetryMemory | None = None
     watched: Watched = field(default_factory=Watched)
     wanted: str | None = None
+    trail: Trail = field(default_factory=Trail)
+    scale: ScaleDecision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +75,7 @@ class Plan:
     - `image`: the workers' image; nothing may use it before it stands in the status.
     - `turn`: what the fleet takes over now; `upgrade` and `connection` stand in the status before anything does it.
     - `revision`: None when the spec cannot become one.
+    - `scaling`: what `scale` was decided from, and `trail` what it leaves; None for a fleet of a fixed size.
     - `parts`: the wanted workers, in the order in which they are applied.
     """
 
@@ -82,12 +93,15 @@ class Plan:
     records: dict[str, RevisionRecord]
     decision: rollout.RolloutDecision
     watched: Watched
+    scaling: ScalingFacts | None = None
+    trail: Trail = field(default_factory=Trail)
     parts: tuple[PartPlan, ...] = ()
 
     @property
     def memory(self) -> Memory:
         wanted = self.revision.hash if self.revision is not None else None
-        return Memory(self.retry.memory if self.retry is not None else RetryMemory(), self.watched, wanted)
+        retry = self.retry.memory if self.retry is not None else None
+        return Memory(retry, self.watched, wanted, self.trail, self.scale)
 
     def memory_before(self, before: Memory) -> Memory:
         """The memory as long as the plan is not carried out, of a paused group for example.
@@ -113,7 +127,7 @@ class Plan:
     def requeue_after(self) -> float | None:
         """Seconds until the next plan if nothing changes before."""
         retries = self.retry.requeue_after if self.retry else None
-        wishes = (self.decision.requeue_after, retries, self.reset.requeue_after)
+        wishes = (self.decision.requeue_after, retries, self.reset.requeue_after, self.scale.requeue_after)
         return min((wish for wish in wishes if wish is not None), default=None)
 
     def facts(self, gathered: Gathered) -> ConsumerGroupFacts:
@@ -146,11 +160,18 @@ class Plan:
         template = templates[revision]
         if wanted.part is MAIN:
             body = manifests.stateful_set(group, revision=revision, pod_template=template, replicas=replicas)
-            return with_inputs(with_known(body, templates), self._inputs_of(found, revision))
+            body = with_inputs(with_known(body, templates), self._inputs_of(found, revision))
+            memory = self.scale.memory
+            return body if memory is None else annotated(body, SCALING_ANNOTATION, memory.to_text())
         changed = found.fleet is None or found.fleet.replicas != replicas
         changed_at = now if changed else changed_at_of(found.body)
         return retry_stateful_set(
-            group, revision=revision, pod_template=template, replicas=replicas, changed_at=changed_at
+            group,
+            revision=revision,
+            pod_template=template,
+            replicas=replicas,
+            changed_at=changed_at,
+            memory=self.retry.memory.to_text() if self.retry is not None else None,
         )
 
     def _inputs_of(self, main: FleetPart, revision: str) -> Inputs | None:
@@ -179,37 +200,33 @@ def make_plan(
     view = _view(gathered, observation, intent)
     believable = believed(observation, group.group_id)
     shown = view if believable is observation else _view(gathered, believable, intent)
-    retry = None if intent is None else plan_retry(_retry_facts(gathered, intent, view, memory.retry), now)
+    past = memory.retry if memory.retry is not None else retry_memory_of(gathered.parts[RETRY].body)
+    retry = None if intent is None else plan_retry(_retry_facts(gathered, intent, view, past), now)
     reset = decide_reset(reset_facts(gathered, view.source_topics, finding), now)
-    scale = decide_scale(group, shown.partition_counts, stopped=gathered.stopped, resetting=reset.stop)
     problem = _blocking_problem(gathered, retry)
     turn = usable_turn(gathered, problem)
     chosen = image_after(turn, group, gathered.parts[MAIN].body, default=image)
     revision = plan_wanted(gathered, chosen.name, turn) if problem is None else None
     records, strangers = _records(gathered, revision)
     main = gathered.parts[MAIN]
-    facts = RolloutFacts(
-        wanted=revision.hash if revision else None,
-        wanted_replicas=scale.replicas,
-        request=request_digest(group),
-        blocked=problem,
-        unproven=_unproven(gathered, revision),
-        records=records,
-        checks=tuple(readings.read_check(pod) for pod in gathered.checks),
-        fleet=main.fleet,
-        pods=main.workers,
-        outside_ok=observation is not None and observation.reachable,
+    facts = replace(
+        _rollout_facts(gathered, revision, records, problem),
+        wanted_replicas=count_before(gathered, resetting=reset.stop),
         wanted_before=memory.wanted or (gathered.body.get("status") or {}).get("revision"),
-        progress_deadline_s=float(group.spec.rollout.progress_deadline_seconds),
-        check_deadline_s=float(group.spec.rollout.check_deadline_seconds),
-        patience_s=_patience(gathered),
-        grace_s=float(group.spec.drain_seconds + CLOSING_S),
         used=_revisions_of(gathered.parts[RETRY]) if retry is not None else frozenset(),
     )
     facts = replace(
         facts, watched=watch(memory.watched, facts, counts=facts.outside_ok and not group.paused, tick=tick)
     )
-    decision = rollout.decide(facts, now)
+    surroundings = Surroundings(
+        view=view,
+        shown=shown,
+        resetting=reset.stop,
+        breaker_open=breaker_open(gathered),
+        may_pause=intent is not None and intent.may_pause,
+    )
+    scaled = scale_fleet(gathered, surroundings, facts, ScalingBefore(memory.trail, memory.scale), now)
+    decision = scaled.rollout
     # A revision that was never applied is no fallback: its record is removed.
     unused = strangers - facts.used - _revisions_of(main)
     plan = Plan(
@@ -218,7 +235,7 @@ def make_plan(
         intent=intent,
         retry=retry,
         reset=reset,
-        scale=scale,
+        scale=scaled.decision,
         image=chosen,
         turn=turn,
         upgrade=upgrade_of(gathered, turn, image),
@@ -227,8 +244,33 @@ def make_plan(
         records=records,
         decision=replace(decision, prune=(*decision.prune, *sorted(unused))),
         watched=facts.watched,
+        scaling=scaled.facts,
+        trail=scaled.trail,
     )
     return replace(plan, parts=(_main_part(plan, main), *_retry_part(plan, gathered)))
+
+
+def _rollout_facts(
+    gathered: Gathered, revision: Revision | None, records: dict[str, RevisionRecord], blocked: Problem | None
+) -> RolloutFacts:
+    """The rollout's facts as far as they follow from what was gathered."""
+    spec, main, observation = gathered.group.spec, gathered.parts[MAIN], gathered.observation
+    return RolloutFacts(
+        wanted=revision.hash if revision else None,
+        wanted_replicas=0,
+        request=request_digest(gathered.group),
+        blocked=blocked,
+        unproven=_unproven(gathered, revision),
+        records=records,
+        checks=tuple(readings.read_check(pod) for pod in gathered.checks),
+        fleet=main.fleet,
+        pods=main.workers,
+        outside_ok=observation is not None and observation.reachable,
+        progress_deadline_s=float(spec.rollout.progress_deadline_seconds),
+        check_deadline_s=float(spec.rollout.check_deadline_seconds),
+        patience_s=_patience(gathered),
+        grace_s=float(spec.drain_seconds + CLOSING_S),
+    )
 
 
 def _plan_intent(gathered: Gathered) -> RetryIntent | None:
@@ -347,7 +389,8 @@ def _main_part(plan: Plan, found: FleetPart) -> PartPlan:
     elif fleet.revision != target:
         event = ("RevisionApplied", f"from revision {fleet.revision} to {target}")
     elif fleet.replicas != replicas:
-        event = ("Scaled", f"from {fleet.replicas} to {replicas} workers")
+        why = f": {plan.scale.reason}" if plan.scale.reason else ""
+        event = ("Scaled", f"from {fleet.replicas} to {replicas} workers{why}")
     return PartPlan(part=MAIN, target=target, replicas=replicas, delete_pods=plan.decision.delete_pods, event=event)
 
 
@@ -384,5 +427,6 @@ def interest_of(gathered: Gathered, retry: RetryIntent | None) -> GroupInterest:
         failed_topic=naming.failed_topic(group.group_id),
         read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
         retry=flow,
+        scaled=group.spec.scaling is not None,
         waits=waits,
     )

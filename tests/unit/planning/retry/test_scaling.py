@@ -20,11 +20,11 @@ from fleet_operator.planning.retry.scaling import (
     DueRecords,
     RetryLoad,
     RetryMemory,
-    RetryScale,
     decide_retry_scale,
     is_busy,
     remember,
 )
+from fleet_operator.planning.scaling.decision import ScaleDecision
 
 NOW = 1_800_000_000.0
 
@@ -83,7 +83,7 @@ def scenes(draw: st.DrawFn) -> Scene:
     return Scene(load, memory)
 
 
-def decide(scene: Scene, now: float = NOW) -> RetryScale:
+def decide(scene: Scene, now: float = NOW) -> ScaleDecision:
     return decide_retry_scale(scene.load, scene.memory, now)
 
 
@@ -161,7 +161,9 @@ def test_part_of_a_flow_is_enough_to_be_woken_by() -> None:
     """A partition without a leader must not keep the workers of all others away."""
     assert wanted(change(UNKNOWN, oldest_at=NOW - 100)) == 1
     ahead = change(UNKNOWN, next_at=NOW + 3600)
-    assert decide(ahead, NOW) == RetryScale(0, "the number of due records is unknown", 3600 - WAKE_S)
+    assert decide(ahead, NOW) == ScaleDecision(
+        replicas=0, reason="the number of due records is unknown", requeue_after=3600 - WAKE_S
+    )
     assert wanted(ahead, NOW + 3600 - WAKE_S) == 1
     assert wanted(change(UNKNOWN, current=3, oldest_at=NOW - 100)) == 3
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_operator.planning.status.conditions import useful_replicas
+from fleet_operator.planning.scaling.useful import most_useful
 from fleet_operator.planning.status.members import assignment, name_some
 
 
@@ -75,4 +75,4 @@ def test_sentences_name_a_few_and_count_the_rest() -> None:
 def test_useful_workers_depend_on_the_assignor() -> None:
     """Range deals every topic to the same first members; the others deal all partitions together."""
     counts = {"a": 4, "b": 2}
-    assert (useful_replicas(counts, "range"), useful_replicas(counts, "roundrobin")) == (4, 6)
+    assert (most_useful(counts, "range"), most_useful(counts, "roundrobin")) == (4, 6)

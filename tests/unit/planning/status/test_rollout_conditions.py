@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.planning.fleet.parts import decide_scale
 from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
 from fleet_operator.planning.problem import Problem
-from tests.unit.planning.builders import consumer_group, facts, pods, ready_fleet
+from tests.unit.planning.builders import consumer_group, facts, pods, ready_fleet, scale_of
 from tests.unit.planning.status.projecting import brand_new, cause, condition, message, project
 
 OLD, NEW = "aaaaaaaaaa", "bbbbbbbbbb"
@@ -53,7 +52,7 @@ def test_fleet_whose_objects_the_api_server_refuses_is_not_ready() -> None:
 def test_refused_revision_is_refused_without_workers_too() -> None:
     decision = RolloutDecision(phase=RolloutPhase.REFUSED, target=OLD, cause=Problem(LATE, "pod orders-1 is late"))
     group = consumer_group(replicas=0)
-    status = seen(RolloutPhase.REFUSED, decision=decision, group=group, scale=decide_scale(group, None, stopped=False))
+    status = seen(RolloutPhase.REFUSED, decision=decision, group=group, scale=scale_of(group, None))
     assert found(status) == {
         "Ready": ("False", LATE),
         "Progressing": ("False", "Refused"),

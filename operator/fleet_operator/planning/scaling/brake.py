@@ -1,0 +1,30 @@
+"""The effect of a growth: where more workers handle no more records, something behind them is the limit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fleet_operator.planning.scaling.capacity import Measurement
+from fleet_operator.planning.scaling.load import Load
+from fleet_operator.planning.scaling.memory import Growth
+
+BRAKE_S: Final = 900.0
+"""Time within which a growth is judged; after that other things have changed, too."""
+GAIN_LEAST: Final = 0.1
+"""Least part of the expected rise: below it the growth did not help (the rule of Flink's autoscaler)."""
+
+
+def count_without_effect(growth: Growth, measured: Measurement, load: Load) -> int | None:
+    """The number to go back to after a growth without effect: the smallest that handles what was reached.
+
+    None where the growth helped, and where the workers are not all busy, so that the arrival is what limits the rate.
+    """
+    if not measured.all_busy or growth.before <= 0 or growth.commits <= 0.0:
+        return None
+    counts = load.counts
+    expected = growth.commits * (counts.load(growth.before) / counts.load(growth.after) - 1.0)
+    if measured.commits - growth.commits >= GAIN_LEAST * expected:
+        return None
+    enough = counts.snap(measured.commits / load.capacity) if load.capacity else growth.before
+    back = max(growth.before, enough)
+    return back if back < growth.after else None

@@ -1,0 +1,90 @@
+"""The decision about the number of workers of one part of a fleet, main or retry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from fleet_operator.planning.scaling.memory import ScaleMemory
+
+NO_LIMIT: Final = "None"
+SUSPENDED: Final = "Suspended"
+OFFSET_RESET: Final = "OffsetReset"
+PARTITIONS: Final = "Partitions"
+"""More workers could own no partition."""
+MIN_REPLICAS: Final = "MinReplicas"
+MAX_REPLICAS: Final = "MaxReplicas"
+UNKNOWN: Final = "Unknown"
+"""Lag or rates are unknown, so the count stays."""
+STARTING: Final = "Starting"
+"""Workers of the last step have not joined yet."""
+REBALANCING: Final = "Rebalancing"
+ROLLOUT: Final = "Rollout"
+BREAKER_OPEN: Final = "BreakerOpen"
+GROUP_SHARED: Final = "GroupShared"
+LEARNING: Final = "Learning"
+"""The capacity of a worker is not known yet."""
+SETTLING: Final = "Settling"
+"""The last step has not shown its effect yet, or the rate is still rising."""
+COOLDOWN: Final = "Cooldown"
+"""Fewer workers have not been enough for the whole stabilization window yet."""
+REBALANCE_BUDGET: Final = "RebalanceBudget"
+DOWNSTREAM: Final = "DownstreamBound"
+"""More workers did not handle more records."""
+HOT_PARTITION: Final = "HotPartition"
+STUCK_PARTITION: Final = "StuckPartition"
+SCALED_TO_ZERO: Final = "ScaledToZero"
+
+HOLDS: Final = frozenset({UNKNOWN, REBALANCING, ROLLOUT, BREAKER_OPEN, GROUP_SHARED, STARTING})
+"""Limits under which nothing is decided: the count stays, whatever the load."""
+PENDING: Final = frozenset({LEARNING, SETTLING, COOLDOWN})
+"""Limits under which a change is wanted, or may be, and has to wait for time."""
+BOUNDS: Final = frozenset({PARTITIONS, MAX_REPLICAS, DOWNSTREAM, REBALANCE_BUDGET, HOT_PARTITION, STUCK_PARTITION})
+"""Limits that keep a fleet smaller than its load asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleInputs:
+    """Inputs of a decision, as far as they are known; rates in records per second.
+
+    `raw` is the number of workers that the load takes, `useful` the one that shares the partitions so that the busiest
+    worker can do its part.
+    """
+
+    arrival: float | None = None
+    capacity: float | None = None
+    raw: float | None = None
+    useful: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleDecision:
+    """The wanted number of workers.
+
+    - `current`: the number before.
+    - `limit`: the word of `status.limit`, the rule that bound the decision; `reason` a sentence.
+    - `proposed`: the number that a dry run would set; the same as `replicas` otherwise.
+    - `inputs`: None for a count that does not follow the load.
+    - `memory`: the part of the past that a StatefulSet has to keep, None where nothing is to be kept.
+    - `requeue_after`: seconds until the next decision, None for one at the next change.
+    """
+
+    replicas: int
+    current: int | None = None
+    limit: str = NO_LIMIT
+    reason: str = ""
+    proposed: int | None = None
+    inputs: ScaleInputs | None = None
+    memory: ScaleMemory | None = None
+    requeue_after: float | None = None
+
+    @property
+    def verb(self) -> str:
+        """The decision in one word; that of a dry run is what it would do."""
+        wanted = self.replicas if self.proposed is None else self.proposed
+        before = wanted if self.current is None else self.current
+        if wanted > before:
+            return "Wake" if before == 0 else "Grow"
+        if wanted < before:
+            return "Sleep" if wanted == 0 else "Shrink"
+        return "Hold" if self.limit in HOLDS or self.limit in PENDING else "Keep"

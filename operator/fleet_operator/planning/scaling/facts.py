@@ -1,0 +1,48 @@
+"""Input of the scaling decision: the load as observed, the fleet as found, and what stands in the way of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from fleet_operator.api.v1alpha1.consumergroup import Scaling
+from fleet_operator.planning.lag import GroupLag
+from fleet_operator.planning.observation import GroupObservation, MemberObservation
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.scaling.memory import NO_MEMORY, ScaleMemory
+from fleet_operator.planning.scaling.rates import Partition
+
+STABLE: Final = "Stable"
+RESTING: Final = frozenset({"Empty", "Dead"})
+"""States of a Kafka group without members."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingFacts:
+    """Everything that the decision depends on.
+
+    - `current`: the number that was decided last, or is found; `start` is `spec.replicas`, to begin with.
+    - `ready`: pods of the fleet that are ready; `found`: its StatefulSet's number, None without one.
+    - `partition_counts`, `observed`, `lag`: None while unknown; `observed` rests on an answer, never on belief.
+    - `members`: the group's members that are workers of this fleet.
+    - `hold`: the reason why nothing may be decided now, with a limit's word.
+    - `reported_stuck`: partitions at which a worker reports a record that it cannot complete.
+    - `capacity`: a worker's capacity as it stands in the status.
+    - `memory`: what the StatefulSet keeps.
+    """
+
+    spec: Scaling
+    current: int
+    found: int | None = None
+    ready: int = 0
+    commit_interval_s: float = 5.0
+    assignor: str = ""
+    partition_counts: Mapping[str, int] | None = None
+    observed: GroupObservation | None = None
+    lag: GroupLag | None = None
+    members: tuple[MemberObservation, ...] = ()
+    hold: Problem | None = None
+    reported_stuck: frozenset[Partition] = frozenset()
+    capacity: float | None = None
+    memory: ScaleMemory = NO_MEMORY

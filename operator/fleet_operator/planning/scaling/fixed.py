@@ -1,0 +1,31 @@
+"""The number of main workers that a spec names, and what stops a fleet whatever its spec and its load say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.planning.scaling.decision import NO_LIMIT, OFFSET_RESET, PARTITIONS, SUSPENDED, ScaleDecision
+from fleet_operator.planning.scaling.memory import ScaleMemory
+
+
+def decide_fixed(group: ConsumerGroup, partition_counts: Mapping[str, int] | None) -> ScaleDecision:
+    """`spec.replicas`; `partition_counts` is None while unknown."""
+    replicas = group.spec.replicas
+    limited = partition_counts is not None and replicas > sum(partition_counts.values())
+    return ScaleDecision(replicas=replicas, limit=PARTITIONS if limited else NO_LIMIT)
+
+
+def decide_stopped(
+    group: ConsumerGroup, *, stopped: bool, resetting: bool, memory: ScaleMemory | None = None
+) -> ScaleDecision | None:
+    """No workers while suspended, `stopped`, or `resetting` its offsets; None for a fleet that runs.
+
+    A fleet is stopped while another Kafka cluster answers, and while an older ConsumerGroup owns the Kafka group: two
+    fleets in one group would process each other's records. `memory` is what a scaled fleet comes back to.
+    """
+    if group.spec.suspend:
+        return ScaleDecision(replicas=0, limit=SUSPENDED, memory=memory)
+    if resetting:
+        return ScaleDecision(replicas=0, limit=OFFSET_RESET, memory=memory)
+    return ScaleDecision(replicas=0, memory=memory) if stopped else None

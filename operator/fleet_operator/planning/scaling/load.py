@@ -1,0 +1,141 @@
+"""The load of a group as one reading: what is known of it, and the numbers of workers that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from fleet_operator.planning.observation import GroupObservation
+from fleet_operator.planning.scaling.capacity import Measurement, measure, percentile
+from fleet_operator.planning.scaling.demand import Demand, demand, find_stuck, rebalance_seconds
+from fleet_operator.planning.scaling.facts import STABLE, ScalingFacts
+from fleet_operator.planning.scaling.rates import Partition, Rates, rates_over, window
+from fleet_operator.planning.scaling.trail import Trail
+from fleet_operator.planning.scaling.useful import UsefulCounts, useful_counts
+
+FAST_S: Final = 20.0
+"""Window of the rate that growth follows; fewer workers have to be enough for the rate over all samples, too."""
+SETTLED_S: Final = 2.0
+"""Time after a rebalance from which samples count: the first commits of a new owner come later than its records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The load as far as it is known.
+
+    - `lags`: of all partitions; `fast`, `slow`: rates over the short window and over all samples.
+    - `counts`: the useful numbers of workers, `most` the bound of the spec among them.
+    - `capacity`: records per second of one worker, None while it was never learnt.
+    - `growth`, `calm`: the demand by the short window, and by the larger rate of both; None without a capacity. For
+      `calm`, the rate that workers have proven to handle is one, too: they can do no less.
+    - `stuck`: partitions without progress.
+    - `safe_to_sleep`: every partition has a commit, so that an empty group continues where it was.
+    """
+
+    lags: Mapping[Partition, int]
+    fast: Rates
+    slow: Rates
+    counts: UsefulCounts
+    most: int
+    capacity: float | None
+    growth: Demand | None
+    calm: Demand | None
+    stuck: frozenset[Partition]
+    safe_to_sleep: bool
+
+    @property
+    def total_lag(self) -> int:
+        return sum(self.lags.values())
+
+    @property
+    def arrival(self) -> float:
+        return sum(self.fast.arrival.values())
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing waits and nothing has arrived within the samples."""
+        return self.total_lag == 0 and not any(self.slow.arrival.values())
+
+    @property
+    def every_rate_known(self) -> bool:
+        return self.lags.keys() <= self.slow.arrival.keys() and self.lags.keys() <= self.fast.arrival.keys()
+
+
+def read_load(facts: ScalingFacts, trail: Trail) -> tuple[Load | None, Trail]:
+    """The load, and the trail with what was learnt from it; None while it is unknown."""
+    observed, counts, lag = facts.observed, facts.partition_counts, facts.lag
+    if observed is None or counts is None or lag is None or not lag.complete:
+        return None, trail.forgotten()
+    fast, slow = rates_over(window(observed.samples, FAST_S)), rates_over(observed.samples)
+    if fast is None or slow is None:
+        return None, trail.forgotten()
+    trail = trail.with_measurement(_measure(facts, observed), facts.capacity)
+    capacity = _capacity(trail)
+    least_capacity = capacity or trail.proven or None
+    lags = {key: value for key, value in lag.partitions.items() if value is not None}
+    stuck = find_stuck(observed.samples, lags) | (facts.reported_stuck & lags.keys())
+    useful = useful_counts(counts, facts.assignor)
+    ceiling = facts.spec.max_replicas
+    load = Load(
+        lags=lags,
+        fast=fast,
+        slow=slow,
+        counts=useful,
+        most=useful.most if ceiling is None else min(ceiling, useful.most),
+        capacity=capacity,
+        growth=_demand(facts, fast.arrival, lags, capacity, stuck),
+        calm=_demand(facts, _larger(fast.arrival, slow.arrival), lags, least_capacity, stuck),
+        stuck=stuck,
+        safe_to_sleep=all(key in observed.committed for key in lags),
+    )
+    return load, trail
+
+
+def _measure(facts: ScalingFacts, observed: GroupObservation) -> Measurement | None:
+    """The newest measurement of this fleet's workers, in a group that has been Stable all the time."""
+    if observed.state != STABLE or not observed.transitions:
+        return None
+    return measure(
+        observed.samples,
+        facts.members,
+        stable_since=observed.transitions[-1].at + SETTLED_S,
+        commit_interval_s=facts.commit_interval_s,
+    )
+
+
+def _demand(
+    facts: ScalingFacts,
+    arrival: Mapping[Partition, float],
+    lags: Mapping[Partition, int],
+    capacity: float | None,
+    stuck: frozenset[Partition],
+) -> Demand | None:
+    """The demand; without a capacity only where nothing arrives and nothing waits, which takes no workers at all."""
+    if capacity is None:
+        if any(arrival.values()) or any(lags.values()):
+            return None
+        capacity = 1.0
+    assert facts.observed is not None, "a load was observed"
+    return demand(
+        arrival,
+        lags,
+        capacity,
+        catch_up_s=float(facts.spec.catch_up_seconds),
+        acceptable_s=float(facts.spec.max_lag_seconds or 0),
+        rebalance_s=rebalance_seconds(facts.observed.transitions),
+        stuck=stuck,
+    )
+
+
+def _larger(one: Mapping[Partition, float], other: Mapping[Partition, float]) -> dict[Partition, float]:
+    return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in one.keys() | other.keys()}
+
+
+def _capacity(trail: Trail) -> float | None:
+    """The high percentile of what was learnt under backlog; more where workers have just proven more."""
+    learnt = percentile(trail.measured)
+    proven = trail.newest.mean if trail.newest is not None else 0.0
+    if learnt is None:
+        return None
+    return max(learnt, proven)

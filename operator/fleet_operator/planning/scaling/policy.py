@@ -1,0 +1,311 @@
+"""The rules of scaling, in order: what holds, what wakes, what grows, what shrinks. Pure.
+
+One step goes to the final number, because each stops the group for a rebalance. Growth is quick, shrinking waits until
+fewer workers have been enough for the whole stabilization window. Unknown values change nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fleet_operator.planning.scaling import decision as limits
+from fleet_operator.planning.scaling.brake import BRAKE_S, count_without_effect
+from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
+from fleet_operator.planning.scaling.explain import describe, two_digits
+from fleet_operator.planning.scaling.facts import RESTING, STABLE, ScalingFacts
+from fleet_operator.planning.scaling.load import FAST_S, SETTLED_S, Load, read_load
+from fleet_operator.planning.scaling.memory import HOUR_S, Bound, Growth, ScaleMemory
+from fleet_operator.planning.scaling.rates import span
+from fleet_operator.planning.scaling.trail import Trail
+
+CONFIRM_S: Final = 8.0
+"""Time for which a rate must have stopped rising before a fleet grows: one step instead of several on the way up."""
+RISING_S: Final = 60.0
+"""Time after which it grows all the same, and the length of samples that the first growth needs: what producers send
+after an outage is no rate."""
+SETTLE_S: Final = 45.0
+"""Time in one generation, with all workers, before the next growth."""
+AGAIN_S: Final = 10.0
+"""Interval of decisions while something waits for time alone."""
+
+PASSING: Final = frozenset({limits.STARTING, limits.REBALANCING, limits.REBALANCE_BUDGET})
+"""Limits that pass without a change of the offsets."""
+
+
+def decide(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDecision, Trail]:
+    """The decision, and the trail for the next one; `now` in epoch seconds."""
+    load, trail = read_load(facts, trail)
+    policy = _Policy(facts, load, now)
+    if load is None:
+        return policy.unknown(), trail
+    trail = policy.remember(trail)
+    return policy.choose(trail)
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    """One decision."""
+
+    facts: ScalingFacts
+    load: Load | None
+    now: float
+
+    # The numbers that the load asks for.
+
+    @property
+    def least(self) -> int:
+        return self.facts.spec.min_replicas
+
+    def within(self, count: int) -> int:
+        """The count within the bounds of the spec; useful or not, a person wanted it."""
+        most = self.facts.spec.max_replicas
+        return max(count if most is None else min(count, most), self.least)
+
+    def growth_count(self, load: Load) -> int | None:
+        """The useful number for a load that exceeds the fleet; None where the fleet carries it."""
+        demand = load.growth
+        if demand is None or load.counts.carries(self.facts.current, demand.growth):
+            return None
+        return max(self.least, min(load.counts.snap(demand.wanted), load.most))
+
+    def calm_count(self, load: Load) -> int:
+        """The useful number that carries the load with reserve; the present one while that is unknown."""
+        if load.calm is None or not load.every_rate_known:
+            return max(self.facts.current, 1)
+        count = max(self.least, min(load.counts.snap(load.calm.floor), load.most))
+        return count if load.idle else max(count, 1)
+
+    def remember(self, trail: Trail) -> Trail:
+        """The trail with what this load asks for."""
+        load, at = self.load, self.now
+        assert load is not None, "an unknown load leaves no trail"
+        window_s = float(self.facts.spec.scale_down_stabilization_seconds)
+        trail = trail.with_want(self.calm_count(load), at, window_s, current=self.facts.current, idle=load.idle)
+        count = self.growth_count(load)
+        grows = count is not None and count > self.facts.current
+        return trail.with_pressure(count if grows else None, at, RISING_S + SETTLE_S)
+
+    # The decision.
+
+    def choose(self, trail: Trail) -> tuple[ScaleDecision, Trail]:
+        load, facts = self.load, self.facts
+        assert load is not None, "decided by its load"
+        bounded = self.within(facts.current)
+        if bounded != facts.current:
+            word = limits.MIN_REPLICAS if bounded > facts.current else limits.MAX_REPLICAS
+            return self.step(bounded, word, f"spec.scaling bounds the fleet to {bounded} workers"), trail
+        if facts.hold is not None:
+            return self.stay(facts.hold.reason, facts.hold.message), trail
+        if facts.current == 0:
+            return self.wake(load), trail
+        if facts.observed is not None and facts.observed.state not in (STABLE, *RESTING):
+            return self.stay(limits.REBALANCING, f"the group is {facts.observed.state}"), trail
+        braked, trail = self.brake(load, trail)
+        if braked is not None:
+            return braked, trail
+        if trail.rising:
+            return self.grow(load, trail), trail
+        if load.growth is None and _waits_long(load, facts):
+            return self.probe(load, trail), trail
+        return self.shrink(load, trail), trail
+
+    def unknown(self) -> ScaleDecision:
+        """Nothing is known of the load: the count stays, whatever the reason."""
+        facts = self.facts
+        count = self.within(facts.current)
+        reason = "lag or rates are unknown: the number of workers stays as it is"
+        if count != facts.current:
+            return self.step(count, limits.UNKNOWN, reason)
+        return self.stay(limits.UNKNOWN, reason)
+
+    def wake(self, load: Load) -> ScaleDecision:
+        if not load.total_lag:
+            return self.stay(limits.SCALED_TO_ZERO, "nothing waits and nothing arrives")
+        wanted = load.calm.wanted if load.calm is not None else 0.0
+        count = max(1, self.least, min(load.counts.snap(wanted), load.most))
+        return self.step(count, limits.NO_LIMIT, f"{load.total_lag} records wait: {describe(load)}")
+
+    def brake(self, load: Load, trail: Trail) -> tuple[ScaleDecision | None, Trail]:
+        """Take back growth that did not raise the rate of commits, once."""
+        growth, newest = self.facts.memory.growth, trail.newest
+        if growth is None or newest is None or trail.judged == growth.at or not self.settled(trail):
+            return None, trail
+        if growth.after != self.facts.current or self.now - growth.at > BRAKE_S:
+            return None, trail
+        back = count_without_effect(growth, newest, load)
+        trail = replace(trail, judged=growth.at)
+        if back is None:
+            return None, trail
+        reason = (
+            f"{growth.after} workers handle {two_digits(newest.commits)} records/s and {growth.before} handled "
+            f"{two_digits(growth.commits)}: something that they depend on is the limit, and more of them do not help"
+        )
+        bound = Bound(count=back, until=round(self.now + HOUR_S, 1))
+        return self.step(back, limits.DOWNSTREAM, reason, bound=bound), trail
+
+    def settled(self, trail: Trail) -> bool:
+        """True if all workers have been in one generation for a while, and were measured there."""
+        observed = self.facts.observed
+        if observed is None or observed.state != STABLE or not self.complete or not observed.transitions:
+            return False
+        began = observed.transitions[-1].at + SETTLED_S
+        return trail.newest is not None and observed.observed_at - began >= SETTLE_S
+
+    @property
+    def complete(self) -> bool:
+        """True if the workers of the last step are there."""
+        facts = self.facts
+        there = facts.found == facts.current and facts.ready >= facts.current
+        return there and len(facts.members) >= facts.current
+
+    def grow(self, load: Load, trail: Trail) -> ScaleDecision:
+        facts, observed = self.facts, self.facts.observed
+        assert observed is not None, "an observed load"
+        target, text = trail.rising[-1].count, describe(load)
+        bound = facts.memory.bound_at(self.now)
+        if bound is not None and target > bound:
+            target = max(bound, facts.current)
+            if target == facts.current:
+                return self.stay(limits.DOWNSTREAM, f"more workers did not help before: {text}")
+        if not self.complete or observed.state != STABLE:
+            return self.stay(limits.STARTING, f"{facts.ready} of {facts.current} workers are ready: {text}")
+        first = not facts.memory.steps
+        if span(observed.samples) < RISING_S or (not first and not self.settled(trail)):
+            return self.stay(limits.SETTLING, f"more workers are wanted, and what there is has to settle: {text}")
+        if not _is_confirmed(trail, self.now):
+            return self.stay(limits.SETTLING, f"the rate is still rising: {text}")
+        if self.budget_spent:
+            return self.stay(limits.REBALANCE_BUDGET, f"{len(facts.memory.steps)} steps within an hour: {text}")
+        commits = sum(load.slow.commits.values()) if trail.newest is None else trail.newest.commits
+        growth = Growth(before=facts.current, after=target, commits=commits, at=round(self.now, 1))
+        return self.step(target, self.bound_of(load, target), text, growth=growth)
+
+    def probe(self, load: Load, trail: Trail) -> ScaleDecision:
+        """One useful step up without knowledge of a worker's capacity, which a backlog normally teaches within one
+        window: here nothing was committed for so long."""
+        facts, text = self.facts, "a worker's capacity is not known yet"
+        above = min(load.counts.above(facts.current), load.most)
+        waits = trail.known_since is not None and self.now - trail.known_since >= RISING_S + SETTLE_S
+        if facts.memory.probed or above <= facts.current or not waits:
+            return self.stay(limits.LEARNING, f"{text}, and {load.total_lag} records wait")
+        if not self.settled(trail) or self.budget_spent:
+            return self.stay(limits.LEARNING, f"{text}, and {load.total_lag} records wait")
+        return self.step(above, limits.LEARNING, f"{text}: one more step shows it", probed=True)
+
+    def shrink(self, load: Load, trail: Trail) -> ScaleDecision:
+        facts, text = self.facts, describe(load)
+        limit = self.bound_of(load, facts.current)
+        peak = trail.peak
+        assert peak is not None, "the present load is in the window"
+        target = max(self.least, peak)
+        if target >= facts.current:
+            return self.stay(limit, text)
+        fewer = self.calm_count(load)
+        if not load.idle and load.calm is None:
+            return self.stay(limits.LEARNING, f"a worker's capacity is not known yet: {text}")
+        window_s = float(facts.spec.scale_down_stabilization_seconds)
+        since = trail.idle_since if target == 0 else trail.known_since
+        left = window_s - (self.now - since) if since is not None else window_s
+        if left > 0.0:
+            reason = f"{fewer} workers are enough, and have to be for {window_s:.0f} s: {text}"
+            return self.stay(limits.COOLDOWN, reason, again_s=left)
+        assert trail.falling_since is not None, "fewer were wanted all the time"
+        if target > max(fewer, self.least) and self.now - trail.falling_since < window_s:
+            # One step instead of several on the way down, as one number after the other leaves the window.
+            return self.stay(limits.COOLDOWN, f"{fewer} workers are enough, and {target} were wanted before: {text}")
+        if target == 0 and not load.safe_to_sleep:
+            target, limit = 1, limits.UNKNOWN
+            if target >= facts.current:
+                return self.stay(limit, f"not every partition has a commit, so one worker stays: {text}")
+        if not self.complete or facts.observed is None or facts.observed.state != STABLE:
+            return self.stay(limits.STARTING, f"{facts.ready} of {facts.current} workers are ready: {text}")
+        if target > 0 and self.budget_spent:
+            return self.stay(limits.REBALANCE_BUDGET, f"{len(facts.memory.steps)} steps within an hour: {text}")
+        word = limits.SCALED_TO_ZERO if target == 0 else limits.NO_LIMIT
+        return self.step(target, word, text)
+
+    @property
+    def budget_spent(self) -> bool:
+        return len(self.facts.memory.steps_within_hour(self.now)) >= self.facts.spec.max_rebalances_per_hour
+
+    def bound_of(self, load: Load, count: int) -> str:
+        """The rule that keeps a fleet of this size smaller than its load asks for, or larger."""
+        demand = load.calm or load.growth
+        if demand is None:
+            return limits.NO_LIMIT
+        short = not load.counts.carries(count, demand.growth)
+        if short and count >= load.counts.most:
+            return limits.PARTITIONS
+        if short and count >= load.most:
+            return limits.MAX_REPLICAS
+        if demand.stuck:
+            return limits.STUCK_PARTITION
+        if demand.hot and load.capacity is not None:
+            return limits.HOT_PARTITION
+        if demand.capped and count >= load.counts.most:
+            return limits.PARTITIONS
+        carried = max(load.counts.snap(demand.floor), 0 if load.idle else 1)
+        return limits.MIN_REPLICAS if carried < count == self.least else limits.NO_LIMIT
+
+    # Forms of a decision.
+
+    def inputs(self) -> ScaleInputs:
+        load = self.load
+        if load is None:
+            return ScaleInputs(capacity=self.facts.capacity)
+        demand = load.calm
+        return ScaleInputs(
+            arrival=load.arrival,
+            capacity=load.capacity,
+            raw=demand.wanted if demand is not None else None,
+            useful=self.calm_count(load) if demand is not None else None,
+        )
+
+    def stay(self, limit: str, reason: str, *, again_s: float = AGAIN_S) -> ScaleDecision:
+        facts = self.facts
+        memory = facts.memory if facts.memory.count is not None else replace(facts.memory, count=facts.current)
+        passes = limit in limits.PENDING or limit in PASSING
+        return ScaleDecision(
+            replicas=facts.current,
+            current=facts.current,
+            limit=limit,
+            reason=reason,
+            inputs=self.inputs(),
+            memory=memory,
+            requeue_after=max(min(again_s, 3.0 * AGAIN_S), 1.0) if passes else None,
+        )
+
+    def step(
+        self,
+        count: int,
+        limit: str,
+        reason: str,
+        *,
+        growth: Growth | None = None,
+        bound: Bound | None = None,
+        probed: bool = False,
+    ) -> ScaleDecision:
+        memory: ScaleMemory = self.facts.memory.after_step(count, self.now, growth=growth, bound=bound, probed=probed)
+        return ScaleDecision(
+            replicas=count,
+            current=self.facts.current,
+            limit=limit,
+            reason=reason,
+            inputs=self.inputs(),
+            memory=memory,
+            requeue_after=AGAIN_S,
+        )
+
+
+def _is_confirmed(trail: Trail, now: float) -> bool:
+    """True if the load has stopped rising, or has exceeded the fleet for long."""
+    newest = trail.rising[-1]
+    before = [want for want in trail.rising if now - want.at >= CONFIRM_S]
+    return any(want.count >= newest.count for want in before) or now - trail.rising[0].at >= RISING_S
+
+
+def _waits_long(load: Load, facts: ScalingFacts) -> bool:
+    """True if more waits than a commit interval explains."""
+    waiting = sum(lag for key, lag in load.lags.items() if key not in load.stuck)
+    return waiting > load.arrival * (facts.commit_interval_s + FAST_S)

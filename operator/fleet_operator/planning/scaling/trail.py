@@ -1,0 +1,90 @@
+"""The recent past of a scaled fleet, in memory only: what was wanted within the window, and what workers handled.
+
+After a restart it begins anew, and a fleet stays as large as it is for a whole stabilization window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fleet_operator.planning.scaling.capacity import KEPT, MEASURE_S, Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A number of workers that was wanted at a time, epoch seconds."""
+
+    at: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trail:
+    """The memory between two decisions; times in epoch seconds.
+
+    - `known_since`: since when the load has been known without a break, None while it is unknown.
+    - `wants`: the largest numbers within the stabilization window: none is followed by one that is as large.
+    - `rising`: the numbers wanted since the load began to exceed the fleet.
+    - `falling_since`: since when all of them have been smaller than the fleet.
+    - `idle_since`: since when nothing has arrived and nothing has waited.
+    - `measured`: capacities, newest last; `measured_at` the time of the last one, `newest` the last measurement.
+    - `proven`: the largest rate that one worker handled on average, busy or not.
+    - `judged`: time of the growth whose effect has been judged.
+    """
+
+    known_since: float | None = None
+    wants: tuple[Want, ...] = ()
+    rising: tuple[Want, ...] = ()
+    falling_since: float | None = None
+    idle_since: float | None = None
+    measured: tuple[float, ...] = ()
+    measured_at: float = 0.0
+    newest: Measurement | None = None
+    proven: float = 0.0
+    judged: float | None = None
+
+    def forgotten(self) -> Trail:
+        """The trail after the load was unknown: nothing that was wanted before proves anything now."""
+        return replace(self, known_since=None, wants=(), rising=(), falling_since=None, idle_since=None, newest=None)
+
+    def with_measurement(self, found: Measurement | None, capacity: float | None) -> Trail:
+        """The trail with a measurement. Those of one length of time count once; `capacity` is what an earlier process
+        had learnt."""
+        trail = self if self.measured or capacity is None else replace(self, measured=(capacity,))
+        proven = trail.proven if found is None else max(trail.proven, found.mean)
+        trail = replace(trail, newest=found, proven=proven)
+        if found is None or found.busy is None or found.at - trail.measured_at < MEASURE_S:
+            return trail
+        return replace(trail, measured=(*trail.measured, found.busy)[-KEPT:], measured_at=found.at)
+
+    def with_want(self, count: int, at: float, window_s: float, *, current: int, idle: bool) -> Trail:
+        """The trail with a wanted number, for a fleet of `current` workers."""
+        kept = [want for want in self.wants if want.count > count and at - want.at <= window_s]
+        wants = (*kept, Want(at, count))
+        return replace(
+            self,
+            known_since=_since(self.known_since, at, True),
+            wants=wants,
+            falling_since=_since(self.falling_since, at, wants[0].count < current),
+            idle_since=_since(self.idle_since, at, idle),
+        )
+
+    def with_pressure(self, count: int | None, at: float, window_s: float) -> Trail:
+        """The trail with a number that exceeds the fleet, None where none does."""
+        if count is None:
+            return replace(self, rising=())
+        if self.rising and self.rising[-1].at == at:
+            return self
+        return replace(self, rising=(*(want for want in self.rising if at - want.at <= window_s), Want(at, count)))
+
+    @property
+    def peak(self) -> int | None:
+        """The largest number that was wanted within the window."""
+        return self.wants[0].count if self.wants else None
+
+
+def _since(before: float | None, now: float, holds: bool) -> float | None:
+    """Since when something holds; None while it does not."""
+    if not holds:
+        return None
+    return now if before is None else before

@@ -1,0 +1,131 @@
+"""`status.scaling` and the conditions of scaling: the last decision, with what it was decided from.
+
+Rates move all the time. An entry is written anew when the decision changes, or a number moves by a quarter, so that a
+fleet that stays as it is causes no writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.conditions import Condition
+from fleet_operator.planning import times
+from fleet_operator.planning.scaling import decision as limits
+from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.scaling.explain import two_digits
+from fleet_operator.planning.status.facts import ConsumerGroupFacts
+
+REASON_CHARACTERS_MAX: Final = 1024
+DRIFT: Final = 0.25
+"""Part of a number by which it may move before it is shown anew."""
+DRIFTING: Final = ("arrivalPerSecond", "perReplicaPerSecond", "rawReplicas")
+INACTIVE: Final = frozenset({limits.UNKNOWN, limits.GROUP_SHARED, limits.BREAKER_OPEN})
+"""Limits under which the load chooses nothing, for as long as they last."""
+REMEDIES: Final = {
+    limits.PARTITIONS: "no more workers can own a partition: add partitions, or make the handler faster",
+    limits.MAX_REPLICAS: "raise spec.scaling.maxReplicas for more workers",
+    limits.REBALANCE_BUDGET: "raise spec.scaling.maxRebalancesPerHour if the group can stand more rebalances",
+    limits.HOT_PARTITION: "one partition can use one worker only: spread its keys, or make the handler faster",
+    limits.STUCK_PARTITION: "see the condition Stuck, and spec.offsets.skip for records that cannot be handled",
+    limits.DOWNSTREAM: "see to the systems that the handler depends on; more workers are tried again after an hour",
+}
+
+
+def scaling_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """The field `scaling`, for a fleet with `spec.scaling`; `previous` is the status as stored."""
+    if facts.group.spec.scaling is None:
+        return {}
+    before: Mapping[str, Any] = previous.get("scaling") or {}
+    decision = facts.scale
+    if decision.inputs is None:
+        return {"scaling": dict(before)} if before else {}
+    shown = _entry(decision, before)
+    if decision.limit == limits.UNKNOWN and before:
+        # The last known numbers stay, with their time.
+        return {"scaling": {**before, "decision": shown["decision"], "reason": shown["reason"]}}
+    step = _last_step(decision, before, previous, now)
+    kept = {key: value for key, value in before.items() if key != "lastStep"}
+    if is_moved(kept, shown):
+        kept = shown | {"at": times.to_text(now)}
+    return {"scaling": kept | ({"lastStep": step} if step else {})}
+
+
+def is_moved(before: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
+    """True if an entry has to be shown anew."""
+    exact = [{key: value for key, value in each.items() if key in EXACT} for each in (before, shown)]
+    return exact[0] != exact[1] or not all(_is_near(before.get(name), shown.get(name)) for name in DRIFTING)
+
+
+EXACT: Final = ("usefulReplicas", "proposedReplicas", "decision")
+
+
+def _entry(decision: ScaleDecision, before: Mapping[str, Any]) -> dict[str, Any]:
+    inputs = decision.inputs
+    assert inputs is not None, "a decision by load"
+    rates = {"arrivalPerSecond": inputs.arrival, "perReplicaPerSecond": inputs.capacity, "rawReplicas": inputs.raw}
+    entry: dict[str, Any] = {name: two_digits(value) for name, value in rates.items() if value is not None}
+    if "perReplicaPerSecond" not in entry and "perReplicaPerSecond" in before:
+        # Learnt by an earlier process; it counts until this one has measured.
+        entry["perReplicaPerSecond"] = before["perReplicaPerSecond"]
+    if inputs.useful is not None:
+        entry["usefulReplicas"] = inputs.useful
+    if decision.proposed is not None:
+        entry["proposedReplicas"] = decision.proposed
+    return entry | {"decision": decision.verb, "reason": decision.reason[:REASON_CHARACTERS_MAX]}
+
+
+def _last_step(
+    decision: ScaleDecision, before: Mapping[str, Any], previous: Mapping[str, Any], now: float
+) -> Mapping[str, Any] | None:
+    """The last change of the number of workers, with its reason: the next decision replaces that of the entry."""
+    known: Mapping[str, Any] | None = before.get("lastStep")
+    target = previous.get("targetReplicas")
+    if target is None or target == decision.replicas or decision.current in (None, decision.replicas):
+        return known
+    reason = decision.reason[:REASON_CHARACTERS_MAX]
+    return {"from": decision.current, "to": decision.replicas, "at": times.to_text(now), "reason": reason}
+
+
+def _is_near(before: str | None, now: str | None) -> bool:
+    """True if a number has not moved enough to be shown anew."""
+    if before is None or now is None:
+        return before is now
+    old, new = float(before), float(now)
+    return old == new or abs(new - old) <= DRIFT * max(old, new)
+
+
+def scaling_active(facts: ConsumerGroupFacts) -> Condition:
+    """False while the number of workers does not follow the load."""
+    scaling, decision = facts.group.spec.scaling, facts.scale
+    if scaling is None:
+        return Condition(c.SCALING_ACTIVE, "False", c.FIXED_REPLICAS, "the fleet has spec.replicas workers")
+    if decision.inputs is None:
+        reason = decision.limit if decision.limit != limits.NO_LIMIT else c.SUSPENDED
+        return Condition(c.SCALING_ACTIVE, "False", reason, "no workers may run now, whatever the load")
+    if decision.limit in INACTIVE:
+        reason = c.LOAD_UNKNOWN if decision.limit == limits.UNKNOWN else decision.limit
+        return Condition(c.SCALING_ACTIVE, "False", reason, decision.reason)
+    if decision.proposed is not None:
+        message = "spec.scaling.dryRun is true: spec.replicas holds; status.scaling has what the load asks for"
+        return Condition(c.SCALING_ACTIVE, "False", c.DRY_RUN, message)
+    written = facts.group.spec.replicas
+    if written not in (1, decision.replicas):
+        message = (
+            f"the number of workers follows the load; spec.replicas ({written}) counts only for a new fleet, so "
+            "kubectl scale and autoscalers that write it have no effect beside spec.scaling"
+        )
+        return Condition(c.SCALING_ACTIVE, "True", c.SCALE_FIELD_IGNORED, message)
+    return Condition(c.SCALING_ACTIVE, "True", c.SCALED_BY_LOAD, "the number of workers follows the load")
+
+
+def scaling_limited(facts: ConsumerGroupFacts) -> Condition:
+    """True while a rule keeps the fleet smaller than its load asks for."""
+    decision = facts.scale
+    if decision.inputs is None or decision.limit == limits.UNKNOWN:
+        return Condition(c.SCALING_LIMITED, "Unknown", c.LOAD_UNKNOWN, "the load is unknown: see ScalingActive")
+    if decision.limit not in limits.BOUNDS:
+        message = "no bound keeps the fleet from what its load asks for"
+        return Condition(c.SCALING_LIMITED, "False", c.WITHIN_BOUNDS, message)
+    return Condition(c.SCALING_LIMITED, "True", decision.limit, f"{decision.reason}; {REMEDIES[decision.limit]}")

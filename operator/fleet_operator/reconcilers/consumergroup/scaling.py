@@ -1,0 +1,174 @@
+"""Scaling of the main workers in a reconcile: facts of the decision, and what holds it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fleet_operator.planning.fleet.parts import MAIN
+from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase, decide
+from fleet_operator.planning.fleet.rollout_facts import RolloutFacts
+from fleet_operator.planning.labels import SCALING_ANNOTATION
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry.topics import GroupView
+from fleet_operator.planning.scaling import decision as limits
+from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.scaling.facts import ScalingFacts
+from fleet_operator.planning.scaling.fixed import decide_fixed, decide_stopped
+from fleet_operator.planning.scaling.memory import ScaleMemory, read_memory
+from fleet_operator.planning.scaling.policy import decide as decide_scale
+from fleet_operator.planning.scaling.trail import Trail
+from fleet_operator.planning.status.members import Roster, name_some, sort_members
+from fleet_operator.reconcilers.consumergroup.gather import Gathered
+
+ROLLING: Final = frozenset({RolloutPhase.CHECKING, RolloutPhase.APPLYING, RolloutPhase.WAITING})
+"""Phases in which the number of workers stays: a revision is good once all its workers are ready, and a fleet whose
+size changes on the way never gets there."""
+
+
+def scale_memory(gathered: Gathered) -> ScaleMemory:
+    """The past of the fleet's scaling, as its StatefulSet keeps it."""
+    annotations = (gathered.parts[MAIN].body or {}).get("metadata", {}).get("annotations") or {}
+    return read_memory(annotations.get(SCALING_ANNOTATION))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The decision's surroundings, apart from what was gathered.
+
+    `view` is the Kafka side that actions rest on, `shown` the one in which a failed observation or two do not show.
+    `resetting`: offsets are being reset. `breaker_open` is None while unknown, which matters where the policy's breaker
+    `may_pause`.
+    """
+
+    view: GroupView
+    shown: GroupView
+    resetting: bool = False
+    breaker_open: bool | None = False
+    may_pause: bool = False
+
+    @property
+    def doubted(self) -> bool:
+        """True if the load is unknown for a moment only."""
+        lag, shown = self.view.lag, self.shown.lag
+        return (lag is None or not lag.complete) and shown is not None and shown.complete
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingBefore:
+    """The trail and the decision of the plan before."""
+
+    trail: Trail
+    decision: ScaleDecision | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """The decision, the rollout at its number of workers, and what the next decisions rest on."""
+
+    decision: ScaleDecision
+    rollout: RolloutDecision
+    facts: ScalingFacts | None
+    trail: Trail
+
+
+def count_before(gathered: Gathered, *, resetting: bool) -> int:
+    """The number of workers before anything is decided about it."""
+    group = gathered.group
+    if decide_stopped(group, stopped=gathered.stopped, resetting=resetting) is not None:
+        return 0
+    return group.spec.replicas if group.spec.scaling is None else current_count(gathered, scale_memory(gathered))
+
+
+def scale_fleet(
+    gathered: Gathered, around: Surroundings, rollout: RolloutFacts, before: ScalingBefore, now: float
+) -> Scaled:
+    """Decide the number of workers, and the rollout with it; `rollout` has the number before."""
+    group, at_present = gathered.group, decide(rollout, now)
+    scaling = group.spec.scaling
+    memory = scale_memory(gathered) if scaling is not None and not scaling.dry_run else None
+    stopped = decide_stopped(group, stopped=gathered.stopped, resetting=around.resetting, memory=memory)
+    if stopped is not None:
+        return Scaled(stopped, at_present, None, before.trail.forgotten())
+    if scaling is None:
+        return Scaled(decide_fixed(group, around.shown.partition_counts), at_present, None, before.trail)
+    facts = scaling_facts(gathered, around, at_present.phase)
+    if around.doubted and before.decision is not None:
+        decision, trail = replace(before.decision, replicas=facts.current, memory=facts.memory), before.trail
+    else:
+        decision, trail = decide_scale(facts, before.trail, now)
+    if scaling.dry_run:
+        proposed = decision.replicas
+        decision = replace(decision, replicas=facts.current, proposed=proposed, memory=None)
+    if decision.replicas != rollout.wanted_replicas:
+        at_present = decide(replace(rollout, wanted_replicas=decision.replicas), now)
+    return Scaled(decision, at_present, facts, trail)
+
+
+def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase) -> ScalingFacts:
+    """The facts for a fleet with `spec.scaling`; `phase` is that of the rollout at the present number of workers."""
+    group, main = gathered.group, gathered.parts[MAIN]
+    assert group.spec.scaling is not None, "a fleet that is scaled"
+    view = around.view
+    memory, observed = scale_memory(gathered), view.observed
+    roster = None
+    if observed is not None:
+        roster = sort_members(group, observed.members, gathered.worker_reports, main.workers)
+    return ScalingFacts(
+        spec=group.spec.scaling,
+        current=current_count(gathered, memory),
+        found=main.fleet.replicas if main.fleet is not None else None,
+        ready=sum(pod.ready and not pod.deleting for pod in main.workers),
+        commit_interval_s=float(group.spec.consumer.commit_interval_seconds),
+        assignor=(observed.assignor if observed is not None else "") or group.spec.consumer.classic.assignors[0],
+        partition_counts=view.partition_counts,
+        observed=observed,
+        lag=view.lag,
+        members=roster.ours if roster is not None else (),
+        hold=_find_hold(roster, phase, around),
+        reported_stuck=frozenset(
+            (stuck.topic, stuck.partition) for worker in gathered.worker_reports for stuck in worker.stuck
+        ),
+        capacity=_noted_capacity(gathered),
+        memory=memory,
+    )
+
+
+def current_count(gathered: Gathered, memory: ScaleMemory) -> int:
+    """The number that was decided last; to begin with the one that is found, or `spec.replicas`.
+
+    A dry run decides for the fleet that there is, which `spec.replicas` sizes.
+    """
+    spec, fleet = gathered.group.spec, gathered.parts[MAIN].fleet
+    if spec.scaling is not None and spec.scaling.dry_run:
+        return spec.replicas
+    if memory.count is not None:
+        return memory.count
+    return fleet.replicas if fleet is not None and fleet.replicas > 0 else spec.replicas
+
+
+def _find_hold(roster: Roster | None, phase: RolloutPhase, around: Surroundings) -> Problem | None:
+    """The reason why nothing may be decided, with a limit's word."""
+    if phase in ROLLING:
+        message = f"the rollout of a revision is {phase}: the number of workers stays until it is complete"
+        return Problem(limits.ROLLOUT, message)
+    if around.breaker_open:
+        return Problem(limits.BREAKER_OPEN, "a breaker is open, so that lag says nothing about load")
+    if around.breaker_open is None and around.may_pause:
+        message = "the state of the workers' breakers is unknown: the operator has to reach their status pages"
+        return Problem(limits.UNKNOWN, message)
+    if roster is not None and roster.foreign:
+        named = name_some([member.instance_id or member.client_id or member.member_id for member in roster.foreign])
+        message = f"members of other programs are in the Kafka group, and what they can do is unknown: {named}"
+        return Problem(limits.GROUP_SHARED, message)
+    return None
+
+
+def _noted_capacity(gathered: Gathered) -> float | None:
+    """A worker's capacity as the status has it: what earlier processes have learnt."""
+    noted = (gathered.body.get("status") or {}).get("scaling") or {}
+    try:
+        capacity = float(noted["perReplicaPerSecond"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return capacity if 0.0 < capacity < float("inf") else None
