@@ -9,6 +9,8 @@ REDRIVE_FILE: Final = "redrive.json"
 BACKFILL_FILE: Final = "backfill.json"
 POLICIES_FILE: Final = "policies.json"
 SKIP_FILE: Final = "skip.json"
+JOIN_FILE: Final = "join.json"
+"""Beside the skip file, in the same ConfigMap."""
 
 CONFIG_DIRECTORY: Final = "/etc/consumer-fleet"
 WORKER_CONFIG: Final = f"{CONFIG_DIRECTORY}/{WORKER_FILE}"

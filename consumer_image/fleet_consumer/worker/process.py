@@ -24,6 +24,7 @@ from fleet_consumer.handlers.forked import end_forked_child
 from fleet_consumer.handlers.loading import Handler, HandlerContext, load_handler
 from fleet_consumer.worker import logs
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
+from fleet_consumer.worker.config.join_file import join_hold_s
 from fleet_consumer.worker.config.policy_file import PolicyFile
 from fleet_consumer.worker.config.role import Role, consumer_group
 from fleet_consumer.worker.config.settings import PodIdentity, identify, with_environment
@@ -249,6 +250,7 @@ class WorkerProcess:
         if not self._set_up(context):
             return
         try:
+            self._hold_join()
             self._supervisor.run()
         finally:
             try:
@@ -280,6 +282,16 @@ class WorkerProcess:
                 self._signals.keep()
                 return True
         return False
+
+    def _hold_join(self) -> None:
+        """Wait for the other workers of the step that made this one, so that all of them join in one rebalance."""
+        if self._worker.role is not Role.MAIN:
+            return
+        pod = self._worker.identity.worker
+        hold_s = join_hold_s(self._config.skip_file, self._config.uid, pod, self._clock.wall())
+        if hold_s > 0.0:
+            LOG.info("the first join waits for the other workers of this step", extra=fields(seconds=round(hold_s, 1)))
+            self._stop.wait(hold_s)
 
     def _call(self, hook: Callable[[HandlerContext], object], context: HandlerContext) -> None:
         if self._executor is not None:

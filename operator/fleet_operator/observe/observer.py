@@ -42,6 +42,10 @@ REST_FACTOR: Final = 9.0
 """Least pause after a look, as a multiple of the CPU time that it took."""
 CALM_FACTOR: Final = 20.0
 """Least interval of the looks at a group, as a multiple of the CPU time of looks at all groups."""
+SCALED_SECONDS: Final = 10.0
+"""Longest interval for a group that is scaled: rates need several samples in a window."""
+ASLEEP_SECONDS: Final = 2.0
+"""The same for one without workers, whose first record waits for the look that sees it."""
 INTERVAL_SECONDS_MAX: Final = 12.0
 """Longest interval that the load makes of a shorter one: decisions must not rest on older observations."""
 ACTIONS_SECONDS_MAX: Final = 1.0
@@ -93,8 +97,16 @@ class LookSchedule:
         self._unseen_since = {group_id: self._unseen_since.get(group_id, now) for group_id in unseen}
         if any(now - since < HURRY_MAX_SECONDS for since in self._unseen_since.values()):
             return min(self._interval, HURRY_SECONDS)
-        calm = max(self._interval, min(INTERVAL_SECONDS_MAX, CALM_FACTOR * all_cpu_s))
+        interval = min(self._interval, *(_scaling_interval(interest) for interest in interests.values()), float("inf"))
+        calm = max(interval, min(INTERVAL_SECONDS_MAX, CALM_FACTOR * all_cpu_s))
         return min(calm, max(HURRY_SECONDS, _seconds_to_wake(groups.values(), seen.observed_at)))
+
+
+def _scaling_interval(interest: GroupInterest) -> float:
+    """Longest pause that the scaling of a group can do with."""
+    if not interest.scaled:
+        return float("inf")
+    return ASLEEP_SECONDS if interest.asleep else SCALED_SECONDS
 
 
 def pause_of_failure(seen: ClusterObservation, interval: float) -> float:

@@ -11,8 +11,9 @@ from enum import StrEnum
 from typing import Any
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.joins import JoinStep, render_join
 from fleet_consumer.contract.naming import content_hash
-from fleet_consumer.contract.pod import SKIP_FILE
+from fleet_consumer.contract.pod import JOIN_FILE, SKIP_FILE
 from fleet_consumer.contract.skips import Place, render_skips
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
@@ -38,11 +39,13 @@ def places_of(group: ConsumerGroup) -> tuple[Place, ...]:
     return tuple(sorted(Place(each.topic, each.partition, each.offset) for each in group.spec.offsets.skip))
 
 
-def skip_config_map(group: ConsumerGroup) -> dict[str, Any]:
-    """The ConfigMap that the group's workers mount, with the list as it is now."""
+def skip_config_map(group: ConsumerGroup, step: JoinStep | None = None) -> dict[str, Any]:
+    """The ConfigMap that the group's workers mount, with the list as it is now, and the last step of the fleet: the
+    workers that it adds read that when they start, and it is no part of a revision either."""
     body = head("v1", "ConfigMap", group, naming.skip_config(group.metadata.name), labels.WORKER)
     body["metadata"]["labels"][HANDLER_LABEL] = labels.RECORD
-    return {**body, "data": {SKIP_FILE: to_json(_document(group))}}
+    joins = {} if step is None else {JOIN_FILE: to_json(render_join(group.metadata.uid, step))}
+    return {**body, "data": {SKIP_FILE: to_json(_document(group)), **joins}}
 
 
 def _document(group: ConsumerGroup) -> dict[str, Any]:

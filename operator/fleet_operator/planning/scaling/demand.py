@@ -1,7 +1,7 @@
 """The load in whole workers: arrival, backlog, and the cost of a rebalance, partition by partition.
 
 One partition can use no more than one worker. So what a hot partition asks for beyond that is left out and named, and a
-partition that does not move counts nothing for growth, and a whole worker against shrinking.
+partition that does not move counts nothing for growth. Both count a whole worker against shrinking.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ REBALANCE_S_MAX: Final = 120.0
 class Demand:
     """The load in workers. `growth` is what has to be carried with no reserve, `wanted` with it.
 
-    `floor` counts a whole worker for each stuck partition; no fleet shrinks below what carries it. `hot` and `stuck`
-    name partitions, `capped` says that a partition asks for more than one worker can do.
+    `floor` counts a worker more for each hot and each stuck partition: the one that owns it can do little besides. No
+    fleet shrinks below what carries that. `capped` says that a partition asks for more than one worker can do.
     """
 
     growth: float
@@ -75,7 +75,7 @@ def demand(
     return Demand(
         growth=growth / capacity,
         wanted=workers,
-        floor=workers + len(stuck),
+        floor=workers + len(stuck) + len(hot),
         hot=tuple(sorted(hot)),
         stuck=tuple(sorted(stuck)),
         capped=capped,

@@ -6,14 +6,28 @@ from collections.abc import Mapping
 
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.scaling.decision import NO_LIMIT, OFFSET_RESET, PARTITIONS, SUSPENDED, ScaleDecision
-from fleet_operator.planning.scaling.memory import ScaleMemory
+from fleet_operator.planning.scaling.memory import NO_MEMORY, Growth, ScaleMemory
 
 
-def decide_fixed(group: ConsumerGroup, partition_counts: Mapping[str, int] | None) -> ScaleDecision:
-    """`spec.replicas`; `partition_counts` is None while unknown."""
+def decide_fixed(
+    group: ConsumerGroup,
+    partition_counts: Mapping[str, int] | None,
+    *,
+    found: int | None = None,
+    memory: ScaleMemory = NO_MEMORY,
+    now: float = 0.0,
+) -> ScaleDecision:
+    """`spec.replicas`; `partition_counts` is None while unknown.
+
+    `found` is the StatefulSet's number, None without one. Growth is remembered, so that its workers join together.
+    """
     replicas = group.spec.replicas
     limited = partition_counts is not None and replicas > sum(partition_counts.values())
-    return ScaleDecision(replicas=replicas, limit=PARTITIONS if limited else NO_LIMIT)
+    kept = memory if memory.growth is not None and memory.growth.after == replicas else None
+    if found and replicas > found:
+        growth = Growth(before=found, after=replicas, commits=0.0, at=round(now, 1))
+        kept = ScaleMemory(count=replicas, growth=growth)
+    return ScaleDecision(replicas=replicas, limit=PARTITIONS if limited else NO_LIMIT, memory=kept)
 
 
 def decide_stopped(

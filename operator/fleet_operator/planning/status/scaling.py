@@ -41,7 +41,7 @@ def scaling_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: 
     decision = facts.scale
     if decision.inputs is None:
         return {"scaling": dict(before)} if before else {}
-    shown = _entry(decision, before)
+    shown = entry_of(decision, before)
     if decision.limit == limits.UNKNOWN and before:
         # The last known numbers stay, with their time.
         return {"scaling": {**before, "decision": shown["decision"], "reason": shown["reason"]}}
@@ -61,7 +61,8 @@ def is_moved(before: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
 EXACT: Final = ("usefulReplicas", "proposedReplicas", "decision")
 
 
-def _entry(decision: ScaleDecision, before: Mapping[str, Any]) -> dict[str, Any]:
+def entry_of(decision: ScaleDecision, before: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry for a decision, without its time; `before` is the one in the status."""
     inputs = decision.inputs
     assert inputs is not None, "a decision by load"
     rates = {"arrivalPerSecond": inputs.arrival, "perReplicaPerSecond": inputs.capacity, "rawReplicas": inputs.raw}

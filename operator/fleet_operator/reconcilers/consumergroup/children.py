@@ -96,13 +96,15 @@ class Children:
                 continue
 
     async def _publish_skips(self) -> None:
-        """A group that never had records to skip gets no ConfigMap; an emptied list is published as empty.
+        """A group that never had records to skip, and never grew, gets no ConfigMap; an emptied list is published as
+        empty. It comes before the StatefulSet: the workers of a step read it when they start.
 
-        Without records the name may be anybody's: a ConfigMap of another owner is in the way of nothing.
+        Without either the name may be anybody's: a ConfigMap of another owner is in the way of nothing.
         """
-        group, wanted = self.gathered.group, skip_config_map(self.gathered.group)
+        group, step = self.gathered.group, self.plan.join_step
+        wanted = skip_config_map(group, step)
         found = self.context.store.get(kinds.CONFIG_MAP, (group.metadata.namespace, wanted["metadata"]["name"]))
-        if places_of(group) or (found is not None and is_owned_by(found, self.gathered.body)):
+        if places_of(group) or step is not None or (found is not None and is_owned_by(found, self.gathered.body)):
             await self._apply(wanted)
 
     async def _record_revision(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.joins import JoinStep
 from fleet_consumer.contract.pod import WORKER_FILE
 from fleet_operator.clients.kinds import JsonObject, annotated
 from fleet_operator.observe.interests import GroupInterest, retry_interest
@@ -173,6 +174,13 @@ class Plan:
             changed_at=changed_at,
             memory=self.retry.memory.to_text() if self.retry is not None else None,
         )
+
+    @property
+    def join_step(self) -> JoinStep | None:
+        """The workers that the last step added to a living group: they join together."""
+        memory = self.scale.memory
+        growth = memory.growth if memory is not None else None
+        return None if growth is None or growth.before == 0 else JoinStep(growth.before, growth.after, growth.at)
 
     def _inputs_of(self, main: FleetPart, revision: str) -> Inputs | None:
         """Digests of a revision's inputs; None for an older revision than the one that runs."""
@@ -413,9 +421,9 @@ def _retry_part(plan: Plan, gathered: Gathered) -> Iterator[PartPlan]:
     yield PartPlan(part=RETRY, target=target, replicas=replicas, delete_pods=stuck, event=event)
 
 
-def interest_of(gathered: Gathered, retry: RetryIntent | None) -> GroupInterest:
+def interest_of(gathered: Gathered, plan: Plan) -> GroupInterest:
     """Interest of the group for its observer: Kafka groups, topics, and the retry flow."""
-    group, waits = gathered.group, gathered.older is not None
+    group, waits, retry = gathered.group, gathered.older is not None, plan.intent
     delays = (*retry.delays, *retry.drained_delays) if retry is not None else ()
     discover = not waits and gathered.published is None
     flow = retry_interest(group.group_id, delays, discover=discover) if delays else None
@@ -428,5 +436,6 @@ def interest_of(gathered: Gathered, retry: RetryIntent | None) -> GroupInterest:
         read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
         retry=flow,
         scaled=group.spec.scaling is not None,
+        asleep=plan.scaling is not None and plan.scale.replicas == 0,
         waits=waits,
     )

@@ -73,7 +73,7 @@ class DeletionWork:
             await self._leave(body, f"its spec cannot be read: {error}")
             return Result()
         plan = make_plan(gathered, now, image=context.settings.consumer_image)
-        context.observers.watch(gathered.key, gathered.cluster_key, interest_of(gathered, plan.intent))
+        context.observers.watch(gathered.key, gathered.cluster_key, interest_of(gathered, plan))
         step = deletion.decide_deletion(self._facts(gathered, plan), now)
         if step.phase is deletion.DeletionPhase.LEAVE:
             await self._leave(body, step.given_up)

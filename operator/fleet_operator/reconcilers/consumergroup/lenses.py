@@ -16,6 +16,7 @@ from fleet_operator.planning.lag import GroupLag, ResetPolicy, behind_text, grou
 from fleet_operator.planning.observation import GroupObservation, RetryObservation, believed_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.reconcilers.consumergroup.metrics import lag_values, retry_values
+from fleet_operator.reconcilers.consumergroup.scaling_watch import ScalingWatch
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.runtime.cache import Key
 
@@ -46,8 +47,9 @@ class _Lens:
 class Lenses:
     """All groups that were observed when they were reconciled last. Used on the event loop only."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, scaling: ScalingWatch) -> None:
         self._context = context
+        self._scaling = scaling
         self._lenses: dict[Key, _Lens] = {}
 
     def focus(self, key: Key, facts: ConsumerGroupFacts, cluster: Key) -> None:
@@ -87,6 +89,9 @@ class Lenses:
         self._note_age(lens, observed)
         lens.observed_at = observed.observed_at
         self._context.metrics.groups.show(key, {**lag_values(lag), **retry_values(observed.retry)})
+        if self._scaling.has_news(key, observed, lag):
+            self._context.queues[CONSUMER_GROUP].add(key)
+            return False
         now = bool(observed.committed), _unknown(observed, lag), observed.failed_records, _counts(observed.retry)
         if now != (lens.has_commits, lens.unknown, lens.failed_records, lens.retry):
             return True

@@ -25,6 +25,7 @@ from fleet_operator.reconcilers.consumergroup.lenses import Lenses
 from fleet_operator.reconcilers.consumergroup.metrics import show_group
 from fleet_operator.reconcilers.consumergroup.offset_expiry import OffsetExpiry
 from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
+from fleet_operator.reconcilers.consumergroup.scaling_watch import ScalingWatch
 from fleet_operator.reconcilers.context import Context, publish, record
 from fleet_operator.reconcilers.first_looks import FIRST_LOOK_SECONDS, FirstLooks
 from fleet_operator.reconcilers.waves import Waves
@@ -40,7 +41,8 @@ class ConsumerGroupReconciler:
         self._context = context
         self._kafka = kafka
         self._series = context.metrics.groups
-        self._lenses = Lenses(context)
+        self._scaling = ScalingWatch(context.clock)
+        self._lenses = Lenses(context, self._scaling)
         context.moved.append(self._lenses.moved)
         context.beside.append(self._lenses.keep_aging)
         self._deletion = DeletionWork(context, kafka)
@@ -81,6 +83,7 @@ class ConsumerGroupReconciler:
         """Decide about what was gathered, act, and publish."""
         context, key, body = self._context, gathered.key, gathered.body
         memory = self._memories.get(key, Memory())
+        memory = replace(memory, trail=self._scaling.trail(key) or memory.trail)
         plan = make_plan(
             gathered,
             now,
@@ -90,7 +93,7 @@ class ConsumerGroupReconciler:
             tick=context.clock.monotonic(),
         )
         self._memories[key] = plan.memory_before(memory)
-        context.observers.watch(key, gathered.cluster_key, interest_of(gathered, plan.intent))
+        context.observers.watch(key, gathered.cluster_key, interest_of(gathered, plan))
         if not plan.turn.begins:
             self._waves.give_back(key)
         facts = replace(plan.facts(gathered), expiry=self._expiry.decide(gathered, plan.shown.observed, plan.reset))
@@ -123,6 +126,7 @@ class ConsumerGroupReconciler:
             return Result(0.0)  # its next step rests on what stands in the status
         context.workers.follow(key, closely=needs_reports(facts))
         self._lenses.focus(key, facts, gathered.cluster_key)
+        self._scaling.follow(key, plan.scaling, plan.scale, plan.trail, status.get("scaling") or {})
         # An idle group gives no other sign that would requeue it.
         skips = awaits_skips((previous.get("offsets") or {}).get("skipped") or ())
         reports = awaits_report(status["transitions"], gathered.worker_reports, now)
@@ -162,6 +166,7 @@ class ConsumerGroupReconciler:
         self._kafka.forget(key)
         self._series.remove(key)
         self._lenses.forget(key)
+        self._scaling.forget(key)
         self._memories.pop(key, None)
         self._first_looks.forget(key)
         self._resets.forget(key)

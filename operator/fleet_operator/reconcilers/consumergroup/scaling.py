@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from fleet_operator.planning.fleet import rollout
 from fleet_operator.planning.fleet.parts import MAIN
-from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase, decide
+from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RolloutFacts
 from fleet_operator.planning.labels import SCALING_ANNOTATION
 from fleet_operator.planning.problem import Problem
@@ -16,7 +17,7 @@ from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.fixed import decide_fixed, decide_stopped
 from fleet_operator.planning.scaling.memory import ScaleMemory, read_memory
-from fleet_operator.planning.scaling.policy import decide as decide_scale
+from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.status.members import Roster, name_some, sort_members
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
@@ -81,28 +82,35 @@ def count_before(gathered: Gathered, *, resetting: bool) -> int:
 
 
 def scale_fleet(
-    gathered: Gathered, around: Surroundings, rollout: RolloutFacts, before: ScalingBefore, now: float
+    gathered: Gathered, around: Surroundings, at_before: RolloutFacts, before: ScalingBefore, now: float
 ) -> Scaled:
-    """Decide the number of workers, and the rollout with it; `rollout` has the number before."""
-    group, at_present = gathered.group, decide(rollout, now)
+    """Decide the number of workers, and the rollout with it; `at_before` has the number before."""
+    group, at_present = gathered.group, rollout.decide(at_before, now)
     scaling = group.spec.scaling
-    memory = scale_memory(gathered) if scaling is not None and not scaling.dry_run else None
-    stopped = decide_stopped(group, stopped=gathered.stopped, resetting=around.resetting, memory=memory)
+    memory = scale_memory(gathered)
+    kept = memory if memory.count is not None else None
+    stopped = decide_stopped(group, stopped=gathered.stopped, resetting=around.resetting, memory=kept)
     if stopped is not None:
         return Scaled(stopped, at_present, None, before.trail.forgotten())
     if scaling is None:
-        return Scaled(decide_fixed(group, around.shown.partition_counts), at_present, None, before.trail)
+        fixed = decide_fixed(group, around.shown.partition_counts, found=_found(gathered), memory=memory, now=now)
+        return Scaled(fixed, at_present, None, before.trail)
     facts = scaling_facts(gathered, around, at_present.phase)
     if around.doubted and before.decision is not None:
         decision, trail = replace(before.decision, replicas=facts.current, memory=facts.memory), before.trail
     else:
-        decision, trail = decide_scale(facts, before.trail, now)
-    if scaling.dry_run:
-        proposed = decision.replicas
-        decision = replace(decision, replicas=facts.current, proposed=proposed, memory=None)
-    if decision.replicas != rollout.wanted_replicas:
-        at_present = decide(replace(rollout, wanted_replicas=decision.replicas), now)
+        decision, trail = decide_load(facts, before.trail, now)
+    if decision.replicas != at_before.wanted_replicas:
+        at_present = rollout.decide(replace(at_before, wanted_replicas=decision.replicas), now)
     return Scaled(decision, at_present, facts, trail)
+
+
+def decide_load(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDecision, Trail]:
+    """The decision by load; that of a dry run proposes, and changes nothing."""
+    decision, trail = decide(facts, trail, now)
+    if facts.spec.dry_run:
+        decision = replace(decision, replicas=facts.current, proposed=decision.replicas, memory=None)
+    return decision, trail
 
 
 def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase) -> ScalingFacts:
@@ -117,7 +125,7 @@ def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase)
     return ScalingFacts(
         spec=group.spec.scaling,
         current=current_count(gathered, memory),
-        found=main.fleet.replicas if main.fleet is not None else None,
+        found=_found(gathered),
         ready=sum(pod.ready and not pod.deleting for pod in main.workers),
         commit_interval_s=float(group.spec.consumer.commit_interval_seconds),
         assignor=(observed.assignor if observed is not None else "") or group.spec.consumer.classic.assignors[0],
@@ -134,17 +142,21 @@ def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase)
     )
 
 
+def _found(gathered: Gathered) -> int | None:
+    """The StatefulSet's number of workers; None without one."""
+    fleet = gathered.parts[MAIN].fleet
+    return fleet.replicas if fleet is not None else None
+
+
 def current_count(gathered: Gathered, memory: ScaleMemory) -> int:
     """The number that was decided last; to begin with the one that is found, or `spec.replicas`.
 
     A dry run decides for the fleet that there is, which `spec.replicas` sizes.
     """
-    spec, fleet = gathered.group.spec, gathered.parts[MAIN].fleet
+    spec = gathered.group.spec
     if spec.scaling is not None and spec.scaling.dry_run:
         return spec.replicas
-    if memory.count is not None:
-        return memory.count
-    return fleet.replicas if fleet is not None and fleet.replicas > 0 else spec.replicas
+    return memory.count if memory.count is not None else _found(gathered) or spec.replicas
 
 
 def _find_hold(roster: Roster | None, phase: RolloutPhase, around: Surroundings) -> Problem | None:

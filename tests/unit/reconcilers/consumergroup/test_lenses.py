@@ -19,6 +19,7 @@ from fleet_operator.planning.observation import (
 )
 from fleet_operator.reconcilers.consumergroup.lenses import AGING_SECONDS, AT_ONCE, Lenses
 from fleet_operator.reconcilers.consumergroup.metrics import show_group
+from fleet_operator.reconcilers.consumergroup.scaling_watch import ScalingWatch
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import Metrics
@@ -57,7 +58,7 @@ class Desk:
             statuses=SimpleNamespace(awaits_turn=lambda kind, key: self.put_off),
             queues={CONSUMER_GROUP: SimpleNamespace(add=self.queued.append)},
         )
-        self.lenses = Lenses(cast("Context", here))
+        self.lenses = Lenses(cast("Context", here), ScalingWatch(self.clock))
 
     def reconcile(self, group: GroupObservation | None, *, seen: ClusterObservation | None = None) -> None:
         self.seen = seen if seen is not None else observation(group)

@@ -1,0 +1,116 @@
+"""A scaled fleet for tests of its decisions: steady load, known capacity, all workers there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from fleet_operator.api.v1alpha1.consumergroup import Scaling
+from fleet_operator.planning.lag import group_lag
+from fleet_operator.planning.observation import (
+    GroupObservation,
+    GroupTransition,
+    MemberObservation,
+    ProgressSample,
+)
+from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.scaling.facts import ScalingFacts
+from fleet_operator.planning.scaling.memory import ScaleMemory
+from fleet_operator.planning.scaling.policy import decide
+from fleet_operator.planning.scaling.trail import Trail
+
+NOW: Final = 1_800_000_000.0
+TOPIC: Final = "orders"
+LOOK_S: Final = 5.0
+
+
+@dataclass
+class Scene:
+    """A fleet of `current` workers on twelve partitions, at which records arrive evenly. `pass_time` moves on by looks;
+    each partition's arrival and handling are records per second."""
+
+    spec: dict[str, Any] = field(default_factory=dict)
+    current: int = 4
+    arrival: float = 120.0
+    handled: float | None = None
+    partitions: int = 12
+    capacity: float | None = 60.0
+    lag: int = 0
+    state: str = "Stable"
+    memory: ScaleMemory = field(default_factory=ScaleMemory)
+    trail: Trail = field(default_factory=Trail)
+    now: float = NOW
+    weights: Mapping[int, float] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Changes of the facts."""
+    samples: list[ProgressSample] = field(default_factory=list)
+    decision: ScaleDecision | None = None
+
+    def __post_init__(self) -> None:
+        ends = {(TOPIC, number): 1_000_000.0 for number in range(self.partitions)}
+        self._ends = ends
+        self._done = {key: end - self.lag / self.partitions for key, end in ends.items()}
+        self._since = self.now
+        self.samples.append(self._sample())
+
+    def _sample(self) -> ProgressSample:
+        whole = lambda offsets: {key: round(offset) for key, offset in offsets.items()}  # noqa: E731
+        return ProgressSample(self.now, whole(self._done), whole(self._ends))
+
+    def pass_time(self, seconds: float) -> ScaleDecision:
+        """Let time pass, with a decision at each look; a step is carried out. Returns the last decision."""
+        for _ in range(round(seconds / LOOK_S)):
+            self.now += LOOK_S
+            for number in range(self.partitions):
+                weight = self.weights.get(number, 1.0) / self.partitions
+                self._ends[TOPIC, number] += self.arrival * weight * LOOK_S
+                handled = self.arrival if self.handled is None else self.handled
+                moved = self._done[TOPIC, number] + handled / self.partitions * LOOK_S
+                self._done[TOPIC, number] = min(moved, self._ends[TOPIC, number])
+            self.samples = [*self.samples, self._sample()][-19:]
+            self.decide()
+        assert self.decision is not None
+        return self.decision
+
+    def decide(self) -> ScaleDecision:
+        self.decision, self.trail = decide(self.facts(), self.trail, self.now)
+        self.memory = self.decision.memory or self.memory
+        if self.decision.replicas != self.current:
+            self.current, self._since = self.decision.replicas, self.now
+        return self.decision
+
+    def facts(self) -> ScalingFacts:
+        latest = self.samples[-1]
+        dealt = [tuple(range(number, self.partitions, max(self.current, 1))) for number in range(self.current)]
+        members = tuple(
+            MemberObservation(
+                member_id=f"m-{number}", instance_id=f"m-{number}", client_id="", host="", partitions={TOPIC: owned}
+            )
+            for number, owned in enumerate(dealt)
+        )
+        observed = GroupObservation(
+            group_id=TOPIC,
+            observed_at=self.now,
+            state=self.state if self.current else "Empty",
+            members=members,
+            transitions=(GroupTransition(before="Unknown", after=self.state, at=self._since),),
+            committed=latest.committed,
+            end_offsets=latest.end_offsets,
+            log_starts=dict.fromkeys(latest.end_offsets, 0),
+            samples=tuple(self.samples),
+        )
+        facts = ScalingFacts(
+            spec=Scaling.model_validate(self.spec),
+            current=self.current,
+            found=self.current,
+            ready=self.current,
+            assignor="cooperative-sticky",
+            partition_counts={TOPIC: self.partitions},
+            observed=observed,
+            lag=group_lag(observed, latest.end_offsets, "Earliest"),
+            members=members,
+            capacity=self.capacity,
+            memory=self.memory,
+        )
+        return replace(facts, **self.changes)

@@ -1,0 +1,268 @@
+"""Decisions of the scaling policy, rule by rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet_operator.planning.observation import MemberObservation
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.scaling import decision as limits
+from fleet_operator.planning.scaling.memory import Growth, ScaleMemory
+from fleet_operator.planning.scaling.trail import Trail
+from tests.unit.planning.scaling.scenes import NOW, TOPIC, Scene
+
+
+def words(scene: Scene, seconds: float) -> tuple[int, str]:
+    decision = scene.pass_time(seconds)
+    return decision.replicas, decision.limit
+
+
+def test_fleet_that_carries_its_load_stays() -> None:
+    """120 records a second take 2.5 workers of 60 with a fifth in reserve, so three are useful."""
+    scene = Scene(current=3)
+    assert words(scene, 900) == (3, limits.NO_LIMIT)
+    assert scene.memory.steps == ()
+
+
+def test_growth_is_one_step_to_the_final_useful_number() -> None:
+    scene = Scene(current=2, handled=120.0)
+    scene.pass_time(90)
+    scene.arrival = 420.0
+    scene.pass_time(60)
+    assert (scene.current, len(scene.memory.steps)) == (12, 1)
+
+
+def test_growth_waits_until_the_rate_has_stopped_rising() -> None:
+    scene = Scene(current=2, handled=120.0)
+    scene.pass_time(90)
+    seen = []
+    for arrival in range(140, 420, 20):
+        scene.arrival = float(arrival)
+        seen.append(words(scene, 5))
+    assert {limit for _, limit in seen} >= {limits.SETTLING}
+    scene.pass_time(60)
+    assert len(scene.memory.steps) <= 2
+
+
+def test_first_growth_waits_for_a_minute_of_samples() -> None:
+    """Samples begin anew after an outage, and producers send at first what they have kept."""
+    scene = Scene(current=2, arrival=420.0, handled=120.0)
+    assert words(scene, 50) == (2, limits.SETTLING)
+    assert words(scene, 30) == (12, limits.NO_LIMIT)
+
+
+def test_fleet_shrinks_after_the_stabilization_window_in_one_step() -> None:
+    scene = Scene(current=12)
+    assert words(scene, 295) == (12, limits.COOLDOWN)
+    assert words(scene, 60) == (3, limits.NO_LIMIT)
+    assert len(scene.memory.steps) == 1
+
+
+def test_one_burst_within_the_window_keeps_the_fleet() -> None:
+    scene = Scene(current=6)
+    for _ in range(12):
+        scene.pass_time(200)
+        scene.arrival = 250.0
+        scene.pass_time(20)
+        scene.arrival = 120.0
+    assert (scene.current, scene.memory.steps) == (6, ())
+
+
+def test_restarted_operator_waits_a_whole_window_before_it_shrinks() -> None:
+    scene = Scene(current=12)
+    scene.pass_time(280)
+    scene.trail = Trail()
+    assert words(scene, 280) == (12, limits.COOLDOWN)
+    assert words(scene, 60) == (3, limits.NO_LIMIT)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [{"observed": None}, {"lag": None}, {"partition_counts": None}],
+    ids=["group not observed", "lag unknown", "topics unknown"],
+)
+def test_unknown_load_changes_nothing_and_forgets_what_was_wanted(unknown: dict[str, Any]) -> None:
+    scene = Scene(current=12)
+    scene.pass_time(290)
+    scene.changes = unknown
+    assert words(scene, 600) == (12, limits.UNKNOWN)
+    scene.changes = {}
+    assert words(scene, 280) == (12, limits.COOLDOWN)
+
+
+@pytest.mark.parametrize("word", [limits.ROLLOUT, limits.BREAKER_OPEN, limits.GROUP_SHARED, limits.UNKNOWN])
+@pytest.mark.parametrize("load", [{"arrival": 600.0, "handled": 120.0, "current": 2}, {"current": 12}, {"current": 0}])
+def test_hold_keeps_the_number_whatever_the_load(word: str, load: dict[str, Any]) -> None:
+    scene = Scene(spec={"minReplicas": 0}, **load)
+    scene.changes = {"hold": Problem(word, "because")}
+    assert words(scene, 900) == (load["current"], word)
+
+
+def test_group_that_rebalances_is_left_alone() -> None:
+    scene = Scene(current=2, arrival=600.0, handled=120.0, state="PreparingRebalance")
+    assert words(scene, 600) == (2, limits.REBALANCING)
+
+
+@pytest.mark.parametrize("missing", [{"ready": 1}, {"members": ()}, {"found": 1}])
+def test_fleet_does_not_grow_before_the_workers_of_the_last_step_are_there(missing: dict[str, Any]) -> None:
+    scene = Scene(current=2, arrival=600.0, handled=120.0)
+    scene.changes = missing
+    assert words(scene, 300) == (2, limits.STARTING)
+
+
+def test_fleet_stays_within_the_bounds_of_the_spec() -> None:
+    scene = Scene(spec={"maxReplicas": 5, "minReplicas": 2}, current=2, arrival=600.0, handled=120.0)
+    assert words(scene, 65) == (5, limits.MAX_REPLICAS)
+    scene.arrival, scene.handled = 1.0, 300.0
+    assert words(scene, 900) == (2, limits.MIN_REPLICAS)
+
+
+@pytest.mark.parametrize(("current", "spec", "wanted"), [(1, {"minReplicas": 3}, 3), (9, {"maxReplicas": 4}, 4)])
+def test_changed_bounds_hold_at_once_even_while_the_load_is_unknown(
+    current: int, spec: dict[str, int], wanted: int
+) -> None:
+    scene = Scene(spec=spec, current=current)
+    scene.changes = {"observed": None}
+    assert scene.decide().replicas == wanted
+
+
+def test_spent_budget_of_rebalances_holds_until_the_hour_has_passed() -> None:
+    steps = tuple(NOW - 60.0 * number for number in range(12, 0, -1))
+    scene = Scene(current=2, arrival=420.0, handled=120.0, memory=ScaleMemory(count=2, steps=steps))
+    assert words(scene, 300) == (2, limits.REBALANCE_BUDGET)
+    while scene.current == 2:
+        scene.pass_time(5)
+    assert NOW + 2880 <= scene.now <= NOW + 2900
+
+
+def test_unknown_capacity_shrinks_nothing() -> None:
+    scene = Scene(current=6, capacity=None)
+    assert words(scene, 1800) == (6, limits.NO_LIMIT)
+    assert scene.memory.steps == ()
+
+
+def test_rate_that_workers_have_proven_is_enough_to_shrink_on() -> None:
+    scene = Scene(current=6, capacity=None, arrival=240.0)
+    scene.pass_time(60)
+    scene.arrival = 30.0
+    assert words(scene, 700)[0] == 1
+
+
+def test_backlog_without_any_commit_is_answered_by_one_step_and_no_more() -> None:
+    scene = Scene(current=2, capacity=None, arrival=60.0, handled=0.0)
+    assert words(scene, 1800) == (3, limits.LEARNING)
+    assert len(scene.memory.steps) == 1
+    assert scene.memory.probed
+
+
+def test_capacity_is_learnt_while_workers_have_a_backlog() -> None:
+    scene = Scene(current=2, capacity=None, arrival=140.0, handled=120.0)
+    scene.pass_time(120)
+    assert scene.decision is not None
+    assert scene.decision.inputs is not None
+    assert scene.decision.inputs.capacity == pytest.approx(60.0, rel=0.02)
+
+
+def test_growth_without_effect_is_taken_back_once_and_not_tried_again_within_the_hour() -> None:
+    scene = Scene(current=2, arrival=600.0, handled=120.0)
+    for _ in range(40):
+        scene.pass_time(60)
+    assert (scene.current, len(scene.memory.steps)) == (2, 2)
+    assert scene.decision is not None
+    assert scene.decision.limit == limits.DOWNSTREAM
+    scene.pass_time(3600)
+    assert len(scene.memory.steps) <= 3
+
+
+def test_growth_is_taken_back_to_what_handles_the_rate_that_was_reached() -> None:
+    scene = Scene(current=2, arrival=600.0, handled=120.0)
+    scene.pass_time(90)
+    assert scene.current == 12
+    scene.handled = 150.0
+    scene.pass_time(60)
+    assert scene.current == 3
+
+
+def test_growth_that_helped_stays() -> None:
+    scene = Scene(current=2, arrival=600.0, handled=120.0)
+    scene.pass_time(90)
+    scene.handled = 500.0
+    scene.pass_time(600)
+    assert scene.current == 12
+
+
+def test_hot_partition_is_named_and_not_chased() -> None:
+    """Half of the records are of one partition, which one worker of 60 records a second cannot handle."""
+    weights = {0: 6.0, **dict.fromkeys(range(1, 12), 6.0 / 11.0)}
+    scene = Scene(current=4, arrival=160.0, weights=weights)
+    decision = scene.pass_time(600)
+    assert (decision.replicas, decision.limit) == (4, limits.HOT_PARTITION)
+    assert f"{TOPIC}-0" in decision.reason
+
+
+def test_stuck_partition_is_left_out_of_the_load() -> None:
+    scene = Scene(current=4)
+    scene.pass_time(60)
+    scene.changes = {"reported_stuck": frozenset({(TOPIC, 3)})}
+    scene._done[TOPIC, 3] -= 500_000.0
+    decision = scene.pass_time(600)
+    assert (decision.replicas, decision.limit) == (4, limits.STUCK_PARTITION)
+    assert f"{TOPIC}-3" in decision.reason
+
+
+def test_idle_fleet_sleeps_and_wakes_for_the_first_record() -> None:
+    scene = Scene(spec={"minReplicas": 0}, current=3, arrival=0.0)
+    assert words(scene, 295) == (3, limits.COOLDOWN)
+    assert words(scene, 30) == (0, limits.SCALED_TO_ZERO)
+    assert words(scene, 600) == (0, limits.SCALED_TO_ZERO)
+    scene.arrival, scene.handled = 3.0, 0.0
+    assert words(scene, 5) == (1, limits.NO_LIMIT)
+
+
+def test_sleeping_fleet_wakes_with_as_many_workers_as_the_backlog_takes() -> None:
+    scene = Scene(spec={"minReplicas": 0, "catchUpSeconds": 60}, current=0, arrival=120.0, handled=0.0, lag=20_000)
+    assert scene.pass_time(10).replicas == 12
+
+
+def test_fleet_does_not_sleep_while_a_partition_has_no_commit() -> None:
+    """With autoOffsetReset Latest, records that arrive before the fleet wakes would be skipped."""
+    scene = Scene(spec={"minReplicas": 0}, current=1, arrival=0.0)
+    scene.pass_time(100)
+    facts = scene.facts()
+    assert facts.observed is not None
+    committed = {key: offset for key, offset in facts.observed.committed.items() if key != (TOPIC, 0)}
+    scene.changes = {"observed": replace(facts.observed, committed=committed)}
+    for _ in range(100):
+        scene.now += 5
+        scene.decide()
+    assert (scene.current, scene.decide().limit) == (1, limits.UNKNOWN)
+
+
+def test_sleeping_fleet_stays_asleep_while_nothing_is_known() -> None:
+    scene = Scene(spec={"minReplicas": 0}, current=0, arrival=5.0, handled=0.0)
+    scene.changes = {"observed": None}
+    assert words(scene, 60) == (0, limits.UNKNOWN)
+
+
+def test_acceptable_lag_is_no_backlog() -> None:
+    """Lag of forty seconds would take a worker more to be worked off within a minute."""
+    spec = {"catchUpSeconds": 60}
+    assert words(Scene(spec=spec, current=3, arrival=150.0, lag=6000), 90)[0] > 3
+    assert words(Scene(spec={**spec, "maxLagSeconds": 60}, current=3, arrival=150.0, lag=6000), 90)[0] == 3
+
+
+def test_growth_is_remembered_with_the_rate_before_it() -> None:
+    scene = Scene(current=2, arrival=420.0, handled=120.0)
+    scene.pass_time(75)
+    assert scene.memory.growth == Growth(before=2, after=12, commits=pytest.approx(120.0, rel=0.05), at=scene._since)
+
+
+def test_foreign_member_owns_nothing_of_the_measurement() -> None:
+    scene = Scene(current=2, capacity=None, arrival=140.0, handled=120.0)
+    foreign = MemberObservation(member_id="java", instance_id=None, client_id="java", host="", partitions={})
+    scene.changes = {"members": (*scene.facts().members, foreign)}
+    scene.pass_time(120)
+    assert scene.trail.measured
