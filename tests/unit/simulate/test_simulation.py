@@ -1,4 +1,4 @@
-"""The rules of scaling over whole curves, on the model of a group, beside the rules of an HPA with KEDA's lag metric."""
+"""The rules of scaling over whole curves, on the model of a group, beside those of an HPA with KEDA's lag metric."""
 
 from __future__ import annotations
 

@@ -1,0 +1,121 @@
+"""Producer and witness of a scaling scene, next to the brokers. One file without any code of the project.
+
+Standard input has one rate per line, records a second; each second, standard output gets one JSON object: the time, the
+records written, committed and waiting, and the group's state and members as its coordinator describes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+pause = threading.Event().wait
+TICK_S = 0.05
+GIVE_UP_S = 600.0
+
+
+class Load:
+    """Records in each partition in turn, or in the parts that `--shares` gives, at the rate that was asked for last."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.rate = 0.0
+        self.written = 0
+        self._topic = options.topic
+        shares = [float(share) for share in options.shares.split(",")] if options.shares else []
+        self._shares = shares or [1.0 / options.partitions] * options.partitions
+        self._owed = [0.0] * len(self._shares)
+        # Records of an outage are kept, and sent when the broker is back.
+        settings = {"bootstrap.servers": options.bootstrap, "enable.idempotence": True, "linger.ms": 5}
+        self._producer = Producer({**settings, "message.timeout.ms": int(GIVE_UP_S * 1000)})
+
+    def run(self) -> None:
+        """Write until the process ends; the first message of each partition carries the time that it was written."""
+        last = time.monotonic()
+        while True:
+            pause(TICK_S)
+            now = time.monotonic()
+            for partition, share in enumerate(self._shares):
+                self._owed[partition] += self.rate * share * (now - last)
+                while self._owed[partition] >= 1.0:
+                    self._owed[partition] -= 1.0
+                    self._write(partition)
+            last = now
+            self._producer.poll(0)
+
+    def _write(self, partition: int) -> None:
+        value = repr(time.time()).encode()
+        while True:
+            try:
+                self._producer.produce(self._topic, value, partition=partition, on_delivery=self._delivered)
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                return
+
+    def _delivered(self, error: object, _: object) -> None:
+        if error is None:
+            self.written += 1
+        else:
+            print(f"a record was not written: {error}", file=sys.stderr, flush=True)
+
+
+class Witness:
+    """The group as the brokers know it."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._admin = AdminClient({"bootstrap.servers": options.bootstrap, "socket.timeout.ms": 3000})
+        self._group, self._topic = options.group, options.topic
+        self._partitions = [TopicPartition(options.topic, number) for number in range(options.partitions)]
+
+    def look(self) -> dict[str, Any]:
+        """Waits for the answers of all three requests together; raises what they raise."""
+        latest = {partition: OffsetSpec.latest() for partition in self._partitions}
+        ends = self._admin.list_offsets(latest, request_timeout=3.0)
+        asked = ConsumerGroupTopicPartitions(self._group, self._partitions)
+        commits = self._admin.list_consumer_group_offsets([asked], request_timeout=3.0)
+        described = self._admin.describe_consumer_groups([self._group], request_timeout=3.0)
+        end = sum(found.result().offset for found in ends.values())
+        offsets = commits[self._group].result().topic_partitions
+        committed = sum(max(partition.offset, 0) for partition in offsets)
+        group = described[self._group].result()
+        return {"end": end, "lag": end - committed, "state": group.state.name, "members": len(group.members)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--partitions", type=int, required=True)
+    parser.add_argument("--shares", default="")
+    options = parser.parse_args()
+    load, witness = Load(options), Witness(options)
+    threading.Thread(target=load.run, daemon=True).start()
+    threading.Thread(target=report, args=(load, witness), daemon=True).start()
+    for line in sys.stdin:
+        load.rate = float(line)
+    # Whoever asked is gone: so is the load.
+
+
+def report(load: Load, witness: Witness) -> None:
+    due = time.monotonic()
+    while True:
+        due = max(due + 1.0, time.monotonic())
+        pause(max(due - time.monotonic(), 0.0))
+        seen: dict[str, Any] = {"at": time.time(), "rate": load.rate, "written": load.written}
+        try:
+            seen |= witness.look()
+        except Exception as error:
+            seen["error"] = str(error)[:200]
+        print(json.dumps(seen), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Samples of a group's progress, for the rates that scaling follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fleet_operator.observe.group_folds import SAMPLES_GAP_SECONDS, SAMPLES_SECONDS, extend_samples
+from fleet_operator.planning.observation import GroupObservation
+
+KEY = ("orders", 0)
+
+
+def look(at: float, end: int, *, error: str | None = None) -> GroupObservation:
+    return GroupObservation(
+        group_id="orders", observed_at=at, committed={KEY: end - 1}, end_offsets={KEY: end}, error=error
+    )
+
+
+def after(looks: list[GroupObservation]) -> GroupObservation:
+    last: GroupObservation | None = None
+    for seen in looks:
+        last = replace(seen, samples=extend_samples(seen, last))
+    assert last is not None
+    return last
+
+
+def test_samples_cover_the_window_and_one_more() -> None:
+    seen = after([look(5.0 * n, 10 * n) for n in range(100)])
+    assert seen.samples[-1].end_offsets == {KEY: 990}
+    covered = seen.samples[-1].at - seen.samples[0].at
+    assert SAMPLES_SECONDS <= covered <= SAMPLES_SECONDS + 5.0
+
+
+def test_group_that_stands_still_is_sampled_as_well() -> None:
+    seen = after([look(5.0 * n, 10) for n in range(5)])
+    assert [sample.at for sample in seen.samples] == [0, 5, 10, 15, 20]
+
+
+def test_failed_look_adds_no_sample() -> None:
+    seen = after([look(0, 0), look(5, 10), look(10, 10, error="CoordinatorNotAvailable"), look(15, 30)])
+    assert [sample.at for sample in seen.samples] == [0, 5, 15]
+
+
+def test_outage_begins_the_samples_anew() -> None:
+    """What producers kept during an outage arrives at once, and is no rate."""
+    seen = after([look(0, 0), look(5, 10), look(5 + SAMPLES_GAP_SECONDS + 1, 5000)])
+    assert [sample.at for sample in seen.samples] == [5 + SAMPLES_GAP_SECONDS + 1]

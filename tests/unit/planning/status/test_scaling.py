@@ -1,0 +1,131 @@
+"""`status.scaling` and the conditions of scaling."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleet_operator.planning.scaling import decision as limits
+from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
+from fleet_operator.planning.status.scaling import REMEDIES
+from tests.unit.planning.builders import NOW, consumer_group, facts, ready_fleet
+from tests.unit.planning.status.projecting import condition, message, project
+
+LOAD = ScaleInputs(arrival=123.4, capacity=60.0, raw=2.57, useful=3)
+
+
+def scaled(decision: ScaleDecision, *, spec: dict[str, Any] | None = None, replicas: int = 1) -> Any:
+    group = consumer_group(scaling=spec or {}, replicas=replicas)
+    return facts(group=group, scale=decision, fleet=ready_fleet(decision.replicas))
+
+
+def keep(**changes: Any) -> ScaleDecision:
+    known: dict[str, Any] = {"replicas": 3, "current": 3, "reason": "as it is", "inputs": LOAD}
+    return ScaleDecision(**(known | changes))
+
+
+def test_decision_stands_in_the_status_with_its_inputs() -> None:
+    status = project(scaled(keep()))
+    assert status["targetReplicas"] == 3
+    assert status["limit"] == "None"
+    assert status["scaling"] == {
+        "arrivalPerSecond": "120",
+        "perReplicaPerSecond": "60",
+        "rawReplicas": "2.6",
+        "usefulReplicas": 3,
+        "decision": "Keep",
+        "reason": "as it is",
+        "at": "2027-01-15T08:00:00Z",
+    }
+    assert condition(status, "ScalingActive") == ("True", "ScaledByLoad")
+    assert condition(status, "ScalingLimited") == ("False", "WithinBounds")
+
+
+def test_fleet_of_a_fixed_size_has_no_entry() -> None:
+    status = project(facts())
+    assert "scaling" not in status
+    assert condition(status, "ScalingActive") == ("False", "FixedReplicas")
+
+
+def test_numbers_that_move_a_little_are_not_written_anew() -> None:
+    before = project(scaled(keep()))
+    near = ScaleInputs(arrival=140.0, capacity=66.0, raw=2.9, useful=3)
+    assert project(scaled(keep(inputs=near, reason="other words")), before, NOW + 60) == before
+    far = ScaleInputs(arrival=180.0, capacity=66.0, raw=2.9, useful=3)
+    after = project(scaled(keep(inputs=far, reason="other words")), before, NOW + 60)
+    assert (after["scaling"]["arrivalPerSecond"], after["scaling"]["at"]) == ("180", "2027-01-15T08:01:00Z")
+
+
+def test_step_stays_in_the_status_after_the_decisions_that_follow() -> None:
+    before = project(scaled(keep()))
+    grown = project(scaled(keep(replicas=6, current=3, reason="more arrives")), before, NOW + 10)
+    assert grown["scaling"]["decision"] == "Grow"
+    later = project(scaled(keep(replicas=6, current=6)), grown, NOW + 20)
+    step = {"from": 3, "to": 6, "at": "2027-01-15T08:00:10Z", "reason": "more arrives"}
+    assert (later["scaling"]["decision"], later["scaling"]["lastStep"]) == ("Keep", step)
+
+
+def test_unknown_load_keeps_the_last_numbers_with_their_time() -> None:
+    before = project(scaled(keep()))
+    unknown = keep(limit=limits.UNKNOWN, reason="lag is unknown", inputs=ScaleInputs(capacity=60.0))
+    status = project(scaled(unknown), before, NOW + 300)
+    assert status["scaling"] == {**before["scaling"], "decision": "Hold", "reason": "lag is unknown"}
+    assert condition(status, "ScalingActive") == ("False", "LoadUnknown")
+    assert condition(status, "ScalingLimited") == ("Unknown", "LoadUnknown")
+
+
+def test_capacity_of_an_earlier_process_stays_until_it_is_measured_anew() -> None:
+    before = project(scaled(keep()))
+    fresh = ScaleInputs(arrival=123.4, capacity=None, raw=2.57, useful=3)
+    assert project(scaled(keep(inputs=fresh)), before, NOW + 60)["scaling"]["perReplicaPerSecond"] == "60"
+
+
+def test_suspended_fleet_keeps_its_entry() -> None:
+    before = project(scaled(keep()))
+    stopped = ScaleDecision(replicas=0, limit=limits.SUSPENDED)
+    group = consumer_group(scaling={}, suspend=True)
+    status = project(facts(group=group, scale=stopped, fleet=ready_fleet(0), pods=()), before, NOW + 60)
+    assert status["scaling"] == before["scaling"]
+    assert condition(status, "ScalingActive") == ("False", "Suspended")
+
+
+def test_dry_run_shows_the_proposed_number() -> None:
+    decision = keep(replicas=1, current=1, proposed=6)
+    status = project(scaled(decision, spec={"dryRun": True}))
+    assert (status["targetReplicas"], status["scaling"]["proposedReplicas"]) == (1, 6)
+    assert status["scaling"]["decision"] == "Grow"
+    assert condition(status, "ScalingActive") == ("False", "DryRun")
+
+
+def test_written_scale_field_is_said_to_have_no_effect() -> None:
+    status = project(scaled(keep(), replicas=8))
+    assert condition(status, "ScalingActive") == ("True", "ScaleFieldIgnored")
+
+
+@pytest.mark.parametrize("word", sorted(limits.BOUNDS))
+def test_bound_is_named_with_a_remedy(word: str) -> None:
+    status = project(scaled(keep(limit=word, reason="because")))
+    assert condition(status, "ScalingLimited") == ("True", word)
+    assert message(status, "ScalingLimited") == f"because; {REMEDIES[word]}"
+
+
+@pytest.mark.parametrize("word", [limits.GROUP_SHARED, limits.BREAKER_OPEN])
+def test_hold_that_lasts_ends_scaling(word: str) -> None:
+    status = project(scaled(keep(limit=word, reason="because")))
+    assert condition(status, "ScalingActive") == ("False", word)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "limit", "verb"),
+    [
+        (0, 2, limits.NO_LIMIT, "Wake"),
+        (2, 4, limits.NO_LIMIT, "Grow"),
+        (4, 2, limits.NO_LIMIT, "Shrink"),
+        (4, 0, limits.SCALED_TO_ZERO, "Sleep"),
+        (4, 4, limits.COOLDOWN, "Hold"),
+        (4, 4, limits.MAX_REPLICAS, "Keep"),
+    ],
+)
+def test_decision_in_one_word(before: int, after: int, limit: str, verb: str) -> None:
+    assert keep(replicas=after, current=before, limit=limit).verb == verb

@@ -1,0 +1,171 @@
+"""Scaling in a reconcile: what holds it, what a restart finds, and what other planners have to say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet_consumer.contract.joins import JoinStep
+from fleet_operator.clients.kinds import JsonObject, annotated
+from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.parts import MAIN, read_part
+from fleet_operator.planning.fleet.revision import with_known
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
+from fleet_operator.planning.labels import SCALING_ANNOTATION
+from fleet_operator.planning.observation import MemberObservation, ProgressSample
+from fleet_operator.planning.scaling import decision as limits
+from fleet_operator.planning.scaling.memory import Growth, ScaleMemory, read_memory
+from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, make_plan
+from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, observation, observed_group
+from tests.unit.reconcilers.consumergroup.test_decide import gathered
+
+READY = {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z"}]}
+
+
+def samples(*, arrival: float = 10.0, committed: int = 100) -> tuple[ProgressSample, ...]:
+    """A minute and a half in which records arrive in each of four partitions, and nothing is left."""
+    keys = [("orders", number) for number in range(4)]
+    return tuple(
+        ProgressSample(
+            NOW - 90 + 5 * n,
+            {key: committed + round(5 * n * arrival) for key in keys},
+            {key: committed + round(5 * n * arrival) for key in keys},
+        )
+        for n in range(19)
+    )
+
+
+def found(
+    *, replicas: int = 2, memory: ScaleMemory | None = None, wanted: dict[str, Any] | None = None, **changes: Any
+) -> Gathered:
+    """A fleet that has rolled out and is Stable."""
+    spec: dict[str, Any] = {"scaling": {}, "replicas": 2} | (wanted or {})
+    group = consumer_group(**{key: value for key, value in spec.items() if value is not None})
+    bare: dict[str, Any] = {"cluster": kafka_cluster(), "group": group, "policy": None}
+    revision = make_plan(gathered(**bare), NOW, image=IMAGE).revision
+    assert revision is not None
+    body = manifests.stateful_set(group, revision=revision.hash, pod_template=revision.pod_template, replicas=replicas)
+    body = with_known(body, {revision.hash: revision.pod_template})
+    body["metadata"] |= {"generation": 1}
+    body["status"] = {"observedGeneration": 1, "currentRevision": "r", "updateRevision": "r"} | dict.fromkeys(
+        ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas"), replicas
+    )
+    if memory is not None:
+        body = annotated(body, SCALING_ANNOTATION, memory.to_text())
+    good = RevisionRecord(hash=revision.hash, state=RevisionState.GOOD, since=NOW - 600, checked=True)
+    seen = observed_group()
+    latest = samples()[-1]
+    seen = replace(seen, samples=samples(), observed_at=NOW, committed=latest.committed, end_offsets=latest.end_offsets)
+    pods = tuple(worker(number, revision.hash) for number in range(replicas))
+    defaults: dict[str, Any] = {
+        **bare,
+        "observation": observation(seen),
+        "parts": {**gathered().parts, MAIN: read_part(MAIN, body, pods, NOW)},
+        "config_maps": (manifests.revision_config_map(group, revision, good),),
+    }
+    return replace(gathered(), **(defaults | changes))
+
+
+def worker(number: int, revision: str) -> JsonObject:
+    annotations = {"consumerfleet.io/revision": revision}
+    return {"metadata": {"name": f"orders-{number}", "annotations": annotations}, "spec": {}, "status": READY}
+
+
+def plan(of: Gathered, memory: Memory | None = None, now: float = NOW) -> Plan:
+    return make_plan(of, now, image=IMAGE, memory=memory)
+
+
+def test_count_of_the_stateful_sets_memory_counts_and_not_spec_replicas() -> None:
+    decided = plan(found(replicas=4, memory=ScaleMemory(count=4), wanted={"replicas": 9}))
+    assert decided.scale.replicas == 4
+    assert decided.parts[0].replicas == 4
+
+
+def test_scaling_begins_at_the_fleet_that_there_is() -> None:
+    decided = plan(found(replicas=3, wanted={"replicas": 1}))
+    assert decided.scale.replicas == 3
+    assert decided.scale.memory is not None
+    assert decided.scale.memory.count == 3
+
+
+def test_memory_stands_on_the_stateful_set() -> None:
+    of = found(replicas=3)
+    decided = plan(of)
+    body = decided.stateful_set(of, decided.parts[0], NOW)
+    assert read_memory(body["metadata"]["annotations"][SCALING_ANNOTATION]) == decided.scale.memory
+
+
+def test_suspended_fleet_comes_back_with_the_number_it_had() -> None:
+    memory = ScaleMemory(count=4)
+    of = found(replicas=4, memory=memory, wanted={"suspend": True})
+    decided = plan(of)
+    assert (decided.scale.replicas, decided.scale.memory) == (0, memory)
+    assert plan(found(replicas=0, memory=memory)).scale.replicas == 4
+
+
+def test_rollout_holds_the_number() -> None:
+    of = found(replicas=2)
+    old = replace(of, config_maps=())  # the running revision is not known to be good
+    assert plan(old).scale.limit in (limits.ROLLOUT, limits.NO_LIMIT, limits.MIN_REPLICAS)
+    checking = found(replicas=2, wanted={"image": "other:1"})
+    changed = replace(checking, group=consumer_group(scaling={}, replicas=2, image="another:2"))
+    assert plan(changed).scale.limit == limits.ROLLOUT
+
+
+def test_foreign_member_holds_the_number() -> None:
+    of = found()
+    assert of.observation is not None
+    seen = of.observation.groups["orders"]
+    java = MemberObservation(member_id="java-1", instance_id=None, client_id="java", host="")
+    shared = replace(of, observation=observation(replace(seen, members=(*seen.members, java))))
+    decided = plan(shared)
+    assert (decided.scale.replicas, decided.scale.limit) == (2, limits.GROUP_SHARED)
+    assert "java" in decided.scale.reason
+
+
+def test_one_failed_look_changes_no_decision() -> None:
+    """The status would show Unknown and back again, in two writes for every group of the cluster."""
+    of = found()
+    first = plan(of)
+    assert of.observation is not None
+    doubtful = replace(of, observation=replace(of.observation, reachable=False, doubtful=True, reason="BrokerDown"))
+    second = plan(doubtful, first.memory, NOW + 5)
+    assert (second.scale.replicas, second.scale.limit) == (first.scale.replicas, first.scale.limit)
+    lost = replace(of, observation=replace(of.observation, reachable=False, reason="BrokerDown"))
+    assert plan(lost, second.memory, NOW + 60).scale.limit == limits.UNKNOWN
+
+
+def test_dry_run_leaves_spec_replicas_and_shows_what_it_would_do() -> None:
+    of = found(replicas=2, wanted={"scaling": {"dryRun": True, "minReplicas": 3}})
+    decided = plan(of)
+    assert (decided.scale.replicas, decided.scale.proposed) == (2, 3)
+    assert decided.scale.memory is None
+
+
+def test_workers_of_one_step_join_together() -> None:
+    fixed = {"scaling": None, "replicas": 5}
+    decided = plan(found(replicas=2, wanted=fixed))
+    assert decided.scale.memory == ScaleMemory(count=5, growth=Growth(before=2, after=5, commits=0.0, at=NOW))
+    assert decided.join_step == JoinStep(2, 5, NOW)
+    settled = plan(found(replicas=5, memory=decided.scale.memory, wanted=fixed))
+    assert settled.join_step == decided.join_step, "the file stays as it is"
+    assert (
+        plan(found(replicas=5, memory=decided.scale.memory, wanted={"scaling": None, "replicas": 3})).join_step is None
+    )
+
+
+def test_fleet_that_wakes_has_nobody_to_wait_for() -> None:
+    decided = plan(found(replicas=0, wanted={"scaling": None, "replicas": 2}))
+    assert decided.join_step is None
+
+
+@pytest.mark.parametrize(("current", "asleep"), [(0, True), (2, False)])
+def test_sleeping_group_is_observed_closely(current: int, asleep: bool) -> None:
+    from fleet_operator.reconcilers.consumergroup.decide import interest_of
+
+    of = found(replicas=current, memory=ScaleMemory(count=current), wanted={"scaling": {"minReplicas": 0}})
+    interest = interest_of(of, plan(of))
+    assert (interest.scaled, interest.asleep) == (True, asleep)
