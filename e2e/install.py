@@ -72,6 +72,11 @@ class Installation:
         if not foreign_kubeconfig():
             self._local_cluster("spark")
 
+    def install_keda(self) -> None:
+        """KEDA; a foreign cluster must have it."""
+        if not foreign_kubeconfig():
+            self._local_cluster("keda")
+
     def remove_spark_operator(self) -> None:
         """Remove the Spark operator from the embedded cluster, with its CRDs and all of its applications."""
         self._local_cluster("spark", "--remove")

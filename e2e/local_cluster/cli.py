@@ -19,6 +19,7 @@ from e2e.local_cluster.kafka_pod import (
     ensure_kafka,
     host_bootstrap,
 )
+from e2e.local_cluster.keda import ensure_keda
 from e2e.local_cluster.namespace import enter_command
 from e2e.local_cluster.spark_operator import ensure_spark_operator, remove_spark_operator
 from e2e.local_cluster.status import api_parts, cluster_parts
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     command("kafka", _kafka, "run Kafka in the cluster and wait until it answers")
     spark = command("spark", _spark, "run the Spark operator in the cluster, with the image of Spark jobs loaded")
     spark.add_argument("--remove", action="store_true", help="remove it with its CRDs and all Spark jobs")
+    command("keda", _keda, "run KEDA in the cluster; builds it on first use")
     load = command("load-image", _load_image, "import an image archive (docker or OCI format)")
     load.add_argument("file", type=Path)
     logs = command("logs", _logs, "print the log of a component, or without one the names of the logs")
@@ -153,6 +155,10 @@ def _kafka(options: argparse.Namespace) -> None:
 
 def _spark(options: argparse.Namespace) -> None:
     (remove_spark_operator if options.remove else ensure_spark_operator)(_own(options))
+
+
+def _keda(options: argparse.Namespace) -> None:
+    ensure_keda(_own(options))
 
 
 def _load_image(options: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@ from e2e.local_cluster.pki import Authority
 __all__ = [
     "API_SERVICE_ADDRESS",
     "DNS_SERVICE_ADDRESS",
+    "FRONT_PROXY",
     "POD_RANGE",
     "ApiServerSettings",
     "api_server_names",
@@ -21,6 +22,8 @@ SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
 DNS_SERVICE_ADDRESS = "10.96.0.10"
 POD_RANGE = "10.244.0.0/16"
+FRONT_PROXY = "front-proxy-client"
+"""The API server's name where it passes on the requests of others."""
 SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 
 
@@ -45,7 +48,8 @@ class ApiServerSettings:
 
     program: Path
     authority: Authority
-    """Must have issued ``apiserver`` (serving) and ``apiserver-kubelet`` (client of the kubelets)."""
+    """Must have issued ``apiserver`` (serving) and ``apiserver-kubelet`` (client of the kubelets), and beside a
+    controller manager ``front-proxy`` (client of other API servers, under the name of FRONT_PROXY)."""
     etcd_url: str
     bind_address: str
     port: int
@@ -87,7 +91,20 @@ def kube_apiserver_command(settings: ApiServerSettings) -> list[str]:
         "--allow-privileged=true",
         "--profiling=false",
     ]
-    if not settings.with_controllers:
+    if settings.with_controllers:
+        # Other API servers, such as those of metrics for autoscalers, are asked through this one, which vouches for
+        # whoever asks.
+        proxy_certificate, proxy_key = authority.certificate("front-proxy")
+        command += [
+            f"--proxy-client-cert-file={proxy_certificate}",
+            f"--proxy-client-key-file={proxy_key}",
+            f"--requestheader-client-ca-file={authority.root_certificate}",
+            f"--requestheader-allowed-names={FRONT_PROXY}",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        ]
+    else:
         # Nobody makes the namespaces' default service accounts then, and this plugin would refuse every pod.
         command.append("--disable-admission-plugins=ServiceAccount")
         # Alone means on loopback, where the endpoint of the service `kubernetes` may not be; nobody needs it here.

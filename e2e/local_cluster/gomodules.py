@@ -23,6 +23,8 @@ __all__ = [
     "COREDNS",
     "ETCD",
     "HELM",
+    "KEDA",
+    "KEDA_FOLDER",
     "KUBERNETES",
     "PAUSE",
     "SPARK_OPERATOR",
@@ -33,6 +35,8 @@ __all__ = [
 
 MODULES = Path(__file__).parent / "modules"
 FOLDER = MODULES / "programs"
+# KEDA needs other versions of what Kubernetes' programs are made of.
+KEDA_FOLDER = MODULES / "keda"
 # Nobody debugs these programs, and the linker drops what a debugger needs: a sixth of the compiler's work. All builds
 # have the same flags, else nothing would be shared.
 COMPILER_FLAGS = "all=-dwarf=false"
@@ -50,12 +54,14 @@ class GoPrograms:
     """Name of each program and the import path of its main package."""
     stamps: Mapping[str, str] = field(default_factory=dict)
     """Variables set by the linker: the version that a program reports is not in its source."""
+    folder: Path = FOLDER
+    """The module that pins them."""
 
     def digest(self) -> str:
         """Eight hex digits that change with anything that changes the programs built."""
         content = hashlib.sha256()
-        own = [FOLDER / package / "main.go" for package in self.programs.values() if package.startswith("./")]
-        for file in (FOLDER / "go.mod", FOLDER / "go.sum", *sorted(own)):
+        own = [self.folder / package / "main.go" for package in self.programs.values() if package.startswith("./")]
+        for file in (self.folder / "go.mod", self.folder / "go.sum", *sorted(own)):
             content.update(file.read_bytes())
         content.update(repr((sorted(self.programs.items()), sorted(self.stamps.items()))).encode())
         return content.hexdigest()[:8]
@@ -93,18 +99,25 @@ HELM = GoPrograms(
 PAUSE = GoPrograms("pause", "1", {"pause": "./pause"})
 COREDNS = GoPrograms("coredns", versions.COREDNS, {"coredns": "./coredns"})
 SPARK_OPERATOR = GoPrograms("spark-operator", versions.SPARK_OPERATOR, {"spark-operator": "./spark-operator"})
+KEDA = GoPrograms(
+    "keda",
+    versions.KEDA,
+    {name: f"github.com/kedacore/keda/v2/cmd/{name}" for name in ("operator", "adapter")},
+    folder=KEDA_FOLDER,
+)
+# Without KEDA, which only a benchmark needs.
 ALL = (ETCD, KUBERNETES, HELM, PAUSE, COREDNS, SPARK_OPERATOR)
 
 
-def module_folder(path: str) -> Path:
+def module_folder(path: str, pinned_in: Path = FOLDER) -> Path:
     """The folder of a pinned module's source, for files that a program's release has beside its code.
 
     Raises ClusterError (``MissingPrograms``, ``DownloadFailed``).
     """
     words = [_go(path), "mod", "download", path]
-    run(words, reason="DownloadFailed", cwd=FOLDER, env={**os.environ, **_environment()})
+    run(words, reason="DownloadFailed", cwd=pinned_in, env={**os.environ, **_environment()})
     words = [_go(path), "list", "-m", "-f", "{{.Dir}}", path]
-    return Path(run(words, reason="DownloadFailed", cwd=FOLDER, env={**os.environ, **_environment()}).strip())
+    return Path(run(words, reason="DownloadFailed", cwd=pinned_in, env={**os.environ, **_environment()}).strip())
 
 
 def ensure_programs(wanted: GoPrograms) -> Path:
@@ -135,7 +148,7 @@ def _build(wanted: GoPrograms, into: Path) -> None:
             log=logs / f"{wanted.name}-download.log",
             on_line=fetching,
             reason="DownloadFailed",
-            cwd=FOLDER,
+            cwd=wanted.folder,
             env=_environment(),
         )
         current.note = f"{fetched} modules" if fetched else ""
@@ -158,7 +171,7 @@ def _build(wanted: GoPrograms, into: Path) -> None:
             log=logs / f"{wanted.name}-build.log",
             on_line=count,
             reason="BuildFailed",
-            cwd=FOLDER,
+            cwd=wanted.folder,
             env={**_environment(), "GOGC": os.environ.get("GOGC", COMPILER_GOGC)},
         )
         current.note = ", ".join(wanted.programs) + ("" if compiled else "; all from the compiler's cache")

@@ -116,6 +116,7 @@ class _Node:
         authority.ensure()
         authority.issue("apiserver", "kube-apiserver", names=control_plane.api_server_names(node))
         authority.issue("apiserver-kubelet", "kube-apiserver-kubelet-client", group="system:masters")
+        authority.issue("front-proxy", control_plane.FRONT_PROXY)
         names = [f"DNS:{node_files.NODE_NAME}", f"IP:{node}", "IP:127.0.0.1"]
         authority.issue("kubelet", f"system:node:{node_files.NODE_NAME}", group="system:nodes", names=names)
         authority.issue("admin", "admin", group="system:masters")

@@ -1,6 +1,6 @@
 """The versions of everything the cluster is made of, in one place."""
 
-__all__ = ["COREDNS", "ETCD", "HELM", "KAFKA", "KUBERNETES", "SPARK", "SPARK_OPERATOR"]
+__all__ = ["COREDNS", "ETCD", "HELM", "KAFKA", "KEDA", "KUBERNETES", "SPARK", "SPARK_OPERATOR"]
 
 KUBERNETES = "1.35.8"
 ETCD = "3.6.14"
@@ -10,3 +10,4 @@ COREDNS = "1.14.7"
 SPARK_OPERATOR = "2.5.2"
 SPARK = "4.0.0"
 KAFKA = "4.3.1"
+KEDA = "2.19.0"

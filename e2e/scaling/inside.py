@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 pause = threading.Event().wait
 TICK_S = 0.05
@@ -76,7 +76,7 @@ class Witness:
 
     def look(self) -> dict[str, Any]:
         """Waits for the answers of all three requests together; raises what they raise."""
-        latest = {partition: OffsetSpec.latest() for partition in self._partitions}
+        latest = {partition: OffsetSpec.latest() for partition in self._partitions}  # type: ignore[no-untyped-call]
         ends = self._admin.list_offsets(latest, request_timeout=3.0)
         asked = ConsumerGroupTopicPartitions(self._group, self._partitions)
         commits = self._admin.list_consumer_group_offsets([asked], request_timeout=3.0)

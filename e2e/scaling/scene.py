@@ -63,13 +63,13 @@ class Samples:
 
     def lag_seconds(self) -> float:
         """The sum of the lag over time."""
-        return sum(each["lag"] * (later["at"] - each["at"]) for each, later in pairwise(self.known()))
+        return float(sum(each["lag"] * (later["at"] - each["at"]) for each, later in pairwise(self.known())))
 
     def drained_at(self, since: float, *, lag: float) -> float | None:
         """The first time after which the lag stayed at or below so much; None while it is more."""
         above = [each["at"] for each in self.known(since) if each["lag"] > lag]
         after = [each["at"] for each in self.known(since) if not above or each["at"] > above[-1]]
-        return after[0] if after else None
+        return float(after[0]) if after else None
 
 
 class Load:

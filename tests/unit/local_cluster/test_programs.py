@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from e2e.local_cluster import gomodules, versions
-from e2e.local_cluster.gomodules import COREDNS, ETCD, FOLDER, HELM, KUBERNETES, SPARK_OPERATOR
+from e2e.local_cluster.gomodules import (
+    COREDNS,
+    ETCD,
+    FOLDER,
+    HELM,
+    KEDA,
+    KEDA_FOLDER,
+    KUBERNETES,
+    SPARK_OPERATOR,
+    GoPrograms,
+)
 
 GO_MOD = (FOLDER / "go.mod").read_text()
 LIBRARIES = versions.KUBERNETES.replace("1.", "v0.", 1)
@@ -38,25 +47,34 @@ def test_every_library_of_kubernetes_is_of_its_release() -> None:
     assert needed - apart <= {name for name, _, _ in replaced}
 
 
-def test_program_of_ours_is_built_again_when_its_source_changes_and_others_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = shutil.copytree(FOLDER, tmp_path / "programs")
-    monkeypatch.setattr(gomodules, "FOLDER", copy)
-    before = {wanted.name: wanted.digest() for wanted in gomodules.ALL}
-    assert before == {wanted.name: wanted.digest() for wanted in gomodules.ALL}
+def copied(folder: Path) -> tuple[Path, list[GoPrograms]]:
+    """A copy of the module that pins the programs, and the programs as it pins them."""
+    copy = shutil.copytree(FOLDER, folder / "programs")
+    return copy, [replace(wanted, folder=copy) for wanted in gomodules.ALL]
+
+
+def test_program_of_ours_is_built_again_when_its_source_changes_and_others_are_not(tmp_path: Path) -> None:
+    copy, programs = copied(tmp_path)
+    before = {wanted.name: wanted.digest() for wanted in programs}
+    assert before == {wanted.name: wanted.digest() for wanted in programs}
     with (copy / "coredns" / "main.go").open("a") as source:
         source.write("// changed\n")
-    assert [wanted.name for wanted in gomodules.ALL if wanted.digest() != before[wanted.name]] == [COREDNS.name]
+    assert [wanted.name for wanted in programs if wanted.digest() != before[wanted.name]] == [COREDNS.name]
 
 
-def test_changed_pins_build_everything_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = shutil.copytree(FOLDER, tmp_path / "programs")
-    monkeypatch.setattr(gomodules, "FOLDER", copy)
-    before = {wanted.name: wanted.digest() for wanted in gomodules.ALL}
+def test_changed_pins_build_everything_again(tmp_path: Path) -> None:
+    copy, programs = copied(tmp_path)
+    before = {wanted.name: wanted.digest() for wanted in programs}
     with (copy / "go.sum").open("a") as sums:
         sums.write("changed\n")
-    assert [wanted.name for wanted in gomodules.ALL if wanted.digest() == before[wanted.name]] == []
+    assert [wanted.name for wanted in programs if wanted.digest() == before[wanted.name]] == []
+
+
+def test_keda_is_pinned_by_a_module_of_its_own() -> None:
+    pinned = dict(re.findall(r"^require (\S+) v([\d.]+)$", (KEDA_FOLDER / "go.mod").read_text(), re.MULTILINE))
+    assert pinned == {"github.com/kedacore/keda/v2": versions.KEDA}
+    tools = (KEDA_FOLDER / "tools.go").read_text()
+    assert {package for package in KEDA.programs.values() if f'_ "{package}"' not in tools} == set()
 
 
 def test_programs_of_others_are_named_in_the_file_that_keeps_their_pins() -> None:

@@ -42,6 +42,6 @@ def test_failed_look_adds_no_sample() -> None:
 
 
 def test_outage_begins_the_samples_anew() -> None:
-    """What producers kept during an outage arrives at once, and is no rate."""
+    """Records that producers kept during an outage arrive at once, and are no rate."""
     seen = after([look(0, 0), look(5, 10), look(5 + SAMPLES_GAP_SECONDS + 1, 5000)])
     assert [sample.at for sample in seen.samples] == [5 + SAMPLES_GAP_SECONDS + 1]

@@ -55,8 +55,7 @@ class Scene:
         self.samples.append(self._sample())
 
     def _sample(self) -> ProgressSample:
-        whole = lambda offsets: {key: round(offset) for key, offset in offsets.items()}  # noqa: E731
-        return ProgressSample(self.now, whole(self._done), whole(self._ends))
+        return ProgressSample(self.now, _whole(self._done), _whole(self._ends))
 
     def pass_time(self, seconds: float) -> ScaleDecision:
         """Let time pass, with a decision at each look; a step is carried out. Returns the last decision."""
@@ -114,3 +113,7 @@ class Scene:
             memory=self.memory,
         )
         return replace(facts, **self.changes)
+
+
+def _whole(offsets: Mapping[tuple[str, int], float]) -> dict[tuple[str, int], int]:
+    return {key: round(offset) for key, offset in offsets.items()}
