@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 pause = threading.Event().wait
@@ -88,6 +88,17 @@ class Witness:
         return {"end": end, "lag": end - committed, "state": group.state.name, "members": len(group.members)}
 
 
+def follow(options: argparse.Namespace) -> None:
+    """Print what handlers write, as it comes."""
+    consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": "witness", "enable.auto.commit": False})
+    partitions = consumer.list_topics(options.output, timeout=30).topics[options.output].partitions
+    consumer.assign([TopicPartition(options.output, number, OFFSET_BEGINNING) for number in partitions])
+    while True:
+        message = consumer.poll(1.0)
+        if message is not None and message.error() is None:
+            print(json.dumps({"handled": json.loads(message.value() or b"{}")}), flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--bootstrap", required=True)
@@ -95,10 +106,13 @@ def main() -> None:
     parser.add_argument("--group", required=True)
     parser.add_argument("--partitions", type=int, required=True)
     parser.add_argument("--shares", default="")
+    parser.add_argument("--output")
     options = parser.parse_args()
     load, witness = Load(options), Witness(options)
     threading.Thread(target=load.run, daemon=True).start()
     threading.Thread(target=report, args=(load, witness), daemon=True).start()
+    if options.output:
+        threading.Thread(target=follow, args=(options,), daemon=True).start()
     for line in sys.stdin:
         load.rate = float(line)
     # Whoever asked is gone: so is the load.

@@ -8,45 +8,64 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from e2e.cluster import PATIENCE_S, Cluster, conditions, eventually
-from e2e.demo.fleet import BOOTSTRAP, TOOLS, FlightFleet, handler_config_map, tools_pod
+from e2e.demo.fleet import BOOTSTRAP, TOOLS, FlightFleet, handler_config_map, owned_partitions, tools_pod
 from e2e.install import Installation
+from e2e.local_cluster.cluster import LocalCluster
+from e2e.local_cluster.jars import ensure_kafka_jars
+from e2e.local_cluster.kafka_pod import host_bootstrap
 
 INSIDE: Final = Path(__file__).parent / "inside.py"
 DEMO_INSIDE: Final = Path(__file__).parents[1] / "demo" / "inside.py"
 PARTITIONS: Final = 12
 PER_RECORD_S: Final = 0.04
 """The handler's time for a record: a worker handles less than 25 records a second."""
+COOPERATIVE: Final = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 EPISODE_S: Final = 10.0
 """Stretches without Stable that are closer to each other are one rebalance to whoever waits for it."""
 HANDLER: Final = """
+import json
 import os
-import pathlib
 import time
 
-FIRST = pathlib.Path("/tmp/first")
+from fleet_consumer import Produce
+
+SECONDS = float(os.environ["PER_RECORD_S"])
+OUTPUT = os.environ.get("OUTPUT")
 
 
 def handle(record):
-    if not FIRST.exists():
-        print("first record", record.partition, record.offset, time.time(), flush=True)
-        FIRST.touch()
-    time.sleep(float(os.environ.get("PER_RECORD_S", "{seconds}")))
+    begun, delivery = time.time(), record.delivery
+    if os.environ.get("FAILS_FIRST") == str(record.partition) and record.attempt == 0:
+        raise ValueError("records of this partition fail the first time")
+    time.sleep(SECONDS)
+    if OUTPUT:
+        seen = {"partition": record.partition, "at": begun, "attempt": record.attempt, "appended": delivery.timestamp}
+        return Produce(OUTPUT, json.dumps(seen))
 """
+RETRY_DELAY_S: Final = 90.0
+POLICY: Final = {
+    "apiVersion": "consumerfleet.io/v1alpha1",
+    "kind": "RetryPolicy",
+    "metadata": {"name": "once"},
+    "spec": {"sequence": [f"{RETRY_DELAY_S:.0f}s"]},
+}
 
 
 @dataclass(slots=True)
 class Samples:
-    """The witness's lines."""
+    """The witness's lines: what it saw each second, and what handlers have written."""
 
     seen: list[dict[str, Any]] = field(default_factory=list)
+    handled: list[dict[str, Any]] = field(default_factory=list)
 
     def known(self, since: float = 0.0, until: float = float("inf")) -> list[dict[str, Any]]:
         """The lines of that time with an answer of the brokers."""
@@ -84,7 +103,11 @@ class Load:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self.samples.seen.append(json.loads(line))
+            found = json.loads(line)
+            if "handled" in found:
+                self.samples.handled.append(found["handled"])
+            else:
+                self.samples.seen.append(found)
 
     def rate(self, records_per_second: float) -> float:
         """Set the load; returns the witness's time of now."""
@@ -97,6 +120,24 @@ class Load:
         """The witness's newest time."""
         known = eventually(lambda: self.samples.seen[-1:], timeout_s=PATIENCE_S, what="the witness's first line")
         return float(known[0]["at"])
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the witness has seen so many seconds more."""
+        until = self.now() + seconds
+        eventually(lambda: self.now() >= until, timeout_s=seconds + PATIENCE_S, what=f"{seconds} s", poll_s=0.5)
+
+    def first_handled(self, *, after: float, attempt: int = 0) -> dict[int, float]:
+        """When each partition's first record after that time was handled."""
+        found: dict[int, float] = {}
+        for each in self.samples.handled:
+            if each["at"] >= after and each["attempt"] == attempt:
+                found[each["partition"]] = min(each["at"], found.get(each["partition"], each["at"]))
+        return found
+
+    def lateness(self) -> list[float]:
+        """Seconds from the due time of each retry to its handling."""
+        retried = [each for each in self.samples.handled if each["attempt"] > 0]
+        return [round(each["at"] - each["appended"] / 1000 - RETRY_DELAY_S, 2) for each in retried]
 
     def lag(self) -> float:
         """The newest known lag."""
@@ -112,33 +153,56 @@ class ScalingScene:
         self.cluster: Cluster = installation.cluster
         self.name = name
         self.partitions = partitions
+        self.output = f"{name}-out"
+        self._env: dict[str, str] = {}
         self.tools = FlightFleet(self.cluster, namespace=name, consumer_image=installation.consumer_image, name=name)
 
-    def make(self, *, scaling: dict[str, Any] | None, per_record_s: float = PER_RECORD_S, **spec: Any) -> None:
-        """The tools, the topic, and the group."""
+    def make(
+        self,
+        *,
+        scaling: dict[str, Any] | None,
+        per_record_s: float = PER_RECORD_S,
+        env: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> None:
+        """The tools, the topics, and the group. Handlers write to the output topic what they handle if `env` has
+        OUTPUT."""
+        self._env = {"PER_RECORD_S": str(per_record_s), **(env or {})}
         self.cluster.ensure_namespace(self.name)
         files = {"inside.py": DEMO_INSIDE.read_text(), "load.py": INSIDE.read_text()}
         source = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": TOOLS}, "data": files}
         self.cluster.apply([source, tools_pod(self.installation.consumer_image)], namespace=self.name)
         self.kubectl("wait", "--for=condition=Ready", f"pod/{TOOLS}", "--timeout=290s")
-        self.tools.inside("create-topics", "--partitions", str(self.partitions), self.name)
+        self.tools.inside("create-topics", "--partitions", str(self.partitions), self.name, self.output)
         api = {"apiVersion": "consumerfleet.io/v1alpha1"}
-        handler = handler_config_map("handler", "handler.py", HANDLER.replace("{seconds}", str(per_record_s)))
+        handler = handler_config_map("handler", "handler.py", HANDLER)
         cluster = {**api, "kind": "KafkaCluster", "metadata": {"name": "main"}}
         self.cluster.apply(
-            [handler, {**cluster, "spec": {"bootstrapServers": [BOOTSTRAP]}}, self.group(scaling, **spec)],
+            [handler, POLICY, {**cluster, "spec": {"bootstrapServers": [BOOTSTRAP]}}, self.group(scaling, **spec)],
             namespace=self.name,
         )
 
-    def group(self, scaling: dict[str, Any] | None, *, name: str | None = None, **spec: Any) -> dict[str, Any]:
+    def group(
+        self,
+        scaling: dict[str, Any] | None,
+        *,
+        name: str | None = None,
+        handler: Mapping[str, Any] = MappingProxyType({}),
+        **spec: Any,
+    ) -> dict[str, Any]:
         """The ConsumerGroup."""
         resources = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
+        env = [{"name": key, "value": value} for key, value in self._env.items()]
         base = {
             "clusterRef": {"name": "main"},
             "topics": [self.name],
-            "handler": {"python": {"callable": "handler:handle", "configMapRef": {"name": "handler"}}},
+            "handler": {
+                "python": {"callable": "handler:handle", "configMapRef": {"name": "handler"}},
+                "outputs": [self.output],
+                **handler,
+            },
             "consumer": {"commitIntervalSeconds": 2, "maxPollRecords": 50},
-            "template": {"spec": {"containers": [{"name": "worker", "resources": resources}]}},
+            "template": {"spec": {"containers": [{"name": "worker", "resources": resources, "env": env}]}},
             **({"scaling": scaling} if scaling is not None else {}),
         }
         head = {"apiVersion": "consumerfleet.io/v1alpha1", "kind": "ConsumerGroup"}
@@ -161,8 +225,6 @@ class ScalingScene:
 
     def wait_members(self, members: int, *, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
         """Wait until the group is Stable with so many members, which own every partition."""
-        previous = self.tools.name
-        assert previous == self.name
         return self.tools.wait_stable(members=members, timeout_s=timeout_s)
 
     def wait_status(self, timeout_s: float = PATIENCE_S, **wanted: Any) -> dict[str, Any]:
@@ -181,6 +243,7 @@ class ScalingScene:
         """The paced producer and the witness, until the block ends."""
         words = ["--bootstrap", BOOTSTRAP, "--topic", self.name, "--group", group or self.name]
         words += ["--partitions", str(self.partitions)]
+        words += ["--output", self.output] if "OUTPUT" in self._env else []
         words += ["--shares", ",".join(map(str, shares))] if shares else []
         command = ("--namespace", self.name, "exec", "--stdin", TOOLS, "--", "python", "-u", "/demo/load.py", *words)
         process = subprocess.Popen(
@@ -191,6 +254,34 @@ class ScalingScene:
         finally:
             process.terminate()
             process.wait(timeout=30)
+
+    def partitions_of(self, pod: str) -> set[int]:
+        """The partitions that a worker owns."""
+        members = [member for member in self.status()["members"] if member["pod"] == pod]
+        return set(owned_partitions({"members": members}))
+
+    def restarts(self) -> int:
+        """Restarts of all workers."""
+        pods = self.cluster.list("pods", namespace=self.name, selector=f"consumerfleet.io/group={self.name}")
+        statuses = [entry for pod in pods for entry in pod["status"].get("containerStatuses", ())]
+        return sum(entry["restartCount"] for entry in statuses)
+
+    @contextmanager
+    def java_consumer(self, folder: Path) -> Iterator[Path]:
+        """Kafka's console consumer in this group, outside of the cluster; yields the file that it writes to."""
+        bootstrap = host_bootstrap(LocalCluster(self.installation.instance))
+        words = ["java", "-cp", f"{ensure_kafka_jars()}/*", "org.apache.kafka.tools.consumer.ConsoleConsumer"]
+        words += ["--bootstrap-server", bootstrap, "--topic", self.name, "--group", self.name]
+        words += ["--command-property", f"partition.assignment.strategy={COOPERATIVE}", "--command-property"]
+        words += ["client.id=java"]
+        output = folder / "java.txt"
+        with output.open("wb") as stdout:
+            process = subprocess.Popen(words, stdout=stdout, stderr=subprocess.DEVNULL)
+        try:
+            yield output
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
 
     def remove(self) -> None:
         self.cluster.kubectl("delete", "namespace", self.name, "--wait=false", "--ignore-not-found")

@@ -1,0 +1,81 @@
+"""A minimal adapter of external metrics: one gauge of the operator's page as one metric of the API."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import ssl
+import urllib.request
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+PORT = 8443
+GROUP_VERSION = "external.metrics.k8s.io/v1beta1"
+METRIC = "consumer-group-lag"
+
+
+def read_lag(metrics: str, namespace: str, group: str) -> float | None:
+    """The lag in the operator's page; None while it is unknown, and then the page has no such line."""
+    with urllib.request.urlopen(metrics, timeout=5) as page:
+        text = page.read().decode()
+    for line in text.splitlines():
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+        if not line.startswith("consumer_fleet_group_lag_records{"):
+            continue
+        if namespace in labels.values() and group in labels.values():
+            return float(line.rsplit(" ", 1)[1])
+    return None
+
+
+class Adapter(BaseHTTPRequestHandler):
+    """Answers discovery and the one metric."""
+
+    options: argparse.Namespace
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0].rstrip("/")
+        if path == f"/apis/{GROUP_VERSION}":
+            resource = {"name": METRIC, "namespaced": True, "kind": "ExternalMetricValueList", "verbs": ["get"]}
+            kind = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": GROUP_VERSION}
+            self.answer(200, {**kind, "resources": [{**resource, "singularName": ""}]})
+        elif path == f"/apis/{GROUP_VERSION}/namespaces/{self.options.namespace}/{METRIC}":
+            self.answer_metric()
+        else:
+            self.answer(404, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404})
+
+    def answer_metric(self) -> None:
+        lag = read_lag(self.options.metrics, self.options.namespace, self.options.group)
+        items = []
+        if lag is not None:
+            now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            items = [{"metricName": METRIC, "metricLabels": {}, "timestamp": now, "value": str(round(lag))}]
+        head = {"kind": "ExternalMetricValueList", "apiVersion": GROUP_VERSION, "metadata": {}}
+        # No item is no zero: the HPA then does nothing.
+        self.answer(200, {**head, "items": items})
+
+    def answer(self, code: int, document: dict[str, Any]) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--metrics", required=True, help="address of the operator's metrics")
+    parser.add_argument("--namespace", required=True)
+    parser.add_argument("--group", required=True)
+    Adapter.options = parser.parse_args()
+    server = ThreadingHTTPServer(("", PORT), Adapter)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain("/certificate/tls.crt", "/certificate/tls.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

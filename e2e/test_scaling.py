@@ -1,0 +1,182 @@
+"""Scaled groups of real workers: load steps, sleep, departed static members, foreign members, and an HPA on /scale."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster import PATIENCE_S, eventually
+from e2e.install import Installation
+from e2e.scaling.metrics_adapter import METRIC, adapter_objects
+from e2e.scaling.scene import ScalingScene
+
+pytestmark = pytest.mark.together("scaling")
+
+BASE_RATE = 18.0
+CATCH_UP_S = 120
+REACTION_S = 60.0
+"""Time from a load step to the workers that it takes: rates, a pause until they have stopped rising, and the start."""
+HEARTBEAT_S = 3.0
+WAKE_S = 15.0
+LATE_S = 5.0
+
+
+@contextmanager
+def scene(installation: Installation, name: str, **options: Any) -> Iterator[ScalingScene]:
+    made = ScalingScene(installation, name, **options)
+    try:
+        yield made
+    finally:
+        made.remove()
+
+
+def test_load_step_is_at_most_two_rebalances_each_way_and_its_backlog_is_gone_in_time(
+    installation: Installation,
+) -> None:
+    with scene(installation, "load-steps") as group:
+        group.make(scaling={"catchUpSeconds": CATCH_UP_S, "scaleDownStabilizationSeconds": 90})
+        group.wait_members(1)
+        with group.load() as load:
+            begun = load.rate(BASE_RATE)
+            load.wait(75.0)
+            more = load.rate(6 * BASE_RATE)
+            eventually(lambda: group.status()["targetReplicas"] >= 6, timeout_s=PATIENCE_S, what="growth", poll_s=1.0)
+            print(json.dumps(group.status()["scaling"]["lastStep"]))
+            load.wait(REACTION_S + CATCH_UP_S - (load.now() - more))
+            drained = load.samples.drained_at(more, lag=10 * 6 * BASE_RATE)
+            fewer = load.rate(BASE_RATE)
+            eventually(lambda: group.status()["targetReplicas"] <= 2, timeout_s=PATIENCE_S, what="fewer", poll_s=1.0)
+            group.wait_members(group.status()["targetReplicas"])
+            times = (begun, more, fewer, load.now())
+            episodes = [load.samples.episodes(*between) for between in pairwise(times)]
+            print("episodes", episodes, "drained after", drained and drained - more, group.status()["scaling"])
+        assert episodes[0] == 0
+        assert max(episodes) <= 2
+        assert drained is not None
+        assert drained - more <= REACTION_S + CATCH_UP_S
+
+
+def test_removed_static_member_is_replaced_within_a_heartbeat_and_two_seconds(installation: Installation) -> None:
+    """Without the operator its partitions would wait for the session to end, for 45 seconds."""
+    with scene(installation, "static", partitions=6) as group:
+        group.make(scaling=None, replicas=3, per_record_s=0.0, env={"OUTPUT": group.output})
+        group.wait_members(3)
+        with group.load() as load:
+            load.rate(60.0)
+            load.wait(10.0)
+            owned = group.partitions_of("static-2")
+            assert owned
+            group.kubectl("scale", "kcg/static", "--replicas=2")
+            group.kubectl("wait", "--for=delete", "pod/static-2", "--timeout=290s")
+            gone = time.time()
+            group.wait_members(2)
+            load.wait(10.0)
+            first = {number: at for number, at in load.first_handled(after=gone).items() if number in owned}
+        delays = {number: round(at - gone, 2) for number, at in first.items()}
+        print("seconds from the end of the pod to the first record", delays)
+        assert set(delays) == owned
+        assert max(delays.values()) <= HEARTBEAT_S + 2.0
+
+
+def test_idle_group_sleeps_wakes_for_its_first_record_and_its_retries_are_in_time(installation: Installation) -> None:
+    with scene(installation, "sleeping", partitions=3) as group:
+        group.make(
+            scaling={"minReplicas": 0, "scaleDownStabilizationSeconds": 20},
+            per_record_s=0.0,
+            env={"OUTPUT": group.output, "FAILS_FIRST": "0"},
+            retry={"policyRef": {"name": "once"}},
+        )
+        group.wait_members(1)
+        with group.load() as load:
+            load.rate(3.0)
+            load.wait(10.0)
+            load.rate(0.0)
+            group.wait_status(state="Empty", replicas=0, limit="ScaledToZero")
+            assert group.conditions()["Ready"] == ("True", "FleetReady")
+            eventually(load.lateness, timeout_s=PATIENCE_S, what="a retry", poll_s=1.0)
+            assert group.status()["replicas"] == 0, "the main workers sleep while retry workers work"
+            eventually(lambda: group.status()["retry"]["waiting"] == 0, timeout_s=PATIENCE_S, what="all retries")
+            print("lateness of retries", load.lateness())
+            assert max(load.lateness()) <= LATE_S
+            written = time.time()
+            load.rate(3.0)
+            eventually(lambda: load.first_handled(after=written), timeout_s=PATIENCE_S, what="a record")
+            woken = min(load.first_handled(after=written).values()) - written
+            print("seconds from the first record to its handling", round(woken, 2))
+        assert woken <= WAKE_S
+
+
+def test_group_with_a_foreign_member_goes_on_beside_it_and_is_not_scaled(
+    installation: Installation, tmp_path: Path
+) -> None:
+    with scene(installation, "shared", partitions=6) as group:
+        group.make(scaling={"minReplicas": 2, "scaleDownStabilizationSeconds": 10})
+        group.wait_members(2)
+        with group.java_consumer(tmp_path) as read, group.load() as load:
+            eventually(
+                lambda: group.conditions()["GroupShared"] == ("True", "ForeignMembers"),
+                timeout_s=PATIENCE_S,
+                what="the foreign member is seen",
+                poll_s=1.0,
+            )
+            load.rate(200.0)
+            group.wait_status(limit="GroupShared", targetReplicas=2)
+            assert group.conditions()["ScalingActive"] == ("False", "GroupShared")
+            generation = group.status()["generation"]
+            load.wait(60.0)
+            status = group.status()
+            assert (status["targetReplicas"], status["memberCount"], status["state"]) == (2, 3, "Stable")
+            assert status["generation"] == generation, "nobody is fenced, nobody comes and goes"
+            assert read.stat().st_size > 0
+            assert group.restarts() == 0
+        eventually(
+            lambda: group.conditions()["GroupShared"][0] == "False",
+            timeout_s=PATIENCE_S,
+            what="the foreign member has left",
+            poll_s=1.0,
+        )
+
+
+def test_younger_object_for_the_same_group_waits_and_its_scaling_does_nothing(installation: Installation) -> None:
+    with scene(installation, "rivals", partitions=4) as group:
+        group.make(scaling={"minReplicas": 1})
+        group.wait_members(1)
+        younger = group.group({"minReplicas": 3}, name="younger", groupId="rivals")
+        group.cluster.apply([younger], namespace=group.name)
+        eventually(
+            lambda: group.conditions("younger").get("Ready") == ("False", "GroupIdTaken"),
+            timeout_s=PATIENCE_S,
+            what="the younger waits",
+            poll_s=1.0,
+        )
+        status = group.status("younger")
+        assert (status["replicas"], status["targetReplicas"]) == (0, 0)
+        assert group.conditions("younger")["ScalingActive"][0] == "False"
+        older = group.status()
+        assert (older["state"], older["memberCount"]) == ("Stable", 1)
+
+
+def test_hpa_scales_a_group_without_scaling_of_its_own(installation: Installation) -> None:
+    """Its metric is the operator's gauge of the lag, over an adapter of a page."""
+    with scene(installation, "hpa", partitions=6) as group:
+        group.make(scaling=None, replicas=1)
+        group.wait_members(1)
+        with adapter_objects(installation, group.name) as objects:
+            group.cluster.apply(objects, namespace=group.name)
+            with group.load() as load:
+                load.rate(4 * BASE_RATE)
+                eventually(
+                    lambda: group.status()["targetReplicas"] >= 2, timeout_s=PATIENCE_S, what="growth", poll_s=1.0
+                )
+                found = group.cluster.get("horizontalpodautoscaler", group.name, namespace=group.name) or {}
+                print(json.dumps(found["status"]))
+                assert found["status"]["currentMetrics"][0]["external"]["metric"]["name"] == METRIC
+                assert group.conditions()["ScalingActive"] == ("False", "FixedReplicas")
+                group.wait_members(group.status()["targetReplicas"])
