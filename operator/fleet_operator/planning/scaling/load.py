@@ -14,8 +14,11 @@ from fleet_operator.planning.scaling.rates import Partition, Rates, rates_over, 
 from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.scaling.useful import UsefulCounts, useful_counts
 
-FAST_S: Final = 20.0
-"""Window of the rate that growth follows; fewer workers have to be enough for the rate over all samples, too."""
+FAST_S: Final = 10.0
+"""Window of the rate that growth follows, once it has stopped rising."""
+STEADY_S: Final = 20.0
+"""Window over which the load must exceed a fleet before it grows: a burst of a few seconds is backlog, and no rate.
+Fewer workers have to be enough for the rate over all samples, too."""
 SETTLED_S: Final = 2.0
 """Time after a rebalance from which samples count: the first commits of a new owner come later than its records."""
 
@@ -24,11 +27,12 @@ SETTLED_S: Final = 2.0
 class Load:
     """The load as far as it is known.
 
-    - `lags`: of all partitions; `fast`, `slow`: rates over the short window and over all samples.
+    - `lags`: of all partitions; `fast`, `slow`: rates over the shortest window and over all samples.
     - `counts`: the useful numbers of workers, `most` the bound of the spec among them.
     - `capacity`: records per second of one worker, None while it was never learnt.
-    - `growth`, `calm`: the demand by the short window, and by the larger rate of both; None without a capacity. For
-      `calm`, the rate that workers have proven to handle is one, too: they can do no less.
+    - `growth`, `steady`: the demand by the shortest window and by the next; None without a capacity.
+    - `calm`: the demand by the largest rate of all windows. For it, the rate that workers have proven to handle is a
+      capacity, too: they can do no less.
     - `stuck`: partitions without progress.
     - `safe_to_sleep`: every partition has a commit, so that an empty group continues where it was.
     """
@@ -40,6 +44,7 @@ class Load:
     most: int
     capacity: float | None
     growth: Demand | None
+    steady: Demand | None
     calm: Demand | None
     stuck: frozenset[Partition]
     safe_to_sleep: bool
@@ -67,8 +72,9 @@ def read_load(facts: ScalingFacts, trail: Trail) -> tuple[Load | None, Trail]:
     observed, counts, lag = facts.observed, facts.partition_counts, facts.lag
     if observed is None or counts is None or lag is None or not lag.complete:
         return None, trail.forgotten()
-    fast, slow = rates_over(window(observed.samples, FAST_S)), rates_over(observed.samples)
-    if fast is None or slow is None:
+    fast, steady = (rates_over(window(observed.samples, seconds)) for seconds in (FAST_S, STEADY_S))
+    slow = rates_over(observed.samples)
+    if fast is None or steady is None or slow is None:
         return None, trail.forgotten()
     trail = trail.with_measurement(_measure(facts, observed), facts.capacity)
     capacity = _capacity(trail)
@@ -85,7 +91,8 @@ def read_load(facts: ScalingFacts, trail: Trail) -> tuple[Load | None, Trail]:
         most=useful.most if ceiling is None else min(ceiling, useful.most),
         capacity=capacity,
         growth=_demand(facts, fast.arrival, lags, capacity, stuck),
-        calm=_demand(facts, _larger(fast.arrival, slow.arrival), lags, least_capacity, stuck),
+        steady=_demand(facts, steady.arrival, lags, capacity, stuck),
+        calm=_demand(facts, _largest(fast.arrival, steady.arrival, slow.arrival), lags, least_capacity, stuck),
         stuck=stuck,
         safe_to_sleep=all(key in observed.committed for key in lags),
     )
@@ -128,8 +135,9 @@ def _demand(
     )
 
 
-def _larger(one: Mapping[Partition, float], other: Mapping[Partition, float]) -> dict[Partition, float]:
-    return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in one.keys() | other.keys()}
+def _largest(*rates: Mapping[Partition, float]) -> dict[Partition, float]:
+    keys = {key for each in rates for key in each}
+    return {key: max(each.get(key, 0.0) for each in rates) for key in keys}
 
 
 def _capacity(trail: Trail) -> float | None:

@@ -14,12 +14,12 @@ from fleet_operator.planning.scaling.brake import BRAKE_S, count_without_effect
 from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
 from fleet_operator.planning.scaling.explain import describe, two_digits
 from fleet_operator.planning.scaling.facts import RESTING, STABLE, ScalingFacts
-from fleet_operator.planning.scaling.load import FAST_S, SETTLED_S, Load, read_load
+from fleet_operator.planning.scaling.load import SETTLED_S, STEADY_S, Load, read_load
 from fleet_operator.planning.scaling.memory import HOUR_S, Bound, Growth, ScaleMemory
 from fleet_operator.planning.scaling.rates import span
 from fleet_operator.planning.scaling.trail import Trail
 
-CONFIRM_S: Final = 8.0
+CONFIRM_S: Final = 4.0
 """Time for which a rate must have stopped rising before a fleet grows: one step instead of several on the way up."""
 RISING_S: Final = 60.0
 """Time after which it grows all the same, and the length of samples that the first growth needs: what producers send
@@ -64,10 +64,11 @@ class _Policy:
 
     def growth_count(self, load: Load) -> int | None:
         """The useful number for a load that exceeds the fleet; None where the fleet carries it."""
-        demand = load.growth
-        if demand is None or load.counts.carries(self.facts.current, demand.growth):
+        if load.growth is None or load.steady is None:
             return None
-        return max(self.least, min(load.counts.snap(demand.wanted), load.most))
+        if any(load.counts.carries(self.facts.current, demand.growth) for demand in (load.growth, load.steady)):
+            return None
+        return max(self.least, min(load.counts.snap(load.growth.wanted), load.most))
 
     def calm_count(self, load: Load) -> int:
         """The useful number that carries the load with reserve; the present one while that is unknown."""
@@ -308,4 +309,4 @@ def _is_confirmed(trail: Trail, now: float) -> bool:
 def _waits_long(load: Load, facts: ScalingFacts) -> bool:
     """True if more waits than a commit interval explains."""
     waiting = sum(lag for key, lag in load.lags.items() if key not in load.stuck)
-    return waiting > load.arrival * (facts.commit_interval_s + FAST_S)
+    return waiting > load.arrival * (facts.commit_interval_s + STEADY_S)
