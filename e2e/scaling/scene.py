@@ -35,6 +35,7 @@ HANDLER: Final = """
 import json
 import os
 import time
+import urllib.request
 
 from fleet_consumer import Produce
 
@@ -46,6 +47,10 @@ def handle(record):
     begun, delivery = time.time(), record.delivery
     if os.environ.get("FAILS_FIRST") == str(record.partition) and record.attempt == 0:
         raise ValueError("records of this partition fail the first time")
+    if os.environ.get("STUCK") == f"{record.partition}:{record.offset}":
+        time.sleep(1800)
+    if os.environ.get("DATABASE"):
+        urllib.request.urlopen(os.environ["DATABASE"], timeout=60).close()
     time.sleep(SECONDS)
     if OUTPUT:
         seen = {"partition": record.partition, "at": begun, "attempt": record.attempt, "appended": delivery.timestamp}

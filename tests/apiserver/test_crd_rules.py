@@ -138,9 +138,9 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
         "spec.consumer.kip848 is not available in this version",
     ),
     (
-        "scaling by lag",
-        consumer_group({"spec.scaling": {}}),
-        "spec.scaling is not available in this version: take it out and set spec.replicas",
+        "scaling with commits that are too rare to learn from",
+        consumer_group({"spec.scaling": {}, CONSUMER + "commitIntervalSeconds": 31}),
+        "spec.scaling needs spec.consumer.commitIntervalSeconds of at most 30",
     ),
     (
         "heartbeats as rare as the session is long",

@@ -19,11 +19,9 @@ from fleet_operator.planning.scaling.memory import HOUR_S, Bound, Growth, ScaleM
 from fleet_operator.planning.scaling.rates import span
 from fleet_operator.planning.scaling.trail import Trail
 
-CONFIRM_S: Final = 4.0
-"""Time for which a rate must have stopped rising before a fleet grows: one step instead of several on the way up."""
 RISING_S: Final = 60.0
-"""Time after which it grows all the same, and the length of samples that the first growth needs: what producers send
-after an outage is no rate."""
+"""Time for which growth waits for a rate that still rises, and the length of samples that the first growth needs: what
+producers send after an outage is no rate."""
 SETTLE_S: Final = 45.0
 """Time in one generation, with all workers, before the next growth."""
 AGAIN_S: Final = 10.0
@@ -62,13 +60,16 @@ class _Policy:
         most = self.facts.spec.max_replicas
         return max(count if most is None else min(count, most), self.least)
 
-    def growth_count(self, load: Load) -> int | None:
-        """The useful number for a load that exceeds the fleet; None where the fleet carries it."""
-        if load.growth is None or load.steady is None:
+    def growth_counts(self, load: Load) -> tuple[int, int] | None:
+        """The useful numbers by the shortest window and by the next, for a load that exceeds the fleet over both; None
+        where the fleet carries it, or cannot grow."""
+        demands, current = (load.growth, load.steady), self.facts.current
+        if any(demand is None or load.counts.carries(current, demand.growth) for demand in demands):
             return None
-        if any(load.counts.carries(self.facts.current, demand.growth) for demand in (load.growth, load.steady)):
-            return None
-        return max(self.least, min(load.counts.snap(load.growth.wanted), load.most))
+        fast, steady = (
+            max(self.least, min(load.counts.snap(demand.wanted), load.most)) for demand in demands if demand is not None
+        )
+        return (fast, steady) if min(fast, steady) > current else None
 
     def calm_count(self, load: Load) -> int:
         """The useful number that carries the load with reserve; the present one while that is unknown."""
@@ -82,10 +83,11 @@ class _Policy:
         load, at = self.load, self.now
         assert load is not None, "an unknown load leaves no trail"
         window_s = float(self.facts.spec.scale_down_stabilization_seconds)
-        trail = trail.with_want(self.calm_count(load), at, window_s, current=self.facts.current, idle=load.idle)
-        count = self.growth_count(load)
-        grows = count is not None and count > self.facts.current
-        return trail.with_pressure(count if grows else None, at, RISING_S + SETTLE_S)
+        current, observed = self.facts.current, self.facts.observed
+        assert observed is not None, "an observed load"
+        trail = trail.with_want(self.calm_count(load), at, window_s, current=current, idle=load.idle)
+        numbers = self.growth_counts(load)
+        return trail.with_excess(None if numbers is None else numbers[0], observed.observed_at)
 
     # The decision.
 
@@ -105,8 +107,9 @@ class _Policy:
         braked, trail = self.brake(load, trail)
         if braked is not None:
             return braked, trail
-        if trail.rising:
-            return self.grow(load, trail), trail
+        numbers = self.growth_counts(load)
+        if numbers is not None:
+            return self.grow(load, trail, *numbers), trail
         if load.growth is None and _waits_long(load, facts):
             return self.probe(load, trail), trail
         return self.shrink(load, trail), trail
@@ -160,10 +163,11 @@ class _Policy:
         there = facts.found == facts.current and facts.ready >= facts.current
         return there and len(facts.members) >= facts.current
 
-    def grow(self, load: Load, trail: Trail) -> ScaleDecision:
+    def grow(self, load: Load, trail: Trail, fast: int, steady: int) -> ScaleDecision:
+        """Grow to what both windows ask for, once that has stopped rising: one step later saves several now."""
         facts, observed = self.facts, self.facts.observed
         assert observed is not None, "an observed load"
-        target, text = trail.rising[-1].count, describe(load)
+        target, text = min(fast, steady), describe(load)
         bound = facts.memory.bound_at(self.now)
         if bound is not None and target > bound:
             target = max(bound, facts.current)
@@ -174,7 +178,9 @@ class _Policy:
         first = not facts.memory.steps
         if span(observed.samples) < RISING_S or (not first and not self.settled(trail)):
             return self.stay(limits.SETTLING, f"more workers are wanted, and what there is has to settle: {text}")
-        if not _is_confirmed(trail, self.now):
+        assert trail.exceeded_since is not None, "the load exceeds the fleet"
+        rises = trail.still_rises or fast > steady
+        if rises and self.now - trail.exceeded_since < RISING_S:
             return self.stay(limits.SETTLING, f"the rate is still rising: {text}")
         if self.budget_spent:
             return self.stay(limits.REBALANCE_BUDGET, f"{len(facts.memory.steps)} steps within an hour: {text}")
@@ -297,13 +303,6 @@ class _Policy:
             memory=memory,
             requeue_after=AGAIN_S,
         )
-
-
-def _is_confirmed(trail: Trail, now: float) -> bool:
-    """True if the load has stopped rising, or has exceeded the fleet for long."""
-    newest = trail.rising[-1]
-    before = [want for want in trail.rising if now - want.at >= CONFIRM_S]
-    return any(want.count >= newest.count for want in before) or now - trail.rising[0].at >= RISING_S
 
 
 def _waits_long(load: Load, facts: ScalingFacts) -> bool:

@@ -24,8 +24,9 @@ class Trail:
 
     - `known_since`: since when the load has been known without a break, None while it is unknown.
     - `wants`: the largest numbers within the stabilization window: none is followed by one that is as large.
-    - `rising`: the numbers wanted since the load began to exceed the fleet.
-    - `falling_since`: since when all of them have been smaller than the fleet.
+    - `exceeded_since`: since when the load has exceeded the fleet; `rising` are the numbers that the last two looks
+      asked for since then.
+    - `falling_since`: since when all wanted numbers have been smaller than the fleet.
     - `idle_since`: since when nothing has arrived and nothing has waited.
     - `measured`: capacities, newest last; `measured_at` the time of the last one, `newest` the last measurement.
     - `proven`: the largest rate that one worker handled on average, busy or not.
@@ -34,6 +35,7 @@ class Trail:
 
     known_since: float | None = None
     wants: tuple[Want, ...] = ()
+    exceeded_since: float | None = None
     rising: tuple[Want, ...] = ()
     falling_since: float | None = None
     idle_since: float | None = None
@@ -45,7 +47,7 @@ class Trail:
 
     def forgotten(self) -> Trail:
         """The trail after the load was unknown: nothing that was wanted before proves anything now."""
-        return replace(self, known_since=None, wants=(), rising=(), falling_since=None, idle_since=None, newest=None)
+        return Trail(measured=self.measured, measured_at=self.measured_at, proven=self.proven, judged=self.judged)
 
     def with_measurement(self, found: Measurement | None, capacity: float | None) -> Trail:
         """The trail with a measurement. Those of one length of time count once; `capacity` is what an earlier process
@@ -69,13 +71,21 @@ class Trail:
             idle_since=_since(self.idle_since, at, idle),
         )
 
-    def with_pressure(self, count: int | None, at: float, window_s: float) -> Trail:
-        """The trail with a number that exceeds the fleet, None where none does."""
+    def with_excess(self, count: int | None, seen_at: float) -> Trail:
+        """The trail with the number that a look asks for, made at `seen_at`; None where the fleet carries the load.
+
+        Deciding twice on one look says no more than once.
+        """
         if count is None:
-            return replace(self, rising=())
-        if self.rising and self.rising[-1].at == at:
-            return self
-        return replace(self, rising=(*(want for want in self.rising if at - want.at <= window_s), Want(at, count)))
+            return replace(self, exceeded_since=None, rising=())
+        before = [want for want in self.rising if want.at < seen_at][-1:]
+        since = _since(self.exceeded_since, seen_at, True)
+        return replace(self, exceeded_since=since, rising=(*before, Want(seen_at, count)))
+
+    @property
+    def still_rises(self) -> bool:
+        """True until two looks in a row have asked for the same number, or the second for fewer."""
+        return len(self.rising) < 2 or self.rising[-1].count > self.rising[-2].count
 
     @property
     def peak(self) -> int | None:

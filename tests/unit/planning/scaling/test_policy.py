@@ -31,7 +31,7 @@ def test_growth_is_one_step_to_the_final_useful_number() -> None:
     scene = Scene(current=2, handled=120.0)
     scene.pass_time(90)
     scene.arrival = 420.0
-    scene.pass_time(60)
+    scene.pass_time(40)
     assert (scene.current, len(scene.memory.steps)) == (12, 1)
 
 
