@@ -82,6 +82,16 @@ def test_group_that_can_never_be_asked_does_not_keep_the_pace_up_for_ever() -> N
     assert schedule.seconds(refused, interests(), HURRY_MAX_SECONDS + 3) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("interval", "asleep", "pause"), [(5.0, False, 5.0), (60.0, False, 10.0), (5.0, True, 2.0), (1.0, True, 1.0)]
+)
+def test_scaled_groups_are_looked_at_often_enough_and_sleeping_ones_more(
+    interval: float, asleep: bool, pause: float
+) -> None:
+    wished = {"g": replace(interests()["g"], scaled=True, asleep=asleep)}
+    assert LookSchedule(interval).seconds(seen("Empty" if asleep else "Stable"), wished, 0.0) == pause
+
+
 @pytest.mark.parametrize(("due_in", "pause"), [(2.5, 2.5), (0.2, 1.0), (-60.0, 1.0), (90.0, 5.0), (None, 5.0)])
 def test_unattended_due_time_is_not_slept_through(due_in: float | None, pause: float) -> None:
     flow = RetryObservation(observed_at=0.0, next_due_at=due_in)

@@ -17,7 +17,8 @@ COUNT_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """The last growth: its counts, the rate of commits before it (records per second), and its time."""
+    """The last growth: its counts, the rate of commits before it (records per second), and its time. A rate of 0 judges
+    nothing."""
 
     before: int
     after: int

@@ -293,6 +293,8 @@ class _Policy:
         bound: Bound | None = None,
         probed: bool = False,
     ) -> ScaleDecision:
+        if growth is None and count > self.facts.current:
+            growth = Growth(before=self.facts.current, after=count, commits=0.0, at=round(self.now, 1))
         memory: ScaleMemory = self.facts.memory.after_step(count, self.now, growth=growth, bound=bound, probed=probed)
         return ScaleDecision(
             replicas=count,

@@ -9,6 +9,7 @@ object that has a child's name but another owner is never taken over: the plan s
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -99,13 +100,17 @@ class Children:
         """A group that never had records to skip, and never grew, gets no ConfigMap; an emptied list is published as
         empty. It comes before the StatefulSet: the workers of a step read it when they start.
 
-        Without either the name may be anybody's: a ConfigMap of another owner is in the way of nothing.
+        Without records the name may be anybody's, and the file of a step is a convenience: a ConfigMap of another
+        owner, or a refusal, is in the way of nothing.
         """
         group, step = self.gathered.group, self.plan.join_step
         wanted = skip_config_map(group, step)
         found = self.context.store.get(kinds.CONFIG_MAP, (group.metadata.namespace, wanted["metadata"]["name"]))
-        if places_of(group) or step is not None or (found is not None and is_owned_by(found, self.gathered.body)):
+        if places_of(group) or (step is None and found is not None and is_owned_by(found, self.gathered.body)):
             await self._apply(wanted)
+        elif step is not None:
+            with suppress(ForeignObjectError, KubeInvalidError, KubeForbiddenError):
+                await self._apply(wanted)
 
     async def _record_revision(self) -> None:
         """The handler's copy comes first: a record proves by its existence that the objects it names exist."""

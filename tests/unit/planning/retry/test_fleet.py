@@ -14,9 +14,15 @@ from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.notices import notices
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.fleet.revision import Revision, plan_revision
-from fleet_operator.planning.retry.fleet import changed_at_of, pods_with_old_policies, retry_stateful_set
+from fleet_operator.planning.retry.fleet import (
+    changed_at_of,
+    pods_with_old_policies,
+    retry_memory_of,
+    retry_stateful_set,
+)
 from fleet_operator.planning.retry.plan import retry_target
 from fleet_operator.planning.retry.records import Published
+from fleet_operator.planning.retry.scaling import RetryMemory, read_retry_memory
 from fleet_operator.planning.status.consumergroup import project_consumergroup_status
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, facts, kafka_cluster, ready_fleet, with_worker
 from tests.unit.planning.retry.test_publication import NEW, OLD
@@ -166,3 +172,24 @@ def test_status_shows_how_many_retry_workers_there_are() -> None:
 def test_names_fit_for_the_longest_name() -> None:
     name = naming.retry_workers("a" * 40)
     assert len(f"{name}-0123456789") <= 63, "the label that the StatefulSet's controller gives its pods"
+
+
+def test_removal_that_was_regretted_is_not_tried_again_after_a_restart() -> None:
+    group = consumer_group(retry=RETRIES)
+    memory = RetryMemory(shrunk_at=NOW - 30, short=2, short_at=NOW - 20)
+    revision = revision_of(group)
+    body = retry_stateful_set(
+        group,
+        revision=revision.hash,
+        pod_template=revision.pod_template,
+        replicas=3,
+        changed_at=NOW,
+        memory=memory.to_text(),
+    )
+    assert retry_memory_of(body) == memory
+    assert retry_memory_of(retry_fleet(group)) == retry_memory_of(None) == RetryMemory()
+
+
+def test_memory_of_somebody_else_is_none() -> None:
+    for text in ("{", "[]", '{"shrunkAt": "soon"}', '{"short": {}}', '{"shortAt": 1e999}'):
+        assert read_retry_memory(text) == RetryMemory()

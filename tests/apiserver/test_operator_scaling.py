@@ -1,0 +1,87 @@
+"""Scaled groups on a real API server: bounds, what outlives an operator, dry runs, and what others write."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.apiserver import objects
+from tests.apiserver.conftest import PATIENCE_S, Site
+from tests.apiserver.test_operator_fleet import MakeSite, revision_of, start_fleet, wait_good
+from tests.support.kafka import KafkaBroker
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.together]
+
+MEMORY = "consumerfleet.io/scaling"
+
+
+def memory_of(here: Site) -> dict[str, Any]:
+    annotations = here.get("statefulsets", "flights")["metadata"]["annotations"]
+    found: dict[str, Any] = json.loads(annotations[MEMORY])
+    return found
+
+
+def started(here: Site, broker: KafkaBroker, **scaling: Any) -> None:
+    start_fleet(here, broker, scaling=scaling)
+    here.wait_ready_replicas(scaling.get("minReplicas", 1))
+    wait_good(here, revision_of(here))
+
+
+def test_bounds_of_the_spec_size_the_fleet_and_kubectl_scale_does_not(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("bounds")
+    started(here, broker, minReplicas=2)
+    here.kubectl("scale", "kcg/flights", "--replicas=5")
+    here.wait_condition("consumergroups", "flights", "ScalingActive", status="True", reason="ScaleFieldIgnored")
+    assert here.get("statefulsets", "flights")["spec"]["replicas"] == 2
+    here.apply(objects.group(here.name, scaling={"minReplicas": 4}, replicas=5))
+    here.wait_ready_replicas(4)
+    eventually(lambda: memory_of(here)["count"] == 4, timeout_s=PATIENCE_S, what="the number in the annotation")
+    join = json.loads(here.get("configmaps", "flights-offsets")["data"]["join.json"])
+    assert (join["first"], join["end"]) == (2, 4)
+    status = here.get("consumergroups", "flights")["status"]
+    step = status["scaling"]["lastStep"]
+    assert (step["from"], step["to"]) == (2, 4)
+    assert "bounds" in step["reason"]
+
+
+def test_suspended_fleet_comes_back_with_the_number_that_it_had(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("resumed")
+    started(here, broker, minReplicas=3)
+    here.kubectl("patch", "kcg/flights", "--type=merge", "--patch", '{"spec": {"suspend": true}}')
+    here.wait_ready_replicas(0)
+    assert memory_of(here)["count"] == 3
+    here.wait_condition("consumergroups", "flights", "ScalingActive", status="False", reason="Suspended")
+    here.kubectl("patch", "kcg/flights", "--type=merge", "--patch", '{"spec": {"suspend": false}}')
+    here.wait_ready_replicas(3)
+
+
+def test_dry_run_sizes_nothing_and_shows_what_it_would_do(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("dry")
+    start_fleet(here, broker, scaling={"minReplicas": 3, "dryRun": True}, replicas=1)
+    here.wait_ready_replicas(1)
+    here.wait_condition("consumergroups", "flights", "ScalingActive", status="False", reason="DryRun")
+    status = here.get("consumergroups", "flights")["status"]
+    assert (status["targetReplicas"], status["scaling"]["proposedReplicas"]) == (1, 3)
+    assert MEMORY not in here.get("statefulsets", "flights")["metadata"]["annotations"]
+
+
+def test_fleet_without_brokers_stays_as_it_is_and_says_why(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("blind")
+    started(here, broker, minReplicas=2)
+    here.apply(objects.cluster(here.name, "127.0.0.1:1"))
+    here.wait_condition("consumergroups", "flights", "ScalingActive", status="False", reason="LoadUnknown")
+    status = here.get("consumergroups", "flights")["status"]
+    assert (status["limit"], status["targetReplicas"], status["replicas"]) == ("Unknown", 2, 2)
+
+
+def test_fleet_goes_back_to_spec_replicas_when_scaling_is_taken_out(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("fixed")
+    started(here, broker, minReplicas=3)
+    here.kubectl("patch", "kcg/flights", "--type=json", "--patch", '[{"op": "remove", "path": "/spec/scaling"}]')
+    here.wait_ready_replicas(1)
+    here.wait_condition("consumergroups", "flights", "ScalingActive", status="False", reason="FixedReplicas")
+    status = here.get("consumergroups", "flights")["status"]
+    assert "scaling" not in status

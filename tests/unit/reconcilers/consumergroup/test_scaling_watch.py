@@ -1,0 +1,64 @@
+"""Decisions between reconciles: a group is reconciled when its decision changes, and not at each observation."""
+
+from __future__ import annotations
+
+from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.status.scaling import entry_of
+from fleet_operator.reconcilers.consumergroup.scaling_watch import ScalingWatch
+from tests.support.clock import StillClock
+from tests.unit.planning.scaling.scenes import Scene
+
+KEY = ("shop", "orders")
+
+
+def looked(scene: Scene, watch: ScalingWatch, clock: StillClock) -> bool:
+    """The next look, without a reconcile."""
+    scene.pass_time(5)
+    clock.now = scene.now - 1_700_000_000.0
+    facts = scene.facts()
+    assert facts.observed is not None
+    assert facts.lag is not None
+    return watch.has_news(KEY, facts.observed, facts.lag)
+
+
+def follow(scene: Scene, watch: ScalingWatch) -> ScaleDecision:
+    decision = scene.decide()
+    watch.follow(KEY, scene.facts(), decision, scene.trail, entry_of(decision, {}))
+    return decision
+
+
+def test_steady_load_is_no_news() -> None:
+    scene, clock = Scene(current=3), StillClock()
+    watch = ScalingWatch(clock)
+    scene.pass_time(120)
+    follow(scene, watch)
+    assert not any(looked(scene, watch, clock) for _ in range(40))
+
+
+def test_new_decision_is_news_and_the_trail_is_handed_on() -> None:
+    scene, clock = Scene(current=2, handled=120.0), StillClock()
+    watch = ScalingWatch(clock)
+    scene.pass_time(90)
+    follow(scene, watch)
+    scene.arrival = 420.0
+    news = [looked(scene, watch, clock) for _ in range(4)]
+    assert any(news)
+    trail = watch.trail(KEY)
+    assert trail is not None
+    assert trail.rising
+
+
+def test_fleet_of_a_fixed_size_has_no_news() -> None:
+    scene, clock = Scene(current=2), StillClock()
+    watch = ScalingWatch(clock)
+    watch.follow(KEY, None, ScaleDecision(replicas=2), scene.trail, {})
+    assert not looked(scene, watch, clock)
+    assert watch.trail(KEY) is None
+
+
+def test_forgotten_group_has_no_news() -> None:
+    scene, clock = Scene(current=2, arrival=600.0, handled=120.0), StillClock()
+    watch = ScalingWatch(clock)
+    follow(scene, watch)
+    watch.forget(KEY)
+    assert not looked(scene, watch, clock)
