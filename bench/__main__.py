@@ -24,6 +24,7 @@ LONG: Final = {
     "waiting-memory": "memory of a retry worker with hundreds of waiting partitions, and its first due record",
     "hop-cost": "what a record that is retried costs those behind it (M19)",
     "operator": "the operator beside 100, 1,000 and 5,000 ConsumerGroups: CPU, memory, requests, writes, restart",
+    "scaling": "load steps on a real cluster, beside KEDA with an HPA: rebalances, lag-seconds, pod-seconds",
     "backfill": "a backfill on Spark beside a plain Python loop and a bare scan, on an embedded cluster",
 }
 """The benchmarks that run by name or with --all: groups on three brokers, whose sessions have to expire, a million

@@ -103,7 +103,7 @@ def cases() -> Iterator[Case]:
 
 @dataclass(slots=True)
 class Watched:
-    """What the status showed, each time that it changed: second, workers, limit, reason."""
+    """The status each time that it changed: second, target, workers, limit, reason."""
 
     rows: list[tuple[float, int, int, str, str]] = field(default_factory=list)
     known: list[tuple[float, str]] = field(default_factory=list)
@@ -297,9 +297,9 @@ def page(result: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     targets = f"between {outage['least_target']} and {outage['most_target']}"
     drained = "not within the run" if outage["drained_s"] is None else f"{outage['drained_s']:.0f} s"
-    yield f"Frozen at {outage['gone']:.0f} s, back at {outage['back']:.0f} s. Targets are {targets} all the time; the lag"
-    yield f"is back to ten seconds of arrivals after {drained}. The lag rule goes to {outage['naive']['most_workers']}"
-    yield "workers in the model."
+    yield f"Frozen at {outage['gone']:.0f} s, back at {outage['back']:.0f} s. Targets are {targets} all the time; the"
+    most = outage["naive"]["most_workers"]
+    yield f"lag is back to ten seconds of arrivals after {drained}. The lag rule goes to {most} workers in the model."
     yield ""
     known = "; ".join(f"{at:.0f} s: {word}" for at, word in outage["known"])
     yield f"LagKnown: {known}. The entry in the status while it was False: `{outage['during']['scaling']}`."

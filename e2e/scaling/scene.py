@@ -132,7 +132,7 @@ class Load:
         eventually(lambda: self.now() >= until, timeout_s=seconds + PATIENCE_S, what=f"{seconds} s", poll_s=0.5)
 
     def first_handled(self, *, after: float, attempt: int = 0) -> dict[int, float]:
-        """When each partition's first record after that time was handled."""
+        """The time at which each partition's first record after that time was handled."""
         found: dict[int, float] = {}
         for each in self.samples.handled:
             if each["at"] >= after and each["attempt"] == attempt:

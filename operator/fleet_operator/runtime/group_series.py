@@ -25,6 +25,11 @@ STATE_LABELS: Final = (*GROUP_LABELS, "state")
 GROUP_GAUGES: Final = {
     "ready": "1 while the condition Ready is True, 0 while it is False; absent while it is Unknown.",
     "ready_replicas": "Ready workers.",
+    "wanted_replicas": "Workers that should exist; with spec.scaling those that the load asks for, of a dry run too.",
+    "arrival_records_per_second": "Rate of arrival that scaling follows; absent without spec.scaling, and while "
+    "unknown.",
+    "worker_capacity_records_per_second": "Rate that one worker has proven to handle; absent without spec.scaling, and "
+    "while unknown.",
     "members": "Members of the group; absent while unknown.",
     "lag_records": "Records between committed and end offsets, of all partitions; absent while any is unknown.",
     "max_partition_lag_records": "The largest lag of one partition; absent while any is unknown.",

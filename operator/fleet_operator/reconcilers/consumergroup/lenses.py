@@ -15,7 +15,7 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.planning.lag import GroupLag, ResetPolicy, behind_text, group_lag, lag_bucket
 from fleet_operator.planning.observation import GroupObservation, RetryObservation, believed_group
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
-from fleet_operator.reconcilers.consumergroup.metrics import lag_values, retry_values
+from fleet_operator.reconcilers.consumergroup.metrics import lag_values, retry_values, scale_values
 from fleet_operator.reconcilers.consumergroup.scaling_watch import ScalingWatch
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.runtime.cache import Key
@@ -88,8 +88,11 @@ class Lenses:
         lag = group_lag(observed, partitions, lens.reset)
         self._note_age(lens, observed)
         lens.observed_at = observed.observed_at
-        self._context.metrics.groups.show(key, {**lag_values(lag), **retry_values(observed.retry)})
-        if self._scaling.has_news(key, observed, lag):
+        news = self._scaling.has_news(key, observed, lag)
+        newest = self._scaling.newest(key)
+        scaled = scale_values(newest) if newest is not None else {}
+        self._context.metrics.groups.show(key, {**lag_values(lag), **retry_values(observed.retry), **scaled})
+        if news:
             self._context.queues[CONSUMER_GROUP].add(key)
             return False
         now = bool(observed.committed), _unknown(observed, lag), observed.failed_records, _counts(observed.retry)

@@ -6,6 +6,7 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.lag import GroupLag
 from fleet_operator.planning.observation import UNKNOWN_STATE, RetryObservation
+from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.retry import count_failures, read_redriven
 from fleet_operator.runtime.cache import Key
@@ -29,12 +30,23 @@ def group_values(facts: ConsumerGroupFacts, status: JsonObject) -> Values:
     return {
         "ready": _ready(status),
         "ready_replicas": facts.fleet.ready_replicas if facts.fleet else 0,
+        **scale_values(facts.scale),
         "members": None if observed is None else len(observed.members),
         **lag_values(lag),
         **retry_values(retry),
         "failed_records": None if observed is None else count_failures(observed, redriven),
         # Pods of which none answers may all have an open breaker; a group without pods has none.
         "breakers_open": len(facts.open_breakers) if facts.workers or not facts.all_pods else None,
+    }
+
+
+def scale_values(decision: ScaleDecision) -> Values:
+    """The gauges of a decision about the number of workers."""
+    inputs = decision.inputs or ScaleInputs()
+    return {
+        "wanted_replicas": decision.replicas if decision.proposed is None else decision.proposed,
+        "arrival_records_per_second": inputs.arrival,
+        "worker_capacity_records_per_second": inputs.capacity,
     }
 
 

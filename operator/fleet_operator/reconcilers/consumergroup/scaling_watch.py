@@ -26,6 +26,7 @@ class _Followed:
 
     facts: ScalingFacts
     decision: ScaleDecision
+    newest: ScaleDecision
     shown: Mapping[str, Any]
     trail: Trail
 
@@ -44,7 +45,7 @@ class ScalingWatch:
         if facts is None:
             self._followed.pop(key, None)
         else:
-            self._followed[key] = _Followed(facts, decision, shown, trail)
+            self._followed[key] = _Followed(facts, decision, decision, shown, trail)
 
     def forget(self, key: Key) -> None:
         self._followed.pop(key, None)
@@ -54,6 +55,11 @@ class ScalingWatch:
         found = self._followed.get(key)
         return found.trail if found is not None else None
 
+    def newest(self, key: Key) -> ScaleDecision | None:
+        """The decision on the newest observation, which a reconcile may still have to carry out."""
+        found = self._followed.get(key)
+        return found.newest if found is not None else None
+
     def has_news(self, key: Key, observed: GroupObservation, lag: GroupLag) -> bool:
         """Decide on an observation in which no more than offsets has changed; True if the group has to be
         reconciled."""
@@ -62,6 +68,7 @@ class ScalingWatch:
             return False
         facts = replace(found.facts, observed=observed, lag=lag)
         decision, found.trail = decide_load(facts, found.trail, self.clock.wall())
+        found.newest = decision
         before = found.decision
         if (decision.replicas, decision.limit) != (before.replicas, before.limit):
             return True
