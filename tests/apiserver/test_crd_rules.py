@@ -139,8 +139,8 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
     ),
     (
         "scaling with commits that are too rare to learn from",
-        consumer_group({"spec.scaling": {}, CONSUMER + "commitIntervalSeconds": 31}),
-        "spec.scaling needs spec.consumer.commitIntervalSeconds of at most 30",
+        consumer_group({"spec.scaling": {}, CONSUMER + "commitIntervalSeconds": 21}),
+        "spec.scaling needs spec.consumer.commitIntervalSeconds of at most 20",
     ),
     (
         "heartbeats as rare as the session is long",

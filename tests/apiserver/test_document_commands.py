@@ -31,6 +31,7 @@ PAGES = (
     "docs/pods.md",
     "docs/retries.md",
     "docs/rollouts.md",
+    "docs/scaling.md",
     "docs/upgrades.md",
 )
 ON_A_CLUSTER = ("docs/install.md", "docs/own-image.md", "docs/backfill.md", "examples/flights/backfill.yaml")

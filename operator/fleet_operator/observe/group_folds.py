@@ -22,6 +22,9 @@ from fleet_operator.planning.observation import GroupObservation, MissingEnd, Pr
 GROUP_DOUBT_SECONDS: Final = 15.0
 """For so long a group that cannot be asked is only in doubt, and so is the end of a log: a coordinator or a leader that
 moves to another broker takes that."""
+DENSE_SECONDS: Final = 25.0
+SPARSE_SECONDS: Final = 15.0
+"""Age from which on samples are thinned, and the longest time between two of those."""
 SAMPLES_SECONDS: Final = 90.0
 SAMPLES_GAP_SECONDS: Final = 30.0
 """Length of the samples of a group's progress, and the longest time between two of them: records that arrive after a
@@ -150,7 +153,17 @@ def extend_samples(group: GroupObservation, last: GroupObservation | None) -> tu
         known = ()
     # Of the samples beyond the window one is kept, so that what is left covers all of it.
     first = max((place for place, sample in enumerate(known) if now - sample.at >= SAMPLES_SECONDS), default=0)
-    return (*known[first:], ProgressSample(now, group.committed, group.end_offsets))
+    return (*_thinned(known[first:], now), ProgressSample(now, group.committed, group.end_offsets))
+
+
+def _thinned(samples: tuple[ProgressSample, ...], now: float) -> list[ProgressSample]:
+    """Samples of which the older ones are far between: each holds the offsets of all partitions."""
+    kept: list[ProgressSample] = []
+    for place, sample in enumerate(samples):
+        following = samples[place + 1].at if place + 1 < len(samples) else now
+        if now - sample.at <= DENSE_SECONDS or not kept or following - kept[-1].at > SPARSE_SECONDS:
+            kept.append(sample)
+    return kept
 
 
 def missing_ends(ends: Offsets, last: GroupObservation | None, now: float) -> dict[tuple[str, int], MissingEnd]:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
-from fleet_operator.observe.group_folds import SAMPLES_GAP_SECONDS, SAMPLES_SECONDS, extend_samples
+from fleet_operator.observe.group_folds import (
+    SAMPLES_GAP_SECONDS,
+    SAMPLES_SECONDS,
+    SPARSE_SECONDS,
+    extend_samples,
+)
 from fleet_operator.planning.observation import GroupObservation
 
 KEY = ("orders", 0)
@@ -28,7 +34,15 @@ def test_samples_cover_the_window_and_one_more() -> None:
     seen = after([look(5.0 * n, 10 * n) for n in range(100)])
     assert seen.samples[-1].end_offsets == {KEY: 990}
     covered = seen.samples[-1].at - seen.samples[0].at
-    assert SAMPLES_SECONDS <= covered <= SAMPLES_SECONDS + 5.0
+    assert SAMPLES_SECONDS <= covered <= SAMPLES_SECONDS + SPARSE_SECONDS
+
+
+def test_older_samples_are_far_between_and_newer_ones_are_all_there() -> None:
+    seen = after([look(5.0 * n, 10 * n) for n in range(100)])
+    ages = [495.0 - sample.at for sample in reversed(seen.samples)]
+    assert ages[:6] == [0, 5, 10, 15, 20, 25]
+    assert len(ages) <= 12
+    assert max(later - earlier for earlier, later in pairwise(ages)) <= SPARSE_SECONDS
 
 
 def test_group_that_stands_still_is_sampled_as_well() -> None:

@@ -33,6 +33,8 @@ DOWNSTREAM: Final = "DownstreamBound"
 """More workers did not handle more records."""
 HOT_PARTITION: Final = "HotPartition"
 STUCK_PARTITION: Final = "StuckPartition"
+OFFSETS_MISSING: Final = "OffsetsMissing"
+"""A partition has no commit: where an empty group would go on there is not sure."""
 SCALED_TO_ZERO: Final = "ScaledToZero"
 
 HOLDS: Final = frozenset({UNKNOWN, REBALANCING, ROLLOUT, BREAKER_OPEN, GROUP_SHARED, STARTING})

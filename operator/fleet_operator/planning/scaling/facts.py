@@ -24,6 +24,7 @@ class ScalingFacts:
 
     - `current`: the number that was decided last, or is found; `start` is `spec.replicas`, to begin with.
     - `ready`: pods of the fleet that are ready; `found`: its StatefulSet's number, None without one.
+    - `from_start`: a partition without a commit is read from its first record.
     - `partition_counts`, `observed`, `lag`: None while unknown; `observed` rests on an answer, never on belief.
     - `members`: the group's members that are workers of this fleet.
     - `hold`: the reason why nothing may be decided now, with a limit's word.
@@ -37,6 +38,7 @@ class ScalingFacts:
     found: int | None = None
     ready: int = 0
     commit_interval_s: float = 5.0
+    from_start: bool = False
     assignor: str = ""
     partition_counts: Mapping[str, int] | None = None
     observed: GroupObservation | None = None

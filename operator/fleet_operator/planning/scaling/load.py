@@ -34,7 +34,8 @@ class Load:
     - `calm`: the demand by the largest rate of all windows. For it, the rate that workers have proven to handle is a
       capacity, too: they can do no less.
     - `stuck`: partitions without progress.
-    - `safe_to_sleep`: every partition has a commit, so that an empty group continues where it was.
+    - `safe_to_sleep`: an empty group continues where it was in every partition: by its commit, or from the start of a
+      log that has no record.
     """
 
     lags: Mapping[Partition, int]
@@ -94,7 +95,7 @@ def read_load(facts: ScalingFacts, trail: Trail) -> tuple[Load | None, Trail]:
         steady=_demand(facts, steady.arrival, lags, capacity, stuck),
         calm=_demand(facts, _largest(fast.arrival, steady.arrival, slow.arrival), lags, least_capacity, stuck),
         stuck=stuck,
-        safe_to_sleep=all(key in observed.committed for key in lags),
+        safe_to_sleep=facts.from_start or lags.keys() <= observed.committed.keys(),
     )
     return load, trail
 

@@ -24,16 +24,15 @@ RISING_S: Final = 60.0
 producers send after an outage is no rate."""
 SETTLE_S: Final = 45.0
 """Time in one generation, with all workers, before the next growth."""
-AGAIN_S: Final = 10.0
-"""Interval of decisions while something waits for time alone."""
-
-PASSING: Final = frozenset({limits.STARTING, limits.REBALANCING, limits.REBALANCE_BUDGET})
-"""Limits that pass without a change of the offsets."""
+BROKEN_S: Final = 120.0
+"""Time without a decision after which nothing is known of what was between: a suspended machine, a slow operator."""
 
 
 def decide(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDecision, Trail]:
     """The decision, and the trail for the next one; `now` in epoch seconds."""
-    load, trail = read_load(facts, trail)
+    if trail.decided_at is not None and not 0.0 <= now - trail.decided_at <= BROKEN_S:
+        trail = trail.forgotten()
+    load, trail = read_load(facts, replace(trail, decided_at=now))
     policy = _Policy(facts, load, now)
     if load is None:
         return policy.unknown(), trail
@@ -211,21 +210,21 @@ class _Policy:
         fewer = self.calm_count(load)
         if not load.idle and load.calm is None:
             return self.stay(limits.LEARNING, f"a worker's capacity is not known yet: {text}")
-        window_s = float(facts.spec.scale_down_stabilization_seconds)
+        window_s = max(float(facts.spec.scale_down_stabilization_seconds), RISING_S)
         since = trail.idle_since if target == 0 else trail.known_since
         left = window_s - (self.now - since) if since is not None else window_s
         if left > 0.0:
             reason = f"{fewer} workers are enough, and have to be for {window_s:.0f} s: {text}"
-            return self.stay(limits.COOLDOWN, reason, again_s=left)
+            return self.stay(limits.COOLDOWN, reason)
         assert trail.falling_since is not None, "fewer were wanted all the time"
         if target > max(fewer, self.least) and self.now - trail.falling_since < window_s:
             # One step instead of several on the way down, as one number after the other leaves the window.
             return self.stay(limits.COOLDOWN, f"{fewer} workers are enough, and {target} were wanted before: {text}")
         if target == 0 and not load.safe_to_sleep:
-            target, limit = 1, limits.UNKNOWN
+            target, limit = 1, limits.OFFSETS_MISSING
             if target >= facts.current:
                 return self.stay(limit, f"not every partition has a commit, so one worker stays: {text}")
-        if not self.complete or facts.observed is None or facts.observed.state != STABLE:
+        if facts.observed is None or facts.observed.state != STABLE:
             return self.stay(limits.STARTING, f"{facts.ready} of {facts.current} workers are ready: {text}")
         if target > 0 and self.budget_spent:
             return self.stay(limits.REBALANCE_BUDGET, f"{len(facts.memory.steps)} steps within an hour: {text}")
@@ -269,10 +268,9 @@ class _Policy:
             useful=self.calm_count(load) if demand is not None else None,
         )
 
-    def stay(self, limit: str, reason: str, *, again_s: float = AGAIN_S) -> ScaleDecision:
+    def stay(self, limit: str, reason: str) -> ScaleDecision:
         facts = self.facts
         memory = facts.memory if facts.memory.count is not None else replace(facts.memory, count=facts.current)
-        passes = limit in limits.PENDING or limit in PASSING
         return ScaleDecision(
             replicas=facts.current,
             current=facts.current,
@@ -280,7 +278,6 @@ class _Policy:
             reason=reason,
             inputs=self.inputs(),
             memory=memory,
-            requeue_after=max(min(again_s, 3.0 * AGAIN_S), 1.0) if passes else None,
         )
 
     def step(
@@ -303,7 +300,6 @@ class _Policy:
             reason=reason,
             inputs=self.inputs(),
             memory=memory,
-            requeue_after=AGAIN_S,
         )
 
 

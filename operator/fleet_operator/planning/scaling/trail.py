@@ -22,6 +22,7 @@ class Want:
 class Trail:
     """The memory between two decisions; times in epoch seconds.
 
+    - `decided_at`: time of the last decision.
     - `known_since`: since when the load has been known without a break, None while it is unknown.
     - `wants`: the largest numbers within the stabilization window: none is followed by one that is as large.
     - `exceeded_since`: since when the load has exceeded the fleet; `rising` are the numbers that the last two looks
@@ -33,6 +34,7 @@ class Trail:
     - `judged`: time of the growth whose effect has been judged.
     """
 
+    decided_at: float | None = None
     known_since: float | None = None
     wants: tuple[Want, ...] = ()
     exceeded_since: float | None = None
@@ -47,7 +49,13 @@ class Trail:
 
     def forgotten(self) -> Trail:
         """The trail after the load was unknown: nothing that was wanted before proves anything now."""
-        return Trail(measured=self.measured, measured_at=self.measured_at, proven=self.proven, judged=self.judged)
+        return Trail(
+            decided_at=self.decided_at,
+            measured=self.measured,
+            measured_at=self.measured_at,
+            proven=self.proven,
+            judged=self.judged,
+        )
 
     def with_measurement(self, found: Measurement | None, capacity: float | None) -> Trail:
         """The trail with a measurement. Those of one length of time count once; `capacity` is what an earlier process

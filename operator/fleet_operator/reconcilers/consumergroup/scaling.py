@@ -128,6 +128,7 @@ def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase)
         found=_found(gathered),
         ready=sum(pod.ready and not pod.deleting for pod in main.workers),
         commit_interval_s=float(group.spec.consumer.commit_interval_seconds),
+        from_start=group.spec.consumer.auto_offset_reset == "Earliest",
         assignor=(observed.assignor if observed is not None else "") or group.spec.consumer.classic.assignors[0],
         partition_counts=view.partition_counts,
         observed=observed,

@@ -138,6 +138,28 @@ def test_spent_budget_of_rebalances_holds_until_the_hour_has_passed() -> None:
     assert NOW + 2880 <= scene.now <= NOW + 2900
 
 
+def test_time_without_decisions_proves_nothing() -> None:
+    """A suspended machine: its clock jumps, and nobody knows what was wanted in between."""
+    scene = Scene(current=12)
+    scene.pass_time(120)
+    scene.now += 3600.0
+    scene.samples = [scene._sample()]
+    assert words(scene, 280) == (12, limits.COOLDOWN)
+    assert words(scene, 90) == (3, limits.NO_LIMIT)
+
+
+def test_window_of_no_length_still_takes_a_minute() -> None:
+    scene = Scene(spec={"scaleDownStabilizationSeconds": 0}, current=12)
+    assert words(scene, 55) == (12, limits.COOLDOWN)
+    assert words(scene, 30) == (3, limits.NO_LIMIT)
+
+
+def test_workers_that_never_start_do_not_keep_a_fleet_large() -> None:
+    scene = Scene(current=12)
+    scene.changes = {"ready": 5, "members": scene.facts().members[:5]}
+    assert words(scene, 360) == (3, limits.NO_LIMIT)
+
+
 def test_unknown_capacity_shrinks_nothing() -> None:
     scene = Scene(current=6, capacity=None)
     assert words(scene, 1800) == (6, limits.NO_LIMIT)
@@ -238,7 +260,9 @@ def test_fleet_does_not_sleep_while_a_partition_has_no_commit() -> None:
     for _ in range(100):
         scene.now += 5
         scene.decide()
-    assert (scene.current, scene.decide().limit) == (1, limits.UNKNOWN)
+    assert (scene.current, scene.decide().limit) == (1, limits.OFFSETS_MISSING)
+    scene.changes["from_start"] = True
+    assert scene.decide().replicas == 0
 
 
 def test_sleeping_fleet_stays_asleep_while_nothing_is_known() -> None:
