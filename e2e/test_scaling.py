@@ -66,15 +66,15 @@ def test_load_step_is_at_most_two_rebalances_each_way_and_its_backlog_is_gone_in
 def test_removed_static_member_is_replaced_within_a_heartbeat_and_two_seconds(installation: Installation) -> None:
     """Without the operator its partitions would wait for the session to end, for 45 seconds."""
     with scene(installation, "static", partitions=6) as group:
-        group.make(scaling=None, replicas=3, per_record_s=0.0, env={"OUTPUT": group.output})
-        group.wait_members(3)
+        group.make(scaling=None, replicas=4, per_record_s=0.0, env={"OUTPUT": group.output})
+        group.wait_members(4)
         with group.load() as load:
             load.rate(60.0)
             load.wait(10.0)
-            owned = group.partitions_of("static-2")
+            owned = group.partitions_of("static-2") | group.partitions_of("static-3")
             assert owned
             group.kubectl("scale", "kcg/static", "--replicas=2")
-            group.kubectl("wait", "--for=delete", "pod/static-2", "--timeout=290s")
+            group.kubectl("wait", "--for=delete", "pod/static-2", "pod/static-3", "--timeout=290s")
             gone = time.time()
             group.wait_members(2)
             load.wait(10.0)

@@ -43,6 +43,9 @@ TOPICS_SECONDS: Final = 120.0
 """Timeouts of an attempt, with its wait for the observer's thread; topics also wait for those of other groups."""
 PAUSE_SECONDS: Final = 10.0
 """Pause between two attempts of a kind for a group. In memory only: a restart may try at once."""
+MEMBERS_PAUSE_SECONDS: Final = 1.0
+"""The same after a removal of members that succeeded: pods of one step end one after the other, and the partitions of
+each wait for its removal."""
 TOPICS: Final = "managed-topics"
 MEMBERS: Final = "departed-members"
 UNDO: Final = "deletion"
@@ -151,16 +154,18 @@ class KafkaSide:
             return
 
         async def attempt() -> None:
+            pause = PAUSE_SECONDS
             try:
                 async with asyncio.timeout(TOPICS_SECONDS if sort == TOPICS else ATTEMPT_SECONDS):
                     await make()
+                    pause = MEMBERS_PAUSE_SECONDS if sort == MEMBERS else pause
             except FAILURES as error:
                 # The outcome is unknown until the next observation.
                 fields = {"key": "/".join(group), "action": sort, "error": str(error) or type(error).__name__}
                 log.warning("action on Kafka failed", extra=fields)
             finally:
                 del self._attempts[address]
-                self._pauses[address] = self._clock.monotonic() + PAUSE_SECONDS
+                self._pauses[address] = self._clock.monotonic() + pause
             again()
 
         self._attempts[address] = asyncio.create_task(attempt(), name=f"{sort}-of-{'/'.join(group)}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from fleet_operator.reconcilers.consumergroup.kafka_side import PAUSE_SECONDS, KafkaSide
+import pytest
+
+from fleet_operator.reconcilers.consumergroup.kafka_side import MEMBERS, PAUSE_SECONDS, TOPICS, KafkaSide
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
 GROUP = ("shop", "orders")
@@ -58,3 +60,29 @@ def test_closing_ends_those_that_would_come_back() -> None:
         return len(returned)
 
     assert run_virtual(main()) == 1
+
+
+@pytest.mark.parametrize(("sort", "fails", "again_at"), [(MEMBERS, False, 1), (MEMBERS, True, 10), (TOPICS, False, 10)])
+def test_pods_that_end_one_after_the_other_leave_their_group_soon(sort: str, fails: bool, again_at: int) -> None:
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        nobody = cast("Any", None)
+        side = KafkaSide(nobody, VirtualClock(loop), nobody, nobody)
+        began, made = loop.time(), list[float]()
+
+        async def make() -> None:
+            made.append(loop.time() - began)
+            if fails:
+                raise TimeoutError
+
+        def ask() -> None:
+            side._attempt(sort, GROUP, make, lambda: None)
+
+        ask()
+        while len(made) < 2:
+            await asyncio.sleep(0.5)
+            ask()
+        await side.close()
+        return made
+
+    assert [round(at) for at in run_virtual(main())] == [0, again_at]
