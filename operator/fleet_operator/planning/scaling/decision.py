@@ -49,8 +49,8 @@ BOUNDS: Final = frozenset({PARTITIONS, MAX_REPLICAS, DOWNSTREAM, REBALANCE_BUDGE
 class ScaleInputs:
     """Inputs of a decision, as far as they are known; rates in records per second.
 
-    `raw` is the number of workers that the load takes, `useful` the one that shares the partitions so that the busiest
-    worker can do its part.
+    `arrival` is that of all samples. `raw` is the number of workers that the load takes, `useful` the one that shares
+    the partitions so that the busiest worker can do its part: the largest within the stabilization window.
     """
 
     arrival: float | None = None

@@ -37,16 +37,17 @@ def decide(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDecision
     if load is None:
         return policy.unknown(), trail
     trail = policy.remember(trail)
-    return policy.choose(trail)
+    return replace(policy, peak=trail.peak).choose(trail)
 
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
-    """One decision."""
+    """One decision. `peak` is the largest number that was wanted within the stabilization window."""
 
     facts: ScalingFacts
     load: Load | None
     now: float
+    peak: int | None = None
 
     # The numbers that the load asks for.
 
@@ -262,10 +263,10 @@ class _Policy:
             return ScaleInputs(capacity=self.facts.capacity)
         demand = load.calm
         return ScaleInputs(
-            arrival=load.arrival,
+            arrival=sum(load.slow.arrival.values()),
             capacity=load.capacity,
             raw=demand.wanted if demand is not None else None,
-            useful=self.calm_count(load) if demand is not None else None,
+            useful=self.peak if demand is not None else None,
         )
 
     def stay(self, limit: str, reason: str) -> ScaleDecision:

@@ -1,7 +1,7 @@
 """`status.scaling` and the conditions of scaling: the last decision, with what it was decided from.
 
-Rates move all the time. An entry is written anew when the decision changes, or a number moves by a quarter, so that a
-fleet that stays as it is causes no writes.
+Rates move all the time. An entry is written anew when the decision changes, or a number moves by a factor of two, so
+that a fleet that stays as it is causes no writes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from fleet_operator.planning.scaling.explain import two_digits
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 REASON_CHARACTERS_MAX: Final = 1024
-DRIFT: Final = 0.25
-"""Part of a number by which it may move before it is shown anew."""
+DRIFT: Final = 0.5
+"""Part of the larger number by which another may differ before it is shown anew: a factor of two. Rates of thousands of
+groups would otherwise be most of the operator's writes; the metrics are exact."""
 DRIFTING: Final = ("arrivalPerSecond", "perReplicaPerSecond", "rawReplicas")
 INACTIVE: Final = frozenset({limits.UNKNOWN, limits.GROUP_SHARED, limits.BREAKER_OPEN})
 """Limits under which the load chooses nothing, for as long as they last."""

@@ -50,11 +50,11 @@ def test_fleet_of_a_fixed_size_has_no_entry() -> None:
 
 def test_numbers_that_move_a_little_are_not_written_anew() -> None:
     before = project(scaled(keep()))
-    near = ScaleInputs(arrival=140.0, capacity=66.0, raw=2.9, useful=3)
+    near = ScaleInputs(arrival=200.0, capacity=80.0, raw=3.9, useful=3)
     assert project(scaled(keep(inputs=near, reason="other words")), before, NOW + 60) == before
-    far = ScaleInputs(arrival=180.0, capacity=66.0, raw=2.9, useful=3)
+    far = ScaleInputs(arrival=260.0, capacity=66.0, raw=2.9, useful=3)
     after = project(scaled(keep(inputs=far, reason="other words")), before, NOW + 60)
-    assert (after["scaling"]["arrivalPerSecond"], after["scaling"]["at"]) == ("180", "2027-01-15T08:01:00Z")
+    assert (after["scaling"]["arrivalPerSecond"], after["scaling"]["at"]) == ("260", "2027-01-15T08:01:00Z")
 
 
 def test_step_stays_in_the_status_after_the_decisions_that_follow() -> None:

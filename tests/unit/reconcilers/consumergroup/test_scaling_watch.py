@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.status.scaling import entry_of
 from fleet_operator.reconcilers.consumergroup.scaling_watch import ScalingWatch
@@ -9,6 +11,7 @@ from tests.support.clock import StillClock
 from tests.unit.planning.scaling.scenes import Scene
 
 KEY = ("shop", "orders")
+SEED = 20_261_126
 
 
 def looked(scene: Scene, watch: ScalingWatch, clock: StillClock) -> bool:
@@ -46,6 +49,22 @@ def test_new_decision_is_news_and_the_trail_is_handed_on() -> None:
     trail = watch.trail(KEY)
     assert trail is not None
     assert trail.rising
+
+
+def test_noise_between_two_useful_numbers_is_hardly_ever_news() -> None:
+    """Each would be a reconcile and perhaps a write of the status."""
+    print("seed", SEED)
+    chance, scene, clock = random.Random(SEED), Scene(current=4), StillClock()
+    watch = ScalingWatch(clock)
+    scene.pass_time(400)
+    follow(scene, watch)
+    news = 0
+    for _ in range(720):
+        scene.arrival = max(0.0, chance.gauss(155.0, 25.0))
+        if looked(scene, watch, clock):
+            news += 1
+            follow(scene, watch)
+    assert news <= 12, "an hour of looks"
 
 
 def test_fleet_of_a_fixed_size_has_no_news() -> None:
