@@ -19,10 +19,10 @@ def describe(load: Load) -> str:
         f"lag {load.total_lag}",
         f"capacity of a worker {capacity}",
     ]
-    if load.calm is not None:
-        parts.append(f"so {two_digits(load.calm.wanted)} workers are needed")
-    demand = load.calm
-    if demand is not None and demand.hot and load.capacity is not None:
+    demand = load.shown
+    if demand is not None:
+        parts.append(f"so {two_digits(demand.wanted)} workers are needed")
+    if demand is not None and demand.hot:
         parts.append(f"hot: {name_partitions(demand.hot)}, each with as much as one worker can do")
     if load.stuck:
         parts.append(f"stuck, and not counted: {name_partitions(sorted(load.stuck))}")

@@ -64,6 +64,11 @@ class Load:
         return self.total_lag == 0 and not any(self.slow.arrival.values())
 
     @property
+    def shown(self) -> Demand | None:
+        """The demand that is worth showing: one by a proven rate alone asks for more workers than are needed."""
+        return self.calm if self.capacity is not None or self.idle else None
+
+    @property
     def every_rate_known(self) -> bool:
         return self.lags.keys() <= self.slow.arrival.keys() and self.lags.keys() <= self.fast.arrival.keys()
 

@@ -261,7 +261,7 @@ class _Policy:
         load = self.load
         if load is None:
             return ScaleInputs(capacity=self.facts.capacity)
-        demand = load.calm
+        demand = load.shown
         return ScaleInputs(
             arrival=sum(load.slow.arrival.values()),
             capacity=load.capacity,
