@@ -160,3 +160,21 @@ def test_config_map_of_somebody_else_is_in_the_way_of_no_group_without_skips() -
     refusal, kube = carry_out(found, plan, lambda *_: None, foreign)
     assert refusal is None
     assert kube.objects["ConfigMap", found.group.metadata.namespace, name]["data"] == {"handler.py": ""}
+
+
+def test_file_of_a_step_comes_before_its_workers_and_its_refusal_is_in_the_way_of_nothing() -> None:
+    found, plan = scaled_with_another_template()
+    name = naming.skip_config(found.group.metadata.name)
+    refusal, kube = carry_out(found, plan, lambda *_: None)
+    assert refusal is None
+    written = [(kind, each) for _, kind, each in kube.writes]
+    assert written.index(("ConfigMap", name)) < written.index(("StatefulSet", found.group.metadata.name))
+    assert "join.json" in kube.objects["ConfigMap", found.group.metadata.namespace, name]["data"]
+
+    def quota(verb: str, kind: str, each: str) -> None:
+        if (kind, each) == ("ConfigMap", name) and verb in ("apply", "create"):
+            raise KubeForbiddenError("quota", status=403)
+
+    refusal, kube = carry_out(found, plan, quota)
+    assert refusal is None
+    assert [body["spec"]["replicas"] for (kind, _, _), body in kube.objects.items() if kind == "StatefulSet"] == [5]
