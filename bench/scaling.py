@@ -99,10 +99,15 @@ class Run:
 
     def _series(self) -> dict[str, list[list[float]]]:
         begin = self.begins[0]
-        lags = self.load.samples.known(begin)[::5]
+        lags = self.load.samples.known(begin)[::10]
+        pods = [(at, count) for at, count in self.pods if at >= begin]
+        # The last of each run of equal numbers, too: lines are drawn between points.
+        turns = {0, len(pods) - 1} | {
+            place for place, (one, other) in enumerate(pairwise(pods), start=1) if one[1] != other[1]
+        }
         return {
             "lag": [[round(each["at"] - begin), each["lag"]] for each in lags],
-            "pods": [[round(at - begin), count] for at, count in self.pods if at >= begin],
+            "pods": [[round(pods[place][0] - begin), pods[place][1]] for place in sorted(turns)],
         }
 
 
