@@ -95,7 +95,7 @@ def cases() -> Iterator[Case]:
         title="slow database: all workers together get 50 answers a second",
         rate=100.0,
         start=2,
-        env={"DATABASE": "http://database:8080/"},
+        env={"DATABASE": "http://answers:8080/"},
         per_record_s=0.02,
         world=World(arrivals=lambda at: 100.0, capacity=CAPACITY, shares=even, downstream=50.0),
     )
@@ -160,12 +160,12 @@ def make(installation: Installation, case: Case) -> ScalingScene:
 
 def database(image: str) -> list[dict[str, Any]]:
     """A pod that answers one request at a time, in 20 ms."""
-    labels = {"app": "database"}
-    container = {"name": "database", "image": image, "imagePullPolicy": "IfNotPresent"}
+    labels = {"app": "answers"}
+    container = {"name": "answers", "image": image, "imagePullPolicy": "IfNotPresent"}
     return [
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "database", "labels": labels}}
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "answers", "labels": labels}}
         | {"spec": {"containers": [{**container, "command": ["python", "-c", DATABASE]}]}},
-        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "database"}}
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "answers"}}
         | {"spec": {"selector": labels, "ports": [{"port": 8080}]}},
     ]
 

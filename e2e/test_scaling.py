@@ -129,7 +129,9 @@ def test_group_with_a_foreign_member_goes_on_beside_it_and_is_not_scaled(
             load.rate(200.0)
             group.wait_status(limit="GroupShared", targetReplicas=2)
             assert group.conditions()["ScalingActive"] == ("False", "GroupShared")
-            generation = group.status()["generation"]
+            generation = eventually(
+                lambda: group.status().get("generation"), timeout_s=PATIENCE_S, what="a worker's report", poll_s=1.0
+            )
             load.wait(60.0)
             status = group.status()
             assert (status["targetReplicas"], status["memberCount"], status["state"]) == (2, 3, "Stable")
@@ -179,4 +181,9 @@ def test_hpa_scales_a_group_without_scaling_of_its_own(installation: Installatio
                 print(json.dumps(found["status"]))
                 assert found["status"]["currentMetrics"][0]["external"]["metric"]["name"] == METRIC
                 assert group.conditions()["ScalingActive"] == ("False", "FixedReplicas")
-                group.wait_members(group.status()["targetReplicas"])
+                eventually(
+                    lambda: group.status()["memberCount"] == group.status()["targetReplicas"],
+                    timeout_s=PATIENCE_S,
+                    what="all workers have joined",
+                    poll_s=1.0,
+                )

@@ -114,6 +114,10 @@ class Load:
             else:
                 self.samples.seen.append(found)
 
+    def end(self) -> None:
+        """Wait for the last line of a process that is ending."""
+        self._reader.join(timeout=30.0)
+
     def rate(self, records_per_second: float) -> float:
         """Set the load; returns the witness's time of now."""
         assert self._process.stdin is not None
@@ -254,11 +258,13 @@ class ScalingScene:
         process = subprocess.Popen(
             self.cluster.kubectl_command(*command), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        try:
-            yield Load(process)
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+        with process:
+            load = Load(process)
+            try:
+                yield load
+            finally:
+                process.terminate()
+                load.end()
 
     def partitions_of(self, pod: str) -> set[int]:
         """The partitions that a worker owns."""
