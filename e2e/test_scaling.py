@@ -129,6 +129,7 @@ def test_group_with_a_foreign_member_goes_on_beside_it_and_is_not_scaled(
             load.rate(200.0)
             group.wait_status(limit="GroupShared", targetReplicas=2)
             assert group.conditions()["ScalingActive"] == ("False", "GroupShared")
+            load.wait(20.0)  # a cooperative rebalance has two generations
             generation = eventually(
                 lambda: group.status().get("generation"), timeout_s=PATIENCE_S, what="a worker's report", poll_s=1.0
             )

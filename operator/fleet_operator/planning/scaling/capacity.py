@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleet_operator.planning.observation import MemberObservation, ProgressSample
-from fleet_operator.planning.scaling.rates import Partition, rates_over, span, window
+from fleet_operator.planning.scaling.rates import Partition, Rates, rates_over, span, window
 
 MEASURE_S: Final = 20.0
 COMMITS_MEASURED: Final = 4.0
@@ -61,9 +61,7 @@ def measure(
         owners += 1
         rate = sum(rates.commits[key] for key in owned)
         total += rate
-        # A partition that stands keeps no worker busy.
-        moving = [key for key in owned if rates.commits[key] > 0.0]
-        if moving and _least_lag(chosen, moving) > rate * (commit_interval_s + LOOK_S):
+        if has_backlog(chosen, owned, rates, commit_interval_s=commit_interval_s):
             busy.append(rate)
     if not owners:
         return None
@@ -74,6 +72,18 @@ def measure(
         mean=total / owners,
         all_busy=len(busy) == owners,
     )
+
+
+def has_backlog(
+    samples: Sequence[ProgressSample], partitions: Iterable[Partition], rates: Rates, *, commit_interval_s: float
+) -> bool:
+    """True if the worker of these partitions was busy in all samples: more waited than the commit interval explains.
+
+    A partition that stands keeps no worker busy.
+    """
+    moving = [key for key in partitions if rates.commits.get(key, 0.0) > 0.0]
+    rate = sum(rates.commits[key] for key in moving)
+    return bool(moving) and _least_lag(samples, moving) > rate * (commit_interval_s + LOOK_S)
 
 
 def _least_lag(samples: Iterable[ProgressSample], partitions: Sequence[Partition]) -> int:

@@ -50,7 +50,7 @@ class ScaleInputs:
     """Inputs of a decision, as far as they are known; rates in records per second.
 
     `arrival` is that of all samples. `raw` is the number of workers that the load takes, `useful` the one that shares
-    the partitions so that the busiest worker can do its part: the largest within the stabilization window.
+    the partitions so that the busiest worker can do its part.
     """
 
     arrival: float | None = None

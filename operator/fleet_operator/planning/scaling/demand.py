@@ -6,14 +6,15 @@ partition that does not move counts nothing for growth. Both count a whole worke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from fleet_operator.planning.observation import GroupTransition, ProgressSample
-from fleet_operator.planning.scaling.rates import Partition, span
+from fleet_operator.planning.observation import GroupTransition, MemberObservation, ProgressSample
+from fleet_operator.planning.scaling.capacity import has_backlog
+from fleet_operator.planning.scaling.rates import Partition, rates_over, span
 
 UTILIZATION: Final = 0.8
 """Share of the capacity that arrival may take; the rest is for bursts. Above it no step is due before the whole is
@@ -21,7 +22,8 @@ taken, so that small changes cause none."""
 HOT_SHARE: Final = 0.8
 """Share of one worker's capacity at which a partition's own arrival makes it hot."""
 STUCK_S: Final = 60.0
-"""Time without a commit after which a partition with a lag is stuck, while others move (Burrow's rule STALL)."""
+"""Time without a commit after which a partition with a lag is stuck (Burrow's rule STALL), and its worker is not
+busy with others."""
 REBALANCE_S: Final = 5.0
 """Duration of a rebalance before one was measured: its two phases wait for a heartbeat of every member each."""
 REBALANCE_S_MAX: Final = 120.0
@@ -82,20 +84,28 @@ def demand(
     )
 
 
-def find_stuck(samples: Sequence[ProgressSample], lags: Mapping[Partition, int | None]) -> frozenset[Partition]:
-    """Partitions that had a lag and no commit for `STUCK_S`, while another partition of the group moved."""
+def find_stuck(
+    samples: Sequence[ProgressSample], members: Iterable[MemberObservation], *, commit_interval_s: float
+) -> frozenset[Partition]:
+    """Partitions that had a lag and no commit for `STUCK_S`, while everything else of their worker was kept up with.
+
+    A worker that cannot keep up lets some of its partitions wait for longer than others: those are load.
+    """
     recent = [sample for sample in samples if samples[-1].at - sample.at <= STUCK_S + 1.0]
-    if span(samples) < STUCK_S or len(recent) < 2:
+    rates = rates_over(recent) if span(samples) >= STUCK_S else None
+    if rates is None:
         return frozenset()
-    first, last = recent[0].committed, recent[-1].committed
-    moving = any(last[key] > offset for key, offset in first.items() if key in last)
-    if not moving:
-        return frozenset()
-    return frozenset(
-        key
-        for key, lag in lags.items()
-        if lag and key in first and first[key] == last.get(key) and all(_waits(sample, key) for sample in recent)
-    )
+    moves = any(rate > 0.0 for rate in rates.commits.values())
+    found = set[Partition]()
+    for member in members if moves else ():
+        owned = [(topic, number) for topic, numbers in member.partitions.items() for number in numbers]
+        stands = {
+            key for key in owned if rates.commits.get(key) == 0.0 and all(_waits(sample, key) for sample in recent)
+        }
+        others = [key for key in owned if key not in stands]
+        if stands and not has_backlog(recent, others, rates, commit_interval_s=commit_interval_s):
+            found |= stands
+    return frozenset(found)
 
 
 def _waits(sample: ProgressSample, key: Partition) -> bool:

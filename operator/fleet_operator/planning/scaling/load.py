@@ -56,7 +56,8 @@ class Load:
 
     @property
     def arrival(self) -> float:
-        return sum(self.fast.arrival.values())
+        """Records per second in all partitions, over all samples."""
+        return sum(self.slow.arrival.values())
 
     @property
     def idle(self) -> bool:
@@ -86,7 +87,8 @@ def read_load(facts: ScalingFacts, trail: Trail) -> tuple[Load | None, Trail]:
     capacity = _capacity(trail)
     least_capacity = capacity or trail.proven or None
     lags = {key: value for key, value in lag.partitions.items() if value is not None}
-    stuck = find_stuck(observed.samples, lags) | (facts.reported_stuck & lags.keys())
+    standing = find_stuck(observed.samples, facts.members, commit_interval_s=facts.commit_interval_s)
+    stuck = (standing | facts.reported_stuck) & lags.keys()
     useful = useful_counts(counts, facts.assignor)
     ceiling = facts.spec.max_replicas
     load = Load(

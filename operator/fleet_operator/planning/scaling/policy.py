@@ -37,17 +37,16 @@ def decide(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDecision
     if load is None:
         return policy.unknown(), trail
     trail = policy.remember(trail)
-    return replace(policy, peak=trail.peak).choose(trail)
+    return policy.choose(trail)
 
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
-    """One decision. `peak` is the largest number that was wanted within the stabilization window."""
+    """One decision."""
 
     facts: ScalingFacts
     load: Load | None
     now: float
-    peak: int | None = None
 
     # The numbers that the load asks for.
 
@@ -263,10 +262,10 @@ class _Policy:
             return ScaleInputs(capacity=self.facts.capacity)
         demand = load.shown
         return ScaleInputs(
-            arrival=sum(load.slow.arrival.values()),
+            arrival=load.arrival,
             capacity=load.capacity,
             raw=demand.wanted if demand is not None else None,
-            useful=self.peak if demand is not None else None,
+            useful=self.calm_count(load) if demand is not None else None,
         )
 
     def stay(self, limit: str, reason: str) -> ScaleDecision:
@@ -307,4 +306,4 @@ class _Policy:
 def _waits_long(load: Load, facts: ScalingFacts) -> bool:
     """True if more waits than a commit interval explains."""
     waiting = sum(lag for key, lag in load.lags.items() if key not in load.stuck)
-    return waiting > load.arrival * (facts.commit_interval_s + STEADY_S)
+    return waiting > sum(load.fast.arrival.values()) * (facts.commit_interval_s + STEADY_S)

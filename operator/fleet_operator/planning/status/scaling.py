@@ -21,7 +21,8 @@ REASON_CHARACTERS_MAX: Final = 1024
 DRIFT: Final = 0.5
 """Part of the larger number by which another may differ before it is shown anew: a factor of two. Rates of thousands of
 groups would otherwise be most of the operator's writes; the metrics are exact."""
-DRIFTING: Final = ("arrivalPerSecond", "perReplicaPerSecond", "rawReplicas")
+DRIFTING: Final = ("arrivalPerSecond", "perReplicaPerSecond", "rawReplicas", "usefulReplicas")
+EXACT: Final = ("proposedReplicas", "decision")
 INACTIVE: Final = frozenset({limits.UNKNOWN, limits.GROUP_SHARED, limits.BREAKER_OPEN})
 """Limits under which the load chooses nothing, for as long as they last."""
 REMEDIES: Final = {
@@ -59,9 +60,6 @@ def is_moved(before: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
     return exact[0] != exact[1] or not all(_is_near(before.get(name), shown.get(name)) for name in DRIFTING)
 
 
-EXACT: Final = ("usefulReplicas", "proposedReplicas", "decision")
-
-
 def entry_of(decision: ScaleDecision, before: Mapping[str, Any]) -> dict[str, Any]:
     """The entry for a decision, without its time; `before` is the one in the status."""
     inputs = decision.inputs
@@ -90,12 +88,12 @@ def _last_step(
     return {"from": decision.current, "to": decision.replicas, "at": times.to_text(now), "reason": reason}
 
 
-def _is_near(before: str | None, now: str | None) -> bool:
+def _is_near(before: str | int | None, now: str | int | None) -> bool:
     """True if a number has not moved enough to be shown anew."""
     if before is None or now is None:
         return before is now
     old, new = float(before), float(now)
-    return old == new or abs(new - old) <= DRIFT * max(old, new)
+    return old == new or abs(new - old) < DRIFT * max(old, new)
 
 
 def scaling_active(facts: ConsumerGroupFacts) -> Condition:

@@ -88,14 +88,27 @@ def test_capacity_is_a_high_percentile() -> None:
     assert percentile([10.0] * 10 + [60.0, 500.0]) == 60.0, "one outlier of twelve is none"
 
 
-def test_stuck_partition_has_a_lag_and_no_commit_while_others_move() -> None:
-    moving = [sample(5.0 * n, (100, 50 * n), (200 + n, 60 * n)) for n in range(14)]
-    assert find_stuck(moving, {A: 113, B: 130}) == {A}
-    assert find_stuck(moving[:6], {A: 113, B: 130}) == frozenset(), "not for long enough"
+def stuck(samples: list[ProgressSample], *members: MemberObservation) -> frozenset[tuple[str, int]]:
+    return find_stuck(samples, members, commit_interval_s=5.0)
+
+
+def test_stuck_partition_has_a_lag_and_no_commit_while_its_worker_keeps_up_with_the_rest() -> None:
+    moving = [sample(5.0 * n, (100, 50 * n), (200 + n, 50 * n + 9)) for n in range(14)]
+    assert stuck(moving, member(0, 1)) == {A}
+    assert stuck(moving, member(0), member(1)) == {A}
+    assert stuck(moving[:6], member(0, 1)) == frozenset(), "not for long enough"
     standing = [sample(5.0 * n, (100, 50), (200 + n, 60 * n)) for n in range(14)]
-    assert find_stuck(standing, {A: 113, B: 730}) == frozenset(), "nothing moves: the group stands"
+    assert stuck(standing, member(0, 1)) == frozenset(), "nothing moves: the group stands"
     quiet = [sample(5.0 * n, (100, 50 * n), (100, 60 * n)) for n in range(14)]
-    assert find_stuck(quiet, {A: 0, B: 130}) == frozenset(), "nothing waits"
+    assert stuck(quiet, member(0, 1)) == frozenset(), "nothing waits"
+    assert stuck(moving) == frozenset(), "nobody owns it"
+
+
+def test_partition_that_waits_behind_others_of_a_busy_worker_is_load_and_not_stuck() -> None:
+    """A worker that cannot keep up hands out one partition's backlog after the other's."""
+    starving = [sample(5.0 * n, (100, 50 * n), (200 + n, 50 * n + 5000)) for n in range(14)]
+    assert stuck(starving, member(0, 1)) == frozenset()
+    assert stuck(starving, member(0), member(1)) == {A}
 
 
 def test_no_partition_asks_for_more_than_one_worker() -> None:
