@@ -151,6 +151,7 @@ def make(installation: Installation, case: Case) -> ScalingScene:
         handler=case.handler,
         consumer={"commitIntervalSeconds": 2, "maxPollRecords": 50, **case.consumer},
         replicas=case.start,
+        rollout={"drainSeconds": 5},  # a handler that sleeps would be waited for
     )
     if "DATABASE" in case.env:
         scene.cluster.apply(database(installation.consumer_image), namespace=scene.name)
