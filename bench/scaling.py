@@ -18,20 +18,23 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
+from bench.report import ROOT, additions, recorded, write
 from bench.report import Load as MachineLoad
-from bench.report import additions, recorded, write
 from bench.scaling_page import draw, page
 from e2e.cluster import CommandFailed
 from e2e.install import Installation
 from e2e.local_cluster.waiting import pause
 from e2e.scaling.scene import PARTITIONS, PER_RECORD_S, Load, Samples, ScalingScene
+from fleet_operator.simulate.curves import read_csv
 
 NAME: Final = "scaling"
 SCALING: Final = {"minReplicas": 1, "maxReplicas": PARTITIONS}
 """Everything else is the default: catch up within 600 s, shrink after 300 s."""
 BASE_RATE: Final = 18.0
-CURVE: Final = ((1.0, 180.0), (6.0, 480.0), (1.0, 720.0))
-"""Multiples of the rate, and seconds of each."""
+CURVE: Final = ((1.0, 180.0), (6.0, 480.0), (1.0, 540.0), (3.0, 480.0))
+"""Multiples of the rate, and seconds of each. The last one is noisy: a factor for each five seconds, from a file."""
+NOISE: Final = ROOT / "examples" / "scaling" / "noise.csv"
+NOISE_S: Final = 5.0
 THRESHOLDS: Final = {"KEDA, lagThreshold 10": 10, "KEDA, lagThreshold 250": 250}
 """KEDA's default, and ten seconds of a worker's work."""
 POLL_S: Final = 2.0
@@ -116,6 +119,12 @@ def _reversals(counts: Sequence[int]) -> int:
     return sum(one != other for one, other in pairwise(signs))
 
 
+def noise(seconds: float) -> list[tuple[float, float]]:
+    """Factors of a rate, each with its seconds."""
+    curve = read_csv(NOISE)
+    return [(curve(NOISE_S * number), NOISE_S) for number in range(round(seconds / NOISE_S))]
+
+
 def scaled_object(scene: ScalingScene, threshold: int) -> dict[str, Any]:
     """KEDA's object for a group, with its defaults."""
     trigger = {
@@ -165,7 +174,11 @@ def measure(installation: Installation, curve: Sequence[tuple[float, float]]) ->
             for run in runs:
                 run.begins.append(run.load.rate(BASE_RATE * multiple))
             print(f"{BASE_RATE * multiple:g} records/s for {seconds:g} s", flush=True)
-            pause(seconds)
+            noisy = (multiple, seconds) == tuple(curve[-1])
+            for factor, length in noise(seconds) if noisy else [(1.0, seconds)]:
+                for run in runs:
+                    run.load.rate(BASE_RATE * multiple * factor)
+                pause(length)
         for run in runs:
             run.load.rate(0.0)
         stop.set()

@@ -37,6 +37,7 @@ def page(figures: Mapping[str, Any]) -> Iterator[str]:
     """The lines of the page."""
     rate, curve = figures["base_rate"], figures["curve"]
     steps = ", ".join(f"×{multiple:g} for {seconds:g} s" for multiple, seconds in curve)
+    steps += " (with noise: the rate of each five seconds varies by a third)"
     yield "# Scaling under load steps, beside KEDA with an HPA"
     yield ""
     yield f"Three groups of {figures['partitions']} partitions in one cluster, at the same time, under the same curve:"

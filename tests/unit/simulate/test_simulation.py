@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet_operator.api.v1alpha1.consumergroup import Scaling
 from fleet_operator.planning.scaling import decision as limits
+from fleet_operator.simulate.curves import read_csv
 from fleet_operator.simulate.model import Curve, World, even_shares, hot_shares
 from fleet_operator.simulate.rules import FleetRule, LagRule
 from fleet_operator.simulate.run import Figures, simulate
 
+ROOT = Path(__file__).parents[3]
 SEED = 20_261_126
 
 
@@ -95,6 +98,17 @@ def test_idle_fleet_sleeps_and_wakes() -> None:
     figures, _ = run(world(lambda at: 0.0 if 600.0 < at < 2000.0 else 48.0), start=4, minReplicas=0)
     assert [step.after for step in figures.steps] == [0, 1]
     assert figures.steps[1].at <= 2005.0
+
+
+def test_recorded_curve_with_noise_costs_a_third_of_the_rebalances_of_the_lag_rule() -> None:
+    curve = read_csv(ROOT / "examples" / "scaling" / "shop.csv")
+    of = world(curve, capacity=40.0, shares=even_shares(24))
+    rule = FleetRule(Scaling())
+    figures = simulate(rule, of, seconds=curve.seconds, start=1, acceptable_s=60.0)
+    beside = simulate(LagRule(400, 1, 24), of, seconds=curve.seconds, start=1, acceptable_s=60.0)
+    assert 3 * figures.rebalances < beside.rebalances
+    assert figures.lag_seconds < beside.lag_seconds
+    assert figures.pod_seconds < 1.5 * beside.pod_seconds
 
 
 def test_daily_curve_of_a_shop_costs_few_rebalances() -> None:
