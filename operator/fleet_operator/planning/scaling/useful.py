@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
+from fleet_operator.api.v1alpha1.consumergroup import REPLICAS_MAX
+
 RANGE: Final = "range"
+CACHED: Final = 1024
+"""Shapes of topics that are kept: thousands of groups have few, and each is asked for at every look."""
 SLACK: Final = 1e-6
 """Tolerance of sums of rates, relative to the whole."""
 
@@ -51,12 +56,16 @@ class UsefulCounts:
 
 
 def useful_counts(partition_counts: Mapping[str, int], assignor: str) -> UsefulCounts:
-    """The useful numbers for topics with so many partitions each, as the assignor deals them."""
+    """The useful numbers for topics with so many partitions each, as the assignor deals them; none is beyond what a
+    spec can ask for."""
     sizes = tuple(partition_counts.values())
-    if assignor != RANGE:
-        sizes = (sum(sizes),)
+    return _count(sizes if assignor == RANGE else (sum(sizes),))
+
+
+@lru_cache(maxsize=CACHED)
+def _count(sizes: tuple[int, ...]) -> UsefulCounts:
     counts, loads = list[int](), list[int]()
-    for count in range(1, max(sizes, default=0) + 1):
+    for count in range(1, min(max(sizes, default=0), REPLICAS_MAX) + 1):
         load = sum(-(-size // count) for size in sizes)
         if not loads or load < loads[-1]:
             counts.append(count)

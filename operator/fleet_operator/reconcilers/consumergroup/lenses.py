@@ -88,7 +88,8 @@ class Lenses:
         lag = group_lag(observed, partitions, lens.reset)
         self._note_age(lens, observed)
         lens.observed_at = observed.observed_at
-        news = self._scaling.has_news(key, observed, lag)
+        # No decision rests on a believed value.
+        news = observed is found and self._scaling.has_news(key, observed, lag)
         newest = self._scaling.newest(key)
         scaled = scale_values(newest) if newest is not None else {}
         self._context.metrics.groups.show(key, {**lag_values(lag), **retry_values(observed.retry), **scaled})

@@ -52,6 +52,12 @@ def test_snapped_count_is_the_smallest_whose_busiest_worker_can_do_its_part(raw:
     assert useful_counts({"orders": 10}, BALANCED).snap(raw) == count
 
 
+def test_no_number_is_beyond_what_a_spec_can_ask_for() -> None:
+    useful = useful_counts({"orders": 30_000}, BALANCED)
+    assert useful.most <= 1000
+    assert useful.snap(5000.0) == useful.most
+
+
 def test_next_larger_count_ends_at_the_partitions() -> None:
     useful = useful_counts({"orders": 12}, BALANCED)
     assert [useful.above(count) for count in (0, 1, 5, 6, 12, 40)] == [1, 2, 6, 12, 12, 12]
