@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from fleet_operator.planning.lag import GroupLag
 from fleet_operator.planning.observation import (
     ClusterObservation,
     GroupObservation,
@@ -138,6 +139,30 @@ def test_partition_that_changes_its_leader_takes_no_reconcile(desk: Desk) -> Non
     assert not desk.moved(replace(whole, end_offsets=ends, missing_ends=missing))
     assert gauges(desk.metrics)["lag_records"] == 300
     assert desk.moved(replace(whole, end_offsets=ends)), "it has not come back"
+
+
+class AskedScaling(ScalingWatch):
+    """Notes what it is asked to decide on."""
+
+    def __init__(self) -> None:
+        super().__init__(StillClock())
+        self.asked: list[GroupObservation] = []
+
+    def has_news(self, key: Key, observed: GroupObservation, lag: GroupLag) -> bool:
+        self.asked.append(observed)
+        return False
+
+
+def test_no_decision_about_workers_rests_on_a_believed_value(desk: Desk) -> None:
+    whole, scaling = behind(300, 0, 0, 0), AskedScaling()
+    ends = {key: end for key, end in whole.end_offsets.items() if key != PLACES[3]}
+    missing = {PLACES[3]: MissingEnd(whole.observed_at, whole.end_offsets[PLACES[3]], 0)}
+    desk.lenses = Lenses(desk.lenses._context, scaling)
+    desk.reconcile(whole)
+    desk.moved(replace(whole, end_offsets=ends, missing_ends=missing))
+    assert scaling.asked == []
+    desk.moved(behind(200, 0, 0, 0))
+    assert len(scaling.asked) == 1
 
 
 def test_other_unknown_partitions_take_a_reconcile(desk: Desk) -> None:
