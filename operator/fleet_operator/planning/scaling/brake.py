@@ -14,13 +14,15 @@ GAIN_LEAST: Final = 0.1
 """Least part of the expected rise: below it the growth did not help (the rule of Flink's autoscaler)."""
 
 
-def count_without_effect(growth: Growth, measured: Measurement, load: Load) -> int | None:
-    """The number to go back to after a growth without effect: the smallest that handles what was reached.
+def can_judge(growth: Growth, measured: Measurement) -> bool:
+    """True if a measurement says something about a growth: its workers are busy, so that the arrival is not what limits
+    the rate. What limits them may feed some and starve others, so half of them are enough."""
+    return measured.mostly_busy and growth.before > 0 and growth.commits > 0.0
 
-    None where the growth helped, and where the workers are not all busy, so that the arrival is what limits the rate.
-    """
-    if not measured.all_busy or growth.before <= 0 or growth.commits <= 0.0:
-        return None
+
+def count_without_effect(growth: Growth, measured: Measurement, load: Load) -> int | None:
+    """The number to go back to after a growth without effect: the smallest that handles what was reached. None where
+    the growth helped."""
     counts = load.counts
     expected = growth.commits * (counts.load(growth.before) / counts.load(growth.after) - 1.0)
     if measured.commits - growth.commits >= GAIN_LEAST * expected:

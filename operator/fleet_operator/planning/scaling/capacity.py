@@ -26,14 +26,14 @@ class Measurement:
 
     - `busy`: mean rate of the workers that had a backlog all the time, None without any.
     - `commits`: rate of all workers together; `mean` that of one of them on average.
-    - `all_busy`: every worker with partitions had a backlog.
+    - `mostly_busy`: at least half of the workers with partitions had a backlog.
     """
 
     at: float
     busy: float | None
     commits: float
     mean: float
-    all_busy: bool
+    mostly_busy: bool
 
 
 def measure(
@@ -70,7 +70,7 @@ def measure(
         busy=sum(busy) / len(busy) if busy else None,
         commits=total,
         mean=total / owners,
-        all_busy=len(busy) == owners,
+        mostly_busy=2 * len(busy) >= owners,
     )
 
 

@@ -20,7 +20,9 @@ UTILIZATION: Final = 0.8
 """Share of the capacity that arrival may take; the rest is for bursts. Above it no step is due before the whole is
 taken, so that small changes cause none."""
 HOT_SHARE: Final = 0.8
-"""Share of one worker's capacity at which a partition's own arrival makes it hot."""
+HOT_FACTOR: Final = 2.0
+"""Share of one worker's capacity at which a partition's own arrival makes it hot, and how many times the average of the
+others it is at least: where all have too much, more partitions are missing."""
 STUCK_S: Final = 60.0
 """Time without a commit after which a partition with a lag is stuck (Burrow's rule STALL), and its worker is not
 busy with others."""
@@ -61,6 +63,7 @@ def demand(
     within `catch_up_s`, together with what piles up during a rebalance.
     """
     growth = wanted = 0.0
+    total = sum(arrival.get(key, 0.0) for key in lags)
     hot, capped = list[Partition](), False
     for key, lag in lags.items():
         if key in stuck:
@@ -68,7 +71,7 @@ def demand(
         rate = arrival.get(key, 0.0)
         backlog = max(0.0, lag - rate * acceptable_s)
         drain = (backlog + rate * rebalance_s) / catch_up_s
-        if rate >= HOT_SHARE * capacity:
+        if rate >= HOT_SHARE * capacity and rate * (len(lags) - 1) >= HOT_FACTOR * (total - rate) and len(lags) > 1:
             hot.append(key)
         capped = capped or rate + drain > capacity
         growth += min(rate + backlog / catch_up_s, capacity)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.scaling.brake import BRAKE_S, count_without_effect
+from fleet_operator.planning.scaling.brake import BRAKE_S, can_judge, count_without_effect
 from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
 from fleet_operator.planning.scaling.explain import describe, two_digits
 from fleet_operator.planning.scaling.facts import RESTING, STABLE, ScalingFacts
@@ -134,7 +134,7 @@ class _Policy:
         growth, newest = self.facts.memory.growth, trail.newest
         if growth is None or newest is None or trail.judged == growth.at or not self.settled(trail):
             return None, trail
-        if growth.after != self.facts.current or self.now - growth.at > BRAKE_S:
+        if growth.after != self.facts.current or self.now - growth.at > BRAKE_S or not can_judge(growth, newest):
             return None, trail
         back = count_without_effect(growth, newest, load)
         trail = replace(trail, judged=growth.at)

@@ -49,7 +49,7 @@ def scaling_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: 
         return {"scaling": {**before, "decision": shown["decision"], "reason": shown["reason"]}}
     step = _last_step(decision, before, previous, now)
     kept = {key: value for key, value in before.items() if key != "lastStep"}
-    if is_moved(kept, shown):
+    if previous.get("limit") != decision.limit or is_moved(kept, shown):
         kept = shown | {"at": times.to_text(now)}
     return {"scaling": kept | ({"lastStep": step} if step else {})}
 

@@ -55,7 +55,7 @@ def backlog(step: int) -> list[ProgressSample]:
 def test_capacity_is_that_of_the_workers_with_a_backlog() -> None:
     found = measure(backlog(1), [member(0), member(1)], stable_since=0.0, commit_interval_s=5.0)
     assert found is not None
-    assert (found.busy, found.commits, found.mean, found.all_busy) == (50.0, 70.0, 35.0, False)
+    assert (found.busy, found.commits, found.mean, found.mostly_busy) == (50.0, 70.0, 35.0, True)
 
 
 def test_lag_that_the_commit_interval_explains_is_no_backlog() -> None:
@@ -122,6 +122,13 @@ def test_no_partition_asks_for_more_than_one_worker() -> None:
         stuck=frozenset(),
     )
     assert (found.growth, found.wanted, found.hot, found.capped) == (1.2, 1.25, (A,), True)
+
+
+def test_partitions_that_all_have_too_much_are_not_hot() -> None:
+    """More partitions are missing, and no key is to blame."""
+    rates = {A: 90.0, B: 85.0}
+    found = demand(rates, {A: 0, B: 0}, 50.0, catch_up_s=600.0, acceptable_s=0.0, rebalance_s=0.0, stuck=frozenset())
+    assert (found.hot, found.capped, found.growth) == ((), True, 2.0)
 
 
 def test_rebalance_itself_is_part_of_the_load() -> None:
