@@ -31,7 +31,7 @@ NAME: Final = "scaling"
 SCALING: Final = {"minReplicas": 1, "maxReplicas": PARTITIONS}
 """Everything else is the default: catch up within 600 s, shrink after 300 s."""
 BASE_RATE: Final = 18.0
-CURVE: Final = ((1.0, 180.0), (6.0, 480.0), (1.0, 540.0), (3.0, 480.0))
+CURVE: Final = ((1.0, 120.0), (6.0, 420.0), (1.0, 480.0), (3.0, 360.0))
 """Multiples of the rate, and seconds of each. The last one is noisy: a factor for each five seconds, from a file."""
 NOISE: Final = ROOT / "examples" / "scaling" / "noise.csv"
 NOISE_S: Final = 5.0

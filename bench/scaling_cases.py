@@ -320,7 +320,7 @@ def main() -> None:
     parser.add_argument("--trial", action="store_true", help="a minute and a half; nothing is recorded")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running")
     options = parser.parse_args()
-    installation = Installation(name="scaling")
+    installation = Installation(name="scaling-cases")
     installation.up()
     load, seconds = MachineLoad(), 90.0 if options.trial else SECONDS
     try:
