@@ -1,0 +1,44 @@
+"""Growth that is judged by what it gained."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet_operator.planning.scaling.brake import can_judge, count_without_effect
+from fleet_operator.planning.scaling.capacity import Measurement
+from fleet_operator.planning.scaling.load import Load, read_load
+from fleet_operator.planning.scaling.memory import Growth
+from tests.unit.planning.scaling.scenes import NOW, Scene
+
+GREW = Growth(before=2, after=6, commits=100.0, at=NOW)
+
+
+def measured(commits: float, *, busy: bool = True) -> Measurement:
+    return Measurement(at=NOW + 60, busy=commits / 6, commits=commits, mean=commits / 6, mostly_busy=busy)
+
+
+def load() -> Load:
+    scene = Scene(current=6)
+    scene.pass_time(60)
+    found, _ = read_load(scene.facts(), scene.trail)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("commits", "back"), [(90.0, 2), (100.0, 2), (119.0, 2), (121.0, None), (300.0, None)])
+def test_growth_has_to_gain_a_tenth_of_what_was_expected(commits: float, back: int | None) -> None:
+    """Three times the workers on even partitions: two hundred records a second more were expected."""
+    assert count_without_effect(GREW, measured(commits), load()) == back
+
+
+def test_number_to_go_back_to_handles_what_was_reached() -> None:
+    """150 records a second take three workers of 60, and 15 more than before are no effect."""
+    grown = Growth(before=2, after=12, commits=135.0, at=NOW)
+    assert count_without_effect(grown, measured(150.0), load()) == 3
+
+
+def test_growth_is_not_judged_while_workers_have_nothing_to_do() -> None:
+    assert can_judge(GREW, measured(100.0))
+    assert not can_judge(GREW, measured(100.0, busy=False))
+    assert not can_judge(Growth(before=0, after=6, commits=0.0, at=NOW), measured(100.0)), "a fleet that woke"
+    assert not can_judge(Growth(before=2, after=6, commits=0.0, at=NOW), measured(100.0)), "a changed bound"
