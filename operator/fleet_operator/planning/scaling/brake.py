@@ -10,8 +10,9 @@ from fleet_operator.planning.scaling.memory import Growth
 
 BRAKE_S: Final = 900.0
 """Time within which a growth is judged; after that other things have changed, too."""
-GAIN_LEAST: Final = 0.1
-"""Least part of the expected rise: below it the growth did not help (the rule of Flink's autoscaler)."""
+GAIN_LEAST: Final = 0.25
+"""Least part of the expected rise: below it the growth did not help. Flink's autoscaler asks for a tenth; a database at
+its limit still gains that much from more connections."""
 
 
 def can_judge(growth: Growth, measured: Measurement) -> bool:
