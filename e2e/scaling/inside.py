@@ -17,6 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartit
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 pause = threading.Event().wait
+speaking = threading.Lock()
 TICK_S = 0.05
 GIVE_UP_S = 600.0
 
@@ -88,6 +89,12 @@ class Witness:
         return {"end": end, "lag": end - committed, "state": group.state.name, "members": len(group.members)}
 
 
+def say(document: dict[str, Any]) -> None:
+    """Print one line, whole: several threads have something to say."""
+    with speaking:
+        print(json.dumps(document), flush=True)
+
+
 def follow(options: argparse.Namespace) -> None:
     """Print what handlers write, as it comes."""
     consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": "witness", "enable.auto.commit": False})
@@ -96,7 +103,7 @@ def follow(options: argparse.Namespace) -> None:
     while True:
         message = consumer.poll(1.0)
         if message is not None and message.error() is None:
-            print(json.dumps({"handled": json.loads(message.value() or b"{}")}), flush=True)
+            say({"handled": json.loads(message.value() or b"{}")})
 
 
 def main() -> None:
@@ -128,7 +135,7 @@ def report(load: Load, witness: Witness) -> None:
             seen |= witness.look()
         except Exception as error:
             seen["error"] = str(error)[:200]
-        print(json.dumps(seen), flush=True)
+        say(seen)
 
 
 if __name__ == "__main__":
