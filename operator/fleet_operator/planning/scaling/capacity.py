@@ -26,7 +26,7 @@ class Measurement:
 
     - `busy`: mean rate of the workers that had a backlog all the time, None without any.
     - `commits`: rate of all workers together; `mean` that of one of them on average.
-    - `mostly_busy`: at least half of the workers with partitions had a backlog.
+    - `mostly_busy`: at least half of the workers with partitions had a backlog, or records and no commit.
     """
 
     at: float
@@ -51,7 +51,7 @@ def measure(
         return None
     rates = rates_over(chosen)
     assert rates is not None, "a window has a length"
-    busy, total, owners = list[float](), 0.0, 0
+    busy, total, owners, waiting = list[float](), 0.0, 0, 0
     for member in members:
         owned = [(topic, number) for topic, numbers in member.partitions.items() for number in numbers]
         if not owned:
@@ -63,6 +63,7 @@ def measure(
         total += rate
         if has_backlog(chosen, owned, rates, commit_interval_s=commit_interval_s):
             busy.append(rate)
+        waiting += _least_lag(chosen, owned) > rate * (commit_interval_s + LOOK_S)
     if not owners:
         return None
     return Measurement(
@@ -70,7 +71,7 @@ def measure(
         busy=sum(busy) / len(busy) if busy else None,
         commits=total,
         mean=total / owners,
-        mostly_busy=2 * len(busy) >= owners,
+        mostly_busy=2 * waiting >= owners,
     )
 
 

@@ -71,6 +71,14 @@ def test_partition_that_stands_keeps_no_worker_busy() -> None:
     assert found.busy is None
 
 
+def test_worker_that_starves_counts_as_busy_and_teaches_nothing() -> None:
+    """A database at its limit may answer some workers and not others."""
+    samples = [sample(5.0 * n, (0, 100 * n), (50_000, 100 * n + 20)) for n in range(9)]
+    found = measure(samples, [member(0), member(1)], stable_since=0.0, commit_interval_s=5.0)
+    assert found is not None
+    assert (found.busy, found.mostly_busy) == (None, True)
+
+
 def test_nothing_is_measured_across_a_rebalance() -> None:
     assert measure(backlog(1), [member(0)], stable_since=30.0, commit_interval_s=5.0) is None
     assert measure(backlog(1), [member(0)], stable_since=20.0, commit_interval_s=5.0) is not None
