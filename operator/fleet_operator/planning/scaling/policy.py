@@ -137,9 +137,9 @@ class _Policy:
         if growth.after != self.facts.current or self.now - growth.at > BRAKE_S or not can_judge(growth, newest):
             return None, trail
         back = count_without_effect(growth, newest, load)
-        trail = replace(trail, judged=growth.at)
         if back is None:
-            return None, trail
+            return None, replace(trail, judged=growth.at)
+        # Not judged before the step is carried out: it may be decided first between reconciles, where nothing is done.
         reason = (
             f"{growth.after} workers handle {two_digits(newest.commits)} records/s and {growth.before} handled "
             f"{two_digits(growth.commits)}: something that they depend on is the limit, and more of them do not help"

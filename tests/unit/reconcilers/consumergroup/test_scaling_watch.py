@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
+from fleet_operator.planning.scaling import decision as limits
 from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.status.scaling import entry_of
 from fleet_operator.reconcilers.consumergroup.scaling_watch import ScalingWatch
 from tests.support.clock import StillClock
@@ -81,3 +84,26 @@ def test_forgotten_group_has_no_news() -> None:
     follow(scene, watch)
     watch.forget(KEY)
     assert not looked(scene, watch, clock)
+
+
+def test_growth_taken_back_between_reconciles_is_taken_back_by_the_reconcile_that_follows() -> None:
+    """The decision is made twice, and carried out by the second."""
+    scene, clock = Scene(current=2, arrival=600.0, handled=120.0), StillClock()
+    watch = ScalingWatch(clock)
+    while scene.current == 2:
+        scene.pass_time(5)
+    while scene.current == 12:
+        facts, trail, memory = scene.facts(), scene.trail, scene.memory
+        decision = scene.pass_time(5)
+    assert decision.limit == limits.DOWNSTREAM
+    facts = replace(scene.facts(), current=12, found=12, ready=12, memory=memory, members=facts.members)
+    assert facts.observed is not None
+    assert facts.lag is not None
+    observed = replace(facts.observed, transitions=(replace(facts.observed.transitions[0], at=scene.now - 60.0),))
+    watch.follow(KEY, facts, ScaleDecision(replicas=12, current=12), trail, {})
+    clock.now = scene.now - 1_700_000_000.0
+    assert watch.has_news(KEY, observed, facts.lag)
+    left = watch.trail(KEY)
+    assert left is not None
+    again, _ = decide(replace(facts, observed=observed), left, scene.now + 0.2)
+    assert (again.replicas, again.limit) == (2, limits.DOWNSTREAM)
