@@ -26,11 +26,8 @@ def join_hold_s(skip_file: str | None, uid: str, pod: str, now: float) -> float:
         return 0.0
     try:
         step = parse_join(MountedFile(str(Path(skip_file).with_name(JOIN_FILE))).read(), uid)
-    except FileUnreadable as error:
-        if not error.missing:
+    except (FileUnreadable, SettingsInvalid) as error:
+        if not getattr(error, "missing", False):
             LOG.warning("the file of the fleet's last step cannot be used", extra=fields(error=str(error)))
-        return 0.0
-    except SettingsInvalid as error:
-        LOG.warning("the file of the fleet's last step cannot be used", extra=fields(error=str(error)))
         return 0.0
     return 0.0 if step is None else step.hold_s(int(ordinal[1]), now)

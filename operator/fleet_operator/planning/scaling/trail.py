@@ -102,7 +102,7 @@ class Trail:
 
 
 def _since(before: float | None, now: float, holds: bool) -> float | None:
-    """Since when something holds; None while it does not."""
+    """The time since which something holds; None while it does not."""
     if not holds:
         return None
     return now if before is None else before

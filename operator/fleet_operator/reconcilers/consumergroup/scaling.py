@@ -95,7 +95,7 @@ def scale_fleet(
     if scaling is None:
         fixed = decide_fixed(group, around.shown.partition_counts, found=_found(gathered), memory=memory, now=now)
         return Scaled(fixed, at_present, None, before.trail)
-    facts = scaling_facts(gathered, around, at_present.phase)
+    facts = scaling_facts(gathered, around, at_present.phase, memory)
     if around.doubted and before.decision is not None:
         decision, trail = replace(before.decision, replicas=facts.current, memory=facts.memory), before.trail
     else:
@@ -113,12 +113,12 @@ def decide_load(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDec
     return decision, trail
 
 
-def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase) -> ScalingFacts:
+def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase, memory: ScaleMemory) -> ScalingFacts:
     """The facts for a fleet with `spec.scaling`; `phase` is that of the rollout at the present number of workers."""
     group, main = gathered.group, gathered.parts[MAIN]
     assert group.spec.scaling is not None, "a fleet that is scaled"
     view = around.view
-    memory, observed = scale_memory(gathered), view.observed
+    observed = view.observed
     roster = None
     if observed is not None:
         roster = sort_members(group, observed.members, gathered.worker_reports, main.workers)
