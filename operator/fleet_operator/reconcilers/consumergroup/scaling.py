@@ -97,7 +97,8 @@ def scale_fleet(
         return Scaled(fixed, at_present, None, before.trail)
     facts = scaling_facts(gathered, around, at_present.phase, memory)
     if around.doubted and before.decision is not None:
-        decision, trail = replace(before.decision, replicas=facts.current, memory=facts.memory), before.trail
+        noted = None if scaling.dry_run else facts.memory
+        decision, trail = replace(before.decision, replicas=facts.current, memory=noted), before.trail
     else:
         decision, trail = decide_load(facts, before.trail, now)
     if decision.replicas != at_before.wanted_replicas:

@@ -145,6 +145,14 @@ def test_dry_run_leaves_spec_replicas_and_shows_what_it_would_do() -> None:
     assert decided.scale.memory is None
 
 
+def test_dry_run_writes_nothing_on_one_failed_look_either() -> None:
+    of = found(replicas=2, wanted={"scaling": {"dryRun": True}})
+    first = plan(of)
+    assert of.observation is not None
+    doubtful = replace(of, observation=replace(of.observation, reachable=False, doubtful=True, reason="BrokerDown"))
+    assert plan(doubtful, first.memory, NOW + 5).scale.memory is None
+
+
 def test_workers_of_one_step_join_together() -> None:
     fixed = {"scaling": None, "replicas": 5}
     decided = plan(found(replicas=2, wanted=fixed))
