@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster, CommandFailed, conditions
+from e2e.cluster import Cluster
 from e2e.demo.fleet import FlightFleet
-from e2e.install import OPERATOR_NAMESPACE, OPERATOR_SELECTOR, Installation
+from e2e.described import described
+from e2e.install import Installation
 from e2e.retry_scene import Scene
 from tests.support.programs import API_SERVER, CLUSTER, build_before, is_embedded
 from tests.support.together import play_together
@@ -123,19 +124,3 @@ class Fleets:
             raise
         finally:
             fleet.cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
-
-
-def described(fleet: FlightFleet) -> str:
-    """The group, its conditions, pods and last log lines, and those of the operator."""
-    try:
-        parts = [fleet.kubectl("get", "consumergroups,pods,statefulsets", "--output", "wide")]
-        for kind, entry in conditions(fleet.group()).items():
-            parts.append(f"{kind}={entry['status']} {entry['reason']}: {entry['message']}")
-        selector = f"consumerfleet.io/group={fleet.name}"
-        parts.append(fleet.kubectl("logs", "--selector", selector, "--tail=20", "--prefix", "--ignore-errors"))
-        operator = ("--namespace", OPERATOR_NAMESPACE)
-        parts.append(fleet.cluster.kubectl(*operator, "get", "pods", "--output", "wide"))
-        parts.append(fleet.cluster.kubectl(*operator, "logs", "--selector", OPERATOR_SELECTOR, "--tail=40"))
-    except CommandFailed as failure:
-        return str(failure)
-    return "\n".join(parts)

@@ -7,6 +7,7 @@ import json
 import re
 import ssl
 import urllib.request
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -16,11 +17,19 @@ GROUP_VERSION = "external.metrics.k8s.io/v1beta1"
 METRIC = "consumer-group-lag"
 
 
-def read_lag(metrics: str, namespace: str, group: str) -> float | None:
-    """The lag in the operator's page; None while it is unknown, and then the page has no such line."""
-    with urllib.request.urlopen(metrics, timeout=5) as page:
-        text = page.read().decode()
-    for line in text.splitlines():
+def read_pages(pages: Sequence[str]) -> Iterator[str]:
+    """The lines of all pages; a replica that does not answer has none."""
+    for address in pages:
+        try:
+            with urllib.request.urlopen(address, timeout=5) as page:
+                yield from page.read().decode().splitlines()
+        except OSError as error:
+            print(address, error, flush=True)
+
+
+def read_lag(lines: Iterable[str], namespace: str, group: str) -> float | None:
+    """The lag in the operator's pages; None while it is unknown, and then no page has such a line."""
+    for line in lines:
         labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
         if not line.startswith("consumer_fleet_group_lag_records{"):
             continue
@@ -46,7 +55,7 @@ class Adapter(BaseHTTPRequestHandler):
             self.answer(404, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404})
 
     def answer_metric(self) -> None:
-        lag = read_lag(self.options.metrics, self.options.namespace, self.options.group)
+        lag = read_lag(read_pages(self.options.metrics), self.options.namespace, self.options.group)
         items = []
         if lag is not None:
             now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -66,7 +75,7 @@ class Adapter(BaseHTTPRequestHandler):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--metrics", required=True, help="address of the operator's metrics")
+    parser.add_argument("--metrics", required=True, nargs="+", help="the metrics of each replica of the operator")
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--group", required=True)
     Adapter.options = parser.parse_args()

@@ -32,22 +32,23 @@ def adapter_objects(installation: Installation, name: str) -> Iterator[list[dict
         certificate, key = authority.issue("adapter", "adapter", names=[f"DNS:adapter.{name}.svc"])
         pair = {"tls.crt": certificate.read_bytes(), "tls.key": key.read_bytes()}
         bundle = base64.b64encode(authority.root_certificate.read_bytes()).decode()
-    metrics = f"http://{_operator_address(installation)}/metrics"
     try:
-        yield [*_adapter(installation.consumer_image, name, pair, bundle, metrics), _autoscaler(name)]
+        pages = _operator_pages(installation)
+        yield [*_adapter(installation.consumer_image, name, pair, bundle, pages), _autoscaler(name)]
     finally:
         installation.cluster.kubectl("delete", "apiservice", API_SERVICE, "--ignore-not-found")
         installation.cluster.kubectl("delete", "clusterrole,clusterrolebinding", METRIC, "--ignore-not-found")
 
 
-def _operator_address(installation: Installation) -> str:
+def _operator_pages(installation: Installation) -> list[str]:
+    """The metrics of every replica: only the one that works has series of groups, and any of them may be that one."""
     pods = installation.cluster.list("pods", namespace=OPERATOR_NAMESPACE, selector=OPERATOR_SELECTOR)
-    return f"{pods[0]['status']['podIP']}:8080"
+    return [f"http://{pod['status']['podIP']}:8080/metrics" for pod in pods]
 
 
-def _adapter(image: str, name: str, pair: dict[str, bytes], bundle: str, metrics: str) -> list[dict[str, Any]]:
+def _adapter(image: str, name: str, pair: dict[str, bytes], bundle: str, pages: list[str]) -> list[dict[str, Any]]:
     labels = {"app": "adapter"}
-    words = ["python", "/program/adapter.py", "--metrics", metrics, "--namespace", name, "--group", name]
+    words = ["python", "/program/adapter.py", "--namespace", name, "--group", name, "--metrics", *pages]
     mounts = [{"name": each, "mountPath": f"/{each}"} for each in ("program", "certificate")]
     container = {"name": "adapter", "image": image, "imagePullPolicy": "IfNotPresent", "command": words}
     volumes = [

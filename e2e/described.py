@@ -1,0 +1,31 @@
+"""The state of a fleet and of the operator, as a failed test reports it."""
+
+from __future__ import annotations
+
+import json
+
+from e2e.cluster import CommandFailed, conditions
+from e2e.demo.fleet import FlightFleet
+from e2e.install import OPERATOR_NAMESPACE, OPERATOR_SELECTOR
+
+SHOWN = ("state", "stateSince", "observedAt", "members", "transitions", "scaling", "targetReplicas", "limit")
+"""Fields of the group's status that no printed column has whole."""
+
+
+def described(fleet: FlightFleet) -> str:
+    """The group, its conditions, pods and last log lines, and those of the operator."""
+    try:
+        parts = [fleet.kubectl("get", "consumergroups,pods,statefulsets", "--output", "wide")]
+        group = fleet.group()
+        status = group.get("status") or {}
+        parts.append(json.dumps({key: status[key] for key in SHOWN if key in status}, indent=1))
+        for kind, entry in conditions(group).items():
+            parts.append(f"{kind}={entry['status']} {entry['reason']}: {entry['message']}")
+        selector = f"consumerfleet.io/group={fleet.name}"
+        parts.append(fleet.kubectl("logs", "--selector", selector, "--tail=20", "--prefix", "--ignore-errors"))
+        operator = ("--namespace", OPERATOR_NAMESPACE)
+        parts.append(fleet.cluster.kubectl(*operator, "get", "pods", "--output", "wide"))
+        parts.append(fleet.cluster.kubectl(*operator, "logs", "--selector", OPERATOR_SELECTOR, "--tail=40"))
+    except CommandFailed as failure:
+        return str(failure)
+    return "\n".join(parts)
