@@ -71,9 +71,15 @@ class Witness:
     """The group as the brokers know it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self._admin = AdminClient({"bootstrap.servers": options.bootstrap, "socket.timeout.ms": 3000})
+        self._settings = {"bootstrap.servers": options.bootstrap, "socket.timeout.ms": 3000}
+        self._admin = AdminClient(self._settings)
         self._group, self._topic = options.group, options.topic
         self._partitions = [TopicPartition(options.topic, number) for number in range(options.partitions)]
+
+    def renew(self) -> None:
+        """Begin anew after an error: librdkafka's admin client asks for ends of offsets with the leader epochs that it
+        knows, and does not read them again where the broker calls them old (FENCED_LEADER_EPOCH after an outage)."""
+        self._admin = AdminClient(self._settings)
 
     def look(self) -> dict[str, Any]:
         """Waits for the answers of all three requests together; raises what they raise."""
@@ -135,6 +141,7 @@ def report(load: Load, witness: Witness) -> None:
             seen |= witness.look()
         except Exception as error:
             seen["error"] = str(error)[:200]
+            witness.renew()
         say(seen)
 
 
