@@ -97,9 +97,9 @@ def test_idle_group_sleeps_wakes_for_its_first_record_and_its_retries_are_in_tim
             env={"OUTPUT": group.output, "FAILS_FIRST": "0"},
             retry={"policyRef": {"name": "once"}},
         )
-        group.wait_members(1)
         with group.load() as load:
-            load.rate(3.0)
+            load.rate(3.0)  # without a record, a fleet that takes a minute to start would go to sleep as it does
+            group.wait_members(1)
             load.wait(10.0)
             load.rate(0.0)
             group.wait_status(state="Empty", replicas=0, limit="ScaledToZero")
