@@ -64,10 +64,10 @@ async def window(operator: OperatorProcess, seconds: float) -> dict[str, float]:
     return {name: round(value, 3) for name, value in figures.items()}
 
 
-async def sized(size: int, *, only_fleets: bool = False) -> dict[str, Any]:
+async def sized(shape: Shape, *, only_fleets: bool = False) -> dict[str, Any]:
     """All phases of one size."""
-    figures: dict[str, Any] = {"groups": size}
-    async with staged(KafkaBroker(properties=BROKER, jvm_options=HEAP), Shape(size)) as (stage, operator):
+    figures: dict[str, Any] = {"groups": shape.size, "scaled": shape.scaled}
+    async with staged(KafkaBroker(properties=BROKER, jvm_options=HEAP), shape) as (stage, operator):
         figures |= await fleets(stage, operator)
         if only_fleets:
             return figures
@@ -176,6 +176,7 @@ async def restart(stage: Stage, operator: OperatorProcess) -> dict[str, float]:
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.operator", description=__doc__)
     parser.add_argument("--size", type=int, action="append", help=f"numbers of groups; default: {SIZES}")
+    parser.add_argument("--scaled", action="store_true", help="all groups have spec.scaling")
     parser.add_argument("--trial", action="store_true", help="record nothing")
     parser.add_argument("--only-fleets", action="store_true", help="end once all fleets exist")
     options = parser.parse_args(arguments)
@@ -183,17 +184,22 @@ def main(arguments: Sequence[str]) -> None:
     results = []
     for size in options.size or SIZES:
         print(f"{size} groups", file=sys.stderr, flush=True)
-        found = asyncio.run(sized(size, only_fleets=options.only_fleets))
+        found = asyncio.run(sized(Shape(size, scaled=options.scaled), only_fleets=options.only_fleets))
         results.append({**found, "additions_s": round(additions(), 3)})
     if options.only_fleets:
         print(json.dumps(results, indent=1))
         return
     # One size takes long: it is recorded beside the others that are there.
-    kept = [each for each in _recorded_sizes() if each["groups"] not in [new["groups"] for new in results]]
-    sizes = sorted([*kept, *results], key=lambda each: each["groups"])
+    made = [which(new) for new in results]
+    sizes = sorted([*(each for each in _recorded_sizes() if which(each) not in made), *results], key=which)
     write(recorded("operator", {"sizes": sizes}, load), list(page(sizes)), trial=options.trial)
     if not options.trial:
-        draw(sizes)
+        draw([each for each in sizes if not each["scaled"]])
+
+
+def which(figures: Mapping[str, Any]) -> tuple[int, bool]:
+    """The shape that figures are of: the number of groups, and whether they are scaled."""
+    return figures["groups"], figures["scaled"]
 
 
 def _recorded_sizes() -> list[dict[str, Any]]:

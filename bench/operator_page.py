@@ -40,13 +40,17 @@ def draw(sizes: Sizes) -> None:
     plt.close(figure)
 
 
+def _groups(figures: Mapping[str, Any]) -> str:
+    return f"{figures['groups']:,}{', scaled' if figures['scaled'] else ''}"
+
+
 def page(sizes: Sizes) -> Iterator[str]:
     """The lines of the page."""
     yield "# The operator beside many ConsumerGroups"
     yield ""
-    yield "A third of the groups has retries, one worker each. API server, etcd, broker, and the stand-ins for"
-    yield "kubelets, controllers and members share the machine with the operator; CPU and memory are those of the"
-    yield "operator alone."
+    yield "A third of the groups has retries, one worker each; scaled ones have `spec.scaling`, within one worker. API"
+    yield "server, etcd, broker, and the stand-ins for kubelets, controllers and members share the machine with the"
+    yield "operator; CPU and memory are those of the operator alone."
     yield f"In brackets CPU times of a machine where 20 million additions in a Python function take {REFERENCE_S} s."
     yield ""
     yield "| groups | additions | first statuses | all children | CPU | requests | writes | statuses | peak |"
@@ -54,7 +58,7 @@ def page(sizes: Sizes) -> Iterator[str]:
     for each in sizes:
         factor = REFERENCE_S / each["additions_s"]
         yield (
-            f"| {each['groups']:,} | {each['additions_s']:.2f} s | {each['first_status_s']:.0f} s | "
+            f"| {_groups(each)} | {each['additions_s']:.2f} s | {each['first_status_s']:.0f} s | "
             f"{each['children_s']:.0f} s | "
             f"{each['children_cpu_s']:.0f} s ({each['children_cpu_s'] * factor:.0f} s) | "
             f"{each['children_requests']:,.0f} | {each['children_writes']:,.0f} | "
@@ -68,7 +72,7 @@ def page(sizes: Sizes) -> Iterator[str]:
         for name, title in (("moving", "commits move"), ("idle", "nothing moves")):
             of = each[name]
             yield (
-                f"| {each['groups']:,} | {title} | {of['cores']:.3f} ({of['cores'] * factor:.2f}) | "
+                f"| {_groups(each)} | {title} | {of['cores']:.3f} ({of['cores'] * factor:.2f}) | "
                 f"{of['rss_mib']:.0f} MiB | {of['requests_per_s']:.1f} | {of['writes']:.0f} | "
                 f"{of['status_writes_per_s']:.1f} | ≤ {of['decision_age_p99_s']} s |"
             )
@@ -78,7 +82,7 @@ def page(sizes: Sizes) -> Iterator[str]:
     for each in sizes:
         of = each["restart"]
         yield (
-            f"| {each['groups']:,} | {of['ready_s']:.1f} s | {of['settled_s']:.0f} s | {of['cpu_s']:.1f} s | "
+            f"| {_groups(each)} | {of['ready_s']:.1f} s | {of['settled_s']:.0f} s | {of['cpu_s']:.1f} s | "
             f"{of['requests']:,.0f} | {of['writes']:,.0f} | {of['peak_mib']:.0f} MiB |"
         )
     yield ""

@@ -48,7 +48,8 @@ BROKER: Final = {
 class Shape:
     """The groups of a stage: how many, one in how many has retries, their delays and the partitions of each delay.
 
-    `replicas` is that of the sources.
+    `replicas` is that of the sources. `scaled`: all groups have `spec.scaling`, within one worker, as stand-ins are no
+    more: each decision is made whole, and bounded at its end.
     """
 
     size: int
@@ -56,6 +57,7 @@ class Shape:
     delays: tuple[str, ...] = ("5m",)
     retry_partitions: int = 1
     replicas: int = 1
+    scaled: bool = False
 
 
 @dataclass
@@ -139,6 +141,8 @@ class Stage:
             if number % self.shape.retries_every == 0:
                 topics = {"partitions": self.shape.retry_partitions}
                 extra["retry"] = {"policyRef": {"name": "standard"}, "topics": topics}
+            if self.shape.scaled:
+                extra["scaling"] = {"minReplicas": 1, "maxReplicas": 1}
             namespace = self.namespaces[number % len(self.namespaces)]
             yield objects.group(namespace, name=f"g{number}", **extra)
 
