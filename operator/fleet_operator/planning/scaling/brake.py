@@ -23,8 +23,10 @@ def can_judge(growth: Growth, measured: Measurement) -> bool:
 
 def count_without_effect(growth: Growth, measured: Measurement, load: Load) -> int | None:
     """The number to go back to after a growth without effect: the smallest that handles what was reached. None where
-    the growth helped."""
+    the growth helped, and where the topics are gone since."""
     counts = load.counts
+    if not counts.partitions:
+        return None
     expected = growth.commits * (counts.load(growth.before) / counts.load(growth.after) - 1.0)
     if measured.commits - growth.commits >= GAIN_LEAST * expected:
         return None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fleet_operator.planning.scaling.brake import can_judge, count_without_effect
 from fleet_operator.planning.scaling.capacity import Measurement
 from fleet_operator.planning.scaling.load import Load, read_load
 from fleet_operator.planning.scaling.memory import Growth
+from fleet_operator.planning.scaling.useful import useful_counts
 from tests.unit.planning.scaling.scenes import NOW, Scene
 
 GREW = Growth(before=2, after=6, commits=100.0, at=NOW)
@@ -35,6 +38,12 @@ def test_number_to_go_back_to_handles_what_was_reached() -> None:
     """150 records a second take three workers of 60, and 15 more than before are no effect."""
     grown = Growth(before=2, after=12, commits=135.0, at=NOW)
     assert count_without_effect(grown, measured(150.0), load()) == 3
+
+
+def test_growth_is_not_taken_back_where_the_topics_are_gone_since() -> None:
+    """As those of a pattern may be: nothing can be expected of any number of workers."""
+    gone = replace(load(), counts=useful_counts({}, "cooperative-sticky"))
+    assert count_without_effect(GREW, measured(90.0), gone) is None
 
 
 def test_growth_is_not_judged_while_workers_have_nothing_to_do() -> None:
