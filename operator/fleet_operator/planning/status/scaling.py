@@ -90,10 +90,13 @@ def _last_step(
 
 def _is_near(before: str | int | None, now: str | int | None) -> bool:
     """True if a number has not moved enough to be shown anew."""
-    if before is None or now is None:
-        return before is now
-    old, new = float(before), float(now)
-    return old == new or abs(new - old) < DRIFT * max(old, new)
+    if before is None or now is None or before == now:
+        return before == now
+    try:
+        old, new = float(before), float(now)
+    except ValueError:  # in the stored status, which others may have written
+        return False
+    return abs(new - old) < DRIFT * max(old, new) < float("inf")
 
 
 def scaling_active(facts: ConsumerGroupFacts) -> Condition:

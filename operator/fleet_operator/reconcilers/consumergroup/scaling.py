@@ -25,6 +25,9 @@ from fleet_operator.reconcilers.consumergroup.gather import Gathered
 ROLLING: Final = frozenset({RolloutPhase.CHECKING, RolloutPhase.APPLYING, RolloutPhase.WAITING})
 """Phases in which the number of workers stays: a revision is good once all its workers are ready, and a fleet whose
 size changes on the way never gets there."""
+CAPACITY_LEAST: Final = 1e-6
+CAPACITY_MOST: Final = 1e9
+"""Bounds of the records per second of one worker. A status with other numbers was not written by an operator."""
 
 
 def scale_memory(gathered: Gathered) -> ScaleMemory:
@@ -185,4 +188,4 @@ def _noted_capacity(gathered: Gathered) -> float | None:
         capacity = float(noted["perReplicaPerSecond"])
     except (KeyError, TypeError, ValueError):
         return None
-    return capacity if 0.0 < capacity < float("inf") else None
+    return capacity if CAPACITY_LEAST <= capacity <= CAPACITY_MOST else None

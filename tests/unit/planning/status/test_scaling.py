@@ -57,6 +57,15 @@ def test_numbers_that_move_a_little_are_not_written_anew() -> None:
     assert (after["scaling"]["arrivalPerSecond"], after["scaling"]["at"]) == ("260", "2027-01-15T08:01:00Z")
 
 
+@pytest.mark.parametrize("written", ["many", "", "nan", "inf", "-5"])
+def test_numbers_in_the_status_that_are_none_are_replaced(written: str) -> None:
+    """Others may write a status, too: a restored backup, kubectl edit."""
+    before = project(scaled(keep()))
+    foreign = {**before, "scaling": {**before["scaling"], "arrivalPerSecond": written}}
+    after = project(scaled(keep()), foreign, NOW + 60)
+    assert after["scaling"] == {**before["scaling"], "at": "2027-01-15T08:01:00Z"}
+
+
 def test_step_stays_in_the_status_after_the_decisions_that_follow() -> None:
     before = project(scaled(keep()))
     grown = project(scaled(keep(replicas=6, current=3, reason="more arrives")), before, NOW + 10)

@@ -91,6 +91,15 @@ def test_scaling_begins_at_the_fleet_that_there_is() -> None:
     assert decided.scale.memory.count == 3
 
 
+@pytest.mark.parametrize("written", ["1e-300", "nan", "inf", "0", "-3", "many"])
+def test_capacity_that_no_worker_has_is_not_taken_from_the_status(written: str) -> None:
+    """The number of workers that it asks for would be too long for the status, and no status would be written."""
+    body = {**found().body, "status": {"scaling": {"perReplicaPerSecond": written}}}
+    decided = plan(replace(found(), body=body))
+    assert decided.scale.inputs is not None
+    assert decided.scale.inputs.capacity is None
+
+
 def test_memory_stands_on_the_stateful_set() -> None:
     of = found(replicas=3)
     decided = plan(of)
