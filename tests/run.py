@@ -37,17 +37,22 @@ Lane = tuple[Suite, ...]
 Stage = tuple[Lane, ...]
 
 STAGES: tuple[Stage, ...] = (
-    ((Suite("unit", ("tests/unit",), 90, real=False), Suite("protocol", ("tests/protocol",), 60, real=False)),),
+    (
+        (Suite("unit", ("tests/unit",), 90, real=False),),
+        (Suite("protocol", ("tests/protocol",), 60, real=False),),
+    ),
     (
         (
             Suite("broker", ("tests/broker",), 660),
-            Suite("worker", ("tests/worker",), 660),
-            Suite("interop", ("tests/interop",), 240),
+            Suite("spark", ("tests/spark",), 420),
         ),
         (
+            Suite("worker", ("tests/worker",), 660),
             Suite("faults", ("tests/faults",), 480),
+        ),
+        (
             Suite("retries", ("tests/retries",), 540),
-            Suite("spark", ("tests/spark",), 420),
+            Suite("interop", ("tests/interop",), 240),
         ),
     ),
     (
