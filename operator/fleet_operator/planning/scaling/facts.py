@@ -11,7 +11,7 @@ from fleet_operator.planning.lag import GroupLag
 from fleet_operator.planning.observation import GroupObservation, MemberObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.scaling.memory import NO_MEMORY, ScaleMemory
-from fleet_operator.planning.scaling.rates import Partition
+from fleet_operator.planning.scaling.rates import Partition, span
 
 STABLE: Final = "Stable"
 RESTING: Final = frozenset({"Empty", "Dead"})
@@ -22,7 +22,7 @@ RESTING: Final = frozenset({"Empty", "Dead"})
 class ScalingFacts:
     """Everything that the decision depends on.
 
-    - `current`: the number that was decided last, or is found; `start` is `spec.replicas`, to begin with.
+    - `current`: the number that was decided last, or is found; `spec.replicas`, to begin with.
     - `ready`: pods of the fleet that are ready; `found`: its StatefulSet's number, None without one.
     - `from_start`: a partition without a commit is read from its first record.
     - `partition_counts`, `observed`, `lag`: None while unknown; `observed` rests on an answer, never on belief.
@@ -48,3 +48,9 @@ class ScalingFacts:
     reported_stuck: frozenset[Partition] = frozenset()
     capacity: float | None = None
     memory: ScaleMemory = NO_MEMORY
+
+    @property
+    def awaits_rates(self) -> bool:
+        """True if all offsets are known for the first time, as after a start: rates take a second look."""
+        known = self.lag is not None and self.lag.complete and self.partition_counts is not None
+        return known and self.observed is not None and span(self.observed.samples) <= 0.0

@@ -13,7 +13,7 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
 from fleet_operator.planning.scaling.explain import two_digits
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
@@ -23,6 +23,8 @@ DRIFT: Final = 0.5
 groups would otherwise be most of the operator's writes; the metrics are exact."""
 DRIFTING: Final = ("arrivalPerSecond", "perReplicaPerSecond", "rawReplicas", "usefulReplicas")
 EXACT: Final = ("proposedReplicas", "decision")
+STOPPED: Final = frozenset({limits.SUSPENDED, limits.OFFSET_RESET})
+"""Limits under which no workers may run: nothing is decided by load."""
 INACTIVE: Final = frozenset({limits.UNKNOWN, limits.GROUP_SHARED, limits.BREAKER_OPEN})
 """Limits under which the load chooses nothing, for as long as they last."""
 REMEDIES: Final = {
@@ -76,6 +78,26 @@ def entry_of(decision: ScaleDecision, before: Mapping[str, Any]) -> dict[str, An
     return entry | {"decision": decision.verb, "reason": decision.reason[:REASON_CHARACTERS_MAX]}
 
 
+def decision_of(status: Mapping[str, Any], current: int, *, dry_run: bool) -> ScaleDecision | None:
+    """The decision that a status shows, for a process that has made none yet: it stands until rates are known. None
+    where there is none, or one of another kind than is made now. The reverse of `entry_of`."""
+    entry, limit = status.get("scaling"), status.get("limit")
+    proposed = entry.get("proposedReplicas") if entry else None
+    if not entry or not limit or limit in STOPPED or (proposed is not None) != dry_run:
+        return None
+    arrival, capacity, raw = (
+        _number(entry.get(name)) for name in ("arrivalPerSecond", "perReplicaPerSecond", "rawReplicas")
+    )
+    return ScaleDecision(
+        replicas=current,
+        current=current,
+        limit=limit,
+        reason=str(entry.get("reason", "")),
+        proposed=proposed,
+        inputs=ScaleInputs(arrival=arrival, capacity=capacity, raw=raw, useful=entry.get("usefulReplicas")),
+    )
+
+
 def _last_step(
     decision: ScaleDecision, before: Mapping[str, Any], previous: Mapping[str, Any], now: float
 ) -> Mapping[str, Any] | None:
@@ -92,11 +114,17 @@ def _is_near(before: str | int | None, now: str | int | None) -> bool:
     """True if a number has not moved enough to be shown anew."""
     if before is None or now is None or before == now:
         return before == now
+    old, new = _number(before), _number(now)
+    return old is not None and new is not None and abs(new - old) < DRIFT * max(old, new)
+
+
+def _number(text: str | int | None) -> float | None:
+    """A number of a stored status, which others may have written; None for one that no decision has."""
     try:
-        old, new = float(before), float(now)
-    except ValueError:  # in the stored status, which others may have written
-        return False
-    return abs(new - old) < DRIFT * max(old, new) < float("inf")
+        number = float(text) if text is not None else -1.0
+    except ValueError:
+        return None
+    return number if 0.0 <= number < float("inf") else None
 
 
 def scaling_active(facts: ConsumerGroupFacts) -> Condition:

@@ -20,6 +20,7 @@ from fleet_operator.planning.scaling.memory import ScaleMemory, read_memory
 from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.status.members import Roster, name_some, sort_members
+from fleet_operator.planning.status.scaling import decision_of
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
 ROLLING: Final = frozenset({RolloutPhase.CHECKING, RolloutPhase.APPLYING, RolloutPhase.WAITING})
@@ -99,9 +100,10 @@ def scale_fleet(
         fixed = decide_fixed(group, around.shown.partition_counts, found=_found(gathered), memory=memory, now=now)
         return Scaled(fixed, at_present, None, before.trail)
     facts = scaling_facts(gathered, around, at_present.phase, memory)
-    if around.doubted and before.decision is not None:
+    last = before.decision or decision_of(gathered.body.get("status") or {}, facts.current, dry_run=scaling.dry_run)
+    if last is not None and last.inputs is not None and (around.doubted or facts.awaits_rates):
         noted = None if scaling.dry_run else facts.memory
-        decision, trail = replace(before.decision, replicas=facts.current, memory=noted), before.trail
+        decision, trail = replace(last, replicas=facts.current, memory=noted), before.trail
     else:
         decision, trail = decide_load(facts, before.trail, now)
     if decision.replicas != at_before.wanted_replicas:

@@ -67,6 +67,8 @@ class ScalingWatch:
         if found is None:
             return False
         facts = replace(found.facts, observed=observed, lag=lag)
+        if facts.awaits_rates:
+            return False
         decision, found.trail = decide_load(facts, found.trail, self.clock.wall())
         found.newest = decision
         before = found.decision

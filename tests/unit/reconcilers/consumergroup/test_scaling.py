@@ -17,7 +17,8 @@ from fleet_operator.planning.labels import SCALING_ANNOTATION
 from fleet_operator.planning.observation import MemberObservation, ProgressSample
 from fleet_operator.planning.scaling import decision as limits
 from fleet_operator.planning.scaling.memory import Growth, ScaleMemory, read_memory
-from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, make_plan
+from fleet_operator.planning.status.scaling import entry_of, is_moved
+from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, observation, observed_group
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
@@ -147,6 +148,46 @@ def test_one_failed_look_changes_no_decision() -> None:
     assert plan(lost, second.memory, NOW + 60).scale.limit == limits.UNKNOWN
 
 
+def restarted(of: Gathered, status: dict[str, Any]) -> Gathered:
+    """The same for a process that has looked once: offsets are known, and rates are not."""
+    assert of.observation is not None
+    (seen,) = of.observation.groups.values()
+    seen = replace(seen, samples=seen.samples[-1:])
+    return replace(of, body={**of.body, "status": status}, observation=observation(seen))
+
+
+@pytest.mark.parametrize("wanted", [{}, {"dryRun": True, "minReplicas": 3}, {"maxReplicas": 1, "minReplicas": 1}])
+def test_decision_in_the_status_stands_until_a_new_process_has_looked_twice(wanted: dict[str, Any]) -> None:
+    """It would show Unknown and back again, in two writes for every scaled group of the cluster."""
+    of = found(memory=ScaleMemory(count=2), wanted={"scaling": wanted})
+    decided = plan(of, plan(of).memory, NOW + 1).scale
+    of = replace(of, parts=found(replicas=decided.replicas, memory=decided.memory).parts)
+    settled = plan(of, now=NOW + 2).scale
+    entry = entry_of(settled, {})
+    status = {"limit": settled.limit, "scaling": entry}
+    first = plan(restarted(of, status), now=NOW + 60)
+    assert (first.scale.replicas, first.scale.limit) == (settled.replicas, settled.limit)
+    assert not is_moved(entry, entry_of(first.scale, entry))
+    again = plan(restarted(of, status), first.memory, NOW + 61)
+    assert (again.scale.replicas, again.scale.limit) == (settled.replicas, settled.limit), "no second look yet"
+    lost = replace(restarted(of, status), observation=None)
+    assert plan(lost, first.memory, NOW + 120).scale.limit == limits.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        {"limit": "None"},
+        {"limit": "Suspended", "scaling": {"reason": "", "decision": "Keep"}},
+        {"limit": "None", "scaling": {"reason": "", "decision": "Grow", "proposedReplicas": 9}},
+    ],
+    ids=["new", "of a fixed size before", "suspended before", "a dry run before"],
+)
+def test_status_of_another_kind_is_no_decision_of_a_new_process(status: dict[str, Any]) -> None:
+    assert plan(restarted(found(), status)).scale.limit == limits.UNKNOWN
+
+
 def test_dry_run_leaves_spec_replicas_and_shows_what_it_would_do() -> None:
     of = found(replicas=2, wanted={"scaling": {"dryRun": True, "minReplicas": 3}})
     decided = plan(of)
@@ -181,8 +222,6 @@ def test_fleet_that_wakes_has_nobody_to_wait_for() -> None:
 
 @pytest.mark.parametrize(("current", "asleep"), [(0, True), (2, False)])
 def test_sleeping_group_is_observed_closely(current: int, asleep: bool) -> None:
-    from fleet_operator.reconcilers.consumergroup.decide import interest_of
-
     of = found(replicas=current, memory=ScaleMemory(count=current), wanted={"scaling": {"minReplicas": 0}})
     interest = interest_of(of, plan(of))
     assert (interest.scaled, interest.asleep) == (True, asleep)

@@ -41,6 +41,16 @@ def test_steady_load_is_no_news() -> None:
     assert not any(looked(scene, watch, clock) for _ in range(40))
 
 
+def test_first_look_of_a_process_is_no_news() -> None:
+    """Rates take a second one, and the status stands until then."""
+    scene, clock = Scene(current=3), StillClock()
+    watch = ScalingWatch(clock)
+    scene.pass_time(120)
+    follow(scene, watch)
+    scene.samples = []
+    assert not looked(scene, watch, clock)
+
+
 def test_new_decision_is_news_and_the_trail_is_handed_on() -> None:
     scene, clock = Scene(current=2, handled=120.0), StillClock()
     watch = ScalingWatch(clock)
