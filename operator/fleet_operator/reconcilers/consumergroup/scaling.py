@@ -100,7 +100,9 @@ def scale_fleet(
         fixed = decide_fixed(group, around.shown.partition_counts, found=_found(gathered), memory=memory, now=now)
         return Scaled(fixed, at_present, None, before.trail)
     facts = scaling_facts(gathered, around, at_present.phase, memory)
-    last = before.decision or decision_of(gathered.body.get("status") or {}, facts.current, dry_run=scaling.dry_run)
+    last = before.decision
+    if last is None or last.limit == limits.UNKNOWN:  # perhaps of a plan before the first look, which nobody has seen
+        last = decision_of(gathered.body.get("status") or {}, facts.current, dry_run=scaling.dry_run)
     if last is not None and last.inputs is not None and (around.doubted or facts.awaits_rates):
         noted = None if scaling.dry_run else facts.memory
         decision, trail = replace(last, replicas=facts.current, memory=noted), before.trail

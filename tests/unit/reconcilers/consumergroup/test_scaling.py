@@ -165,13 +165,15 @@ def test_decision_in_the_status_stands_until_a_new_process_has_looked_twice(want
     settled = plan(of, now=NOW + 2).scale
     entry = entry_of(settled, {})
     status = {"limit": settled.limit, "scaling": entry}
-    first = plan(restarted(of, status), now=NOW + 60)
+    unseen = plan(replace(restarted(of, status), observation=None), now=NOW + 59)
+    first = plan(restarted(of, status), unseen.memory, NOW + 60)
     assert (first.scale.replicas, first.scale.limit) == (settled.replicas, settled.limit)
     assert not is_moved(entry, entry_of(first.scale, entry))
     again = plan(restarted(of, status), first.memory, NOW + 61)
     assert (again.scale.replicas, again.scale.limit) == (settled.replicas, settled.limit), "no second look yet"
     lost = replace(restarted(of, status), observation=None)
     assert plan(lost, first.memory, NOW + 120).scale.limit == limits.UNKNOWN
+    assert unseen.scale.limit == limits.UNKNOWN
 
 
 @pytest.mark.parametrize(
