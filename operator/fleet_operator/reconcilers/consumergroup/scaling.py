@@ -105,7 +105,9 @@ def scale_fleet(
         last = decision_of(gathered.body.get("status") or {}, facts.current, dry_run=scaling.dry_run)
     if last is not None and last.inputs is not None and (around.doubted or facts.awaits_rates):
         noted = None if scaling.dry_run else facts.memory
-        decision, trail = replace(last, replicas=facts.current, memory=noted), before.trail
+        decision = replace(last, replicas=facts.current, memory=noted)
+        # Rates are awaited after a gap, too, and nothing that was wanted before it proves anything now.
+        trail = before.trail if around.doubted else before.trail.forgotten()
     else:
         decision, trail = decide_load(facts, before.trail, now)
     if decision.replicas != at_before.wanted_replicas:

@@ -68,6 +68,7 @@ class ScalingWatch:
             return False
         facts = replace(found.facts, observed=observed, lag=lag)
         if facts.awaits_rates:
+            found.trail = found.trail.forgotten()
             return False
         decision, found.trail = decide_load(facts, found.trail, self.clock.wall())
         found.newest = decision

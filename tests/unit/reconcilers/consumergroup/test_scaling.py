@@ -176,6 +176,13 @@ def test_decision_in_the_status_stands_until_a_new_process_has_looked_twice(want
     assert unseen.scale.limit == limits.UNKNOWN
 
 
+def test_window_of_fewer_workers_begins_anew_after_a_gap_without_samples() -> None:
+    before = plan(found())
+    assert before.trail.known_since is not None
+    after = plan(restarted(found(), {}), before.memory, NOW + 60)
+    assert (after.scale.limit, after.trail.known_since) == (before.scale.limit, None)
+
+
 @pytest.mark.parametrize(
     "status",
     [

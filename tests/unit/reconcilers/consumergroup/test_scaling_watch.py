@@ -47,8 +47,12 @@ def test_first_look_of_a_process_is_no_news() -> None:
     watch = ScalingWatch(clock)
     scene.pass_time(120)
     follow(scene, watch)
+    assert scene.trail.known_since is not None
     scene.samples = []
     assert not looked(scene, watch, clock)
+    trail = watch.trail(KEY)
+    assert trail is not None
+    assert trail.known_since is None, "samples begin anew after a gap, in which fewer workers may not have been enough"
 
 
 def test_new_decision_is_news_and_the_trail_is_handed_on() -> None:
