@@ -16,7 +16,7 @@ import pytest
 
 from e2e.cluster import Cluster
 from e2e.demo.fleet import FlightFleet
-from e2e.described import described
+from e2e.described import described_failure
 from e2e.install import Installation
 from e2e.retry_scene import Scene
 from tests.support.programs import API_SERVER, CLUSTER, build_before, is_embedded
@@ -115,12 +115,10 @@ class Fleets:
             retries=retries,
         )
         try:
-            fleet.make_tools()
-            if topics:
-                fleet.make_topics()
-            yield fleet
-        except Exception as error:
-            error.add_note(f"at the time of the failure:\n{described(fleet)}")
-            raise
+            with described_failure(fleet):
+                fleet.make_tools()
+                if topics:
+                    fleet.make_topics()
+                yield fleet
         finally:
             fleet.cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from e2e.cluster import CommandFailed, conditions
 from e2e.demo.fleet import FlightFleet
@@ -10,6 +12,16 @@ from e2e.install import OPERATOR_NAMESPACE, OPERATOR_SELECTOR
 
 SHOWN = ("state", "stateSince", "observedAt", "members", "transitions", "scaling", "targetReplicas", "limit")
 """Fields of the group's status that no printed column has whole."""
+
+
+@contextmanager
+def described_failure(fleet: FlightFleet) -> Iterator[None]:
+    """Add the state of a fleet to a failure of the block."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"at the time of the failure:\n{described(fleet)}")
+        raise
 
 
 def described(fleet: FlightFleet) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster import PATIENCE_S, eventually
-from e2e.described import described
+from e2e.described import described_failure
 from e2e.install import Installation
 from e2e.scaling.metrics_adapter import METRIC, adapter_objects
 from e2e.scaling.scene import ScalingScene
@@ -33,10 +33,8 @@ LATE_S = 5.0
 def scene(installation: Installation, name: str, **options: Any) -> Iterator[ScalingScene]:
     made = ScalingScene(installation, name, **options)
     try:
-        yield made
-    except Exception as error:
-        error.add_note(f"at the time of the failure:\n{described(made.tools)}")
-        raise
+        with described_failure(made.tools):
+            yield made
     finally:
         made.remove()
 

@@ -86,7 +86,7 @@ def decision_of(status: Mapping[str, Any], current: int, *, dry_run: bool) -> Sc
     if not entry or not limit or limit in STOPPED or (proposed is not None) != dry_run:
         return None
     arrival, capacity, raw = (
-        _number(entry.get(name)) for name in ("arrivalPerSecond", "perReplicaPerSecond", "rawReplicas")
+        stored_number(entry.get(name)) for name in ("arrivalPerSecond", "perReplicaPerSecond", "rawReplicas")
     )
     return ScaleDecision(
         replicas=current,
@@ -114,11 +114,11 @@ def _is_near(before: str | int | None, now: str | int | None) -> bool:
     """True if a number has not moved enough to be shown anew."""
     if before is None or now is None or before == now:
         return before == now
-    old, new = _number(before), _number(now)
+    old, new = stored_number(before), stored_number(now)
     return old is not None and new is not None and abs(new - old) < DRIFT * max(old, new)
 
 
-def _number(text: str | int | None) -> float | None:
+def stored_number(text: str | int | None) -> float | None:
     """A number of a stored status, which others may have written; None for one that no decision has."""
     try:
         number = float(text) if text is not None else -1.0

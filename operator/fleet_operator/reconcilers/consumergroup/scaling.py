@@ -20,7 +20,7 @@ from fleet_operator.planning.scaling.memory import ScaleMemory, read_memory
 from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.status.members import Roster, name_some, sort_members
-from fleet_operator.planning.status.scaling import decision_of
+from fleet_operator.planning.status.scaling import decision_of, stored_number
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
 ROLLING: Final = frozenset({RolloutPhase.CHECKING, RolloutPhase.APPLYING, RolloutPhase.WAITING})
@@ -190,8 +190,5 @@ def _find_hold(roster: Roster | None, phase: RolloutPhase, around: Surroundings)
 def _noted_capacity(gathered: Gathered) -> float | None:
     """A worker's capacity as the status has it: what earlier processes have learnt."""
     noted = (gathered.body.get("status") or {}).get("scaling") or {}
-    try:
-        capacity = float(noted["perReplicaPerSecond"])
-    except (KeyError, TypeError, ValueError):
-        return None
-    return capacity if CAPACITY_LEAST <= capacity <= CAPACITY_MOST else None
+    capacity = stored_number(noted.get("perReplicaPerSecond"))
+    return capacity if capacity is not None and CAPACITY_LEAST <= capacity <= CAPACITY_MOST else None
