@@ -27,7 +27,7 @@ GENERATION_MAX: Final = 2**31 - 1
 OFFSET_MAX: Final = 2**63 - 1
 TOPIC_CHARACTERS_MAX: Final = 249
 ANSWER_BYTES_MAX: Final = 1 << 20
-"""A worker's answer lists its partitions; a larger one is not from a worker of ours."""
+"""Enough for thousands of partitions. A larger report is dropped: pods run other people's code."""
 CALLS_AT_ONCE_MAX: Final = 16
 KIND_CHARACTERS_MAX: Final = 128
 REASON_CHARACTERS_MAX: Final = 255
@@ -58,10 +58,16 @@ class WorkerStatusClient:
                 async with self._session.get(f"http://{host}:{port}{MEMBER_PAGE}", allow_redirects=False) as answer:
                     if answer.status != 200:
                         return None
-                    body = await answer.content.read(ANSWER_BYTES_MAX)
+                    body = b""
+                    # One read returns what has arrived, and a report of a few hundred partitions comes in pieces.
+                    while piece := await answer.content.read(ANSWER_BYTES_MAX + 1 - len(body)):
+                        body += piece
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 log.debug("worker did not answer", extra={"pod": pod, "error": str(error)})
                 return None
+        if len(body) > ANSWER_BYTES_MAX:
+            log.warning("report of a worker is too large", extra={"pod": pod, "bytes_max": ANSWER_BYTES_MAX})
+            return None
         return parse_member(pod, body)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.member import WorkerState, member_document
-from fleet_operator.clients.worker_status import parse_member
+from fleet_operator.clients.worker_status import ANSWER_BYTES_MAX, WorkerStatusClient, parse_member
 from fleet_operator.planning.observation import BreakerObservation, WorkerRejoin
 
 SINCE = 1_700_000_000.0
@@ -95,3 +98,50 @@ def test_answer_that_no_status_can_hold_yields_nothing() -> None:
     found = parse_member("orders-0", json.dumps({"stuck": stuck}).encode())
     assert found is not None
     assert len(found.stuck[0].topic) == 249
+
+
+@contextlib.asynccontextmanager
+async def worker_answering(pieces: Sequence[bytes]) -> AsyncIterator[int]:
+    """The port of a server whose answer comes in these pieces, each after the one before it was sent."""
+
+    served = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await answer(reader, writer)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        served.set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % sum(map(len, pieces)))
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.02)  # a round trip
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+        await served.wait()
+
+
+async def report_of(pieces: Sequence[bytes]) -> object:
+    client = WorkerStatusClient()
+    await client.open()
+    async with worker_answering(pieces) as port:
+        report = await client.member("orders-0", "127.0.0.1", port)
+        await client.close()
+        return report
+
+
+async def test_report_that_comes_in_pieces_is_read_to_its_end() -> None:
+    page = told("Open") + b" " * 20_000
+    assert await report_of([page[:50], page[50:14_480], page[14_480:]]) == parse_member("orders-0", page)
+
+
+async def test_report_beyond_the_bound_is_dropped() -> None:
+    page = told("Open")
+    assert await report_of([page, b" " * (ANSWER_BYTES_MAX - len(page))]) is not None
+    assert await report_of([page, b" " * (ANSWER_BYTES_MAX - len(page) + 1)]) is None
