@@ -57,7 +57,7 @@ def test_policy_none_names_the_partition_and_a_seek_resolves_it(broker: KafkaBro
         consumer.close()
 
 
-def test_deleted_records_are_skipped_to_the_first_that_is_left(
+def test_deleted_records_are_skipped_to_the_first_that_is_left_also_under_latest(
     broker: KafkaBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, group = create_topic(broker.bootstrap, 1), unique("group")
@@ -72,7 +72,7 @@ def test_deleted_records_are_skipped_to_the_first_that_is_left(
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for done in admin.delete_records([Part(topic, 0, 60)]).values():
         done.result()
-    second = Consumer(settings(broker.bootstrap, group))
+    second = Consumer(settings(broker.bootstrap, group, auto_offset_reset="latest"))
     try:
         second.subscribe([topic])
         assert next(iter(iterate(second, 1))).offset == 60

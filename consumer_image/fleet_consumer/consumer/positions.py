@@ -35,7 +35,6 @@ class Positions:
 
     def __init__(self, group: CoordinatorThread, fetch: FetchThread, settings: ConsumerSettings) -> None:
         self._fetch = fetch
-        self._policy = settings.reset_policy
         self._buffers: Buffers = {}
         self._paused = PausedPartitions(fetch, self._buffers, settings)
         self._watch = LogWatch(group, settings)
@@ -279,15 +278,10 @@ class Positions:
             self.out_of_range = self.out_of_range.plus(OffsetReset(part, lost.offset, start))
 
     def _reset(self, buffer: PartitionBuffer, what: OutOfRange) -> None:
-        """Look up a position that its broker does not have: retention deleted it, or the log was cut.
-
-        The lookup finds out which; the policy decides only for the former.
-        """
+        """Look up a position that its broker does not have: the lookup finds out if retention deleted it, or the log
+        was cut."""
         part = buffer.topic_partition
-        logger.warning(
-            "partition %s-%d: offset %d is out of range (%s); reset policy: %s",
-            *(*part, buffer.position, what.detail, self._policy),
-        )
+        logger.warning("partition %s-%d: offset %d is out of range (%s)", *(*part, buffer.position, what.detail))
         self._stop_reading(buffer)
         self._starts.out_of_range(part, buffer.position)
 

@@ -39,9 +39,10 @@ class ConsumerSettings:
     preference. Members keep their partitions through rebalances when all of them are cooperative.
     `group_instance_id` makes the member static (KIP-345). `client_rack` is where it runs: rack-aware assignors and
     fetching from a near replica (KIP-392, KIP-881) use it.
-    `auto_offset_reset`: `earliest`, `latest`, `none` or `by_duration:PT1H` (KIP-1106), for partitions without a usable
-    committed offset; `earliest`, because Java's `latest` skips what was written before the first commit. Partitions
-    that appear after the first assignment start at the beginning whatever it says.
+    `auto_offset_reset`: `earliest`, `latest`, `none` or `by_duration:PT1H` (KIP-1106), for partitions without a
+    committed offset; `earliest`, because Java's `latest` skips what was written before the first commit. Whatever it
+    says, partitions that appear after the first assignment start at the beginning, and a position or a commit below the
+    log's start goes on there.
     `auto_commit_interval_ms` None, unlike in Java: the caller commits, because a commit of unhandled records
     loses them. With a number, `poll`, a revocation and `close` commit the positions of what earlier polls returned.
     `retry_authentication`: a refused login, or a failed TLS handshake, is repeated every ten seconds and only reported

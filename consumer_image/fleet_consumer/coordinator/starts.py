@@ -2,8 +2,9 @@
 
 A position is an offset with its leader epoch. If the partition's leader answers that the epoch ends before the offset,
 the log was cut (truncated): an unclean election lost records that were read already, and other records may have their
-offsets by now. Reading goes on at the end of the epoch, up to which the log is what was read; the reset policy is for
-positions that retention has overtaken, and would repeat or skip records here.
+offsets by now. Reading goes on at the end of the epoch, up to which the log is what was read. A position that retention
+has overtaken goes on at the first record of the log. The reset policy is for partitions without a position, and would
+repeat or skip records in both cases.
 
 One lookup is one attempt at all its partitions. Those without an answer do not hold up the others: they come back as
 waiting or refused, and the caller tries again.
@@ -157,7 +158,8 @@ def _by_epoch(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow
 
 
 def _by_range(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow[list[TopicPartition]]:
-    """Go on at positions inside of the log, although a broker refused them before. Returns the others."""
+    """Go on at positions inside of the log, although a broker refused them before, and at its start instead of those
+    below it. Returns the others."""
     if not positions:
         return []
     first = yield from try_offsets(dict.fromkeys(positions, EARLIEST), read_committed=False)
@@ -167,7 +169,9 @@ def _by_range(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow
     outside = []
     for part, end in last.found.items():
         position = positions[part]
-        if first.found[part].offset <= position.offset <= end.offset:
+        if position.offset < first.found[part].offset:
+            starts.found[part] = first.found[part]
+        elif position.offset <= end.offset:
             starts.found[part] = position
         elif position.offset > end.offset and position.leader_epoch >= 0:
             # The epoch reaches this far: after an election the leader does not know the high watermark yet.

@@ -180,7 +180,7 @@ def test_policy_none_raises_once_and_reads_the_others() -> None:
     assert lab.positions.position(OTHER) == 0
 
 
-def test_position_out_of_range_is_looked_up_by_the_policy_alone() -> None:
+def test_position_out_of_range_is_looked_up_without_committed_offsets() -> None:
     lab = Lab().reading(ONE)
     lab.fetch.deliver(ONE, 0, 1)
     lab.fetch.read_ahead.put_out_of_range(lab.fetch.buffers[ONE], "deleted")

@@ -142,11 +142,25 @@ def test_valid_committed_offset_is_the_start() -> None:
     assert (starts.found, starts.cut) == ({ONE: Start(1_000, 3)}, {})
 
 
-def test_position_that_retention_has_overtaken_follows_the_policy() -> None:
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("epoch", [6, -1])
+def test_position_below_the_log_goes_on_at_its_first_record_under_every_policy(policy: ResetPolicy, epoch: int) -> None:
+    """The policy is for partitions without a commit: the records from 60 on are there, and nobody has read them."""
     log = Log(first=60, end=100, leader_epoch=6, epoch_end=(6, 100))
-    assert log.starts(query(ResetPolicy.EARLIEST), lost=Start(10, 6)).found == {ONE: Start(60, 5)}
-    assert log.starts(query(ResetPolicy.LATEST), lost=Start(10, 6)).found == {ONE: Start(100, 5)}
-    assert log.starts(query(ResetPolicy.NONE), lost=Start(10, 6)).without == (ONE,)
+    starts = log.starts(query(policy), lost=Start(10, epoch))
+    assert (starts.found, starts.without, starts.cut) == ({ONE: Start(60, 5)}, (), {})
+
+
+def test_position_below_a_log_that_is_empty_goes_on_at_its_end() -> None:
+    log = Log(first=100, end=100, leader_epoch=6, epoch_end=(6, 100))
+    assert log.starts(query(ResetPolicy.NONE), lost=Start(10, 6)).found == {ONE: Start(100, 5)}
+
+
+def test_position_beyond_the_end_that_no_epoch_explains_follows_the_policy() -> None:
+    log = Log(first=60, end=100, leader_epoch=6)
+    assert log.starts(query(ResetPolicy.EARLIEST), lost=Start(200, -1)).found == {ONE: Start(60, 5)}
+    assert log.starts(query(ResetPolicy.LATEST), lost=Start(200, -1)).found == {ONE: Start(100, 5)}
+    assert log.starts(query(ResetPolicy.NONE), lost=Start(200, -1)).without == (ONE,)
 
 
 def test_position_still_in_the_log_is_kept() -> None:
