@@ -40,6 +40,8 @@ class Waves:
     def _note(self, key: Key, body: JsonObject | None) -> None:
         if self._ledger.note(key, None if body is None else read_standing(body, cluster_of(body))):
             self._wake()
+            if self._ledger.turn_alone(key).begins:
+                self._queue.add(key)  # its fleet has gone down behind its KafkaCluster or the operator
 
     def _note_cluster(self, key: Key, body: JsonObject | None) -> None:
         cluster = parse(KafkaCluster, body)

@@ -110,6 +110,21 @@ def test_edited_cluster_begins_with_a_canary_and_an_unreadable_one_moves_nobody(
     run_virtual(life())
 
 
+def test_fleet_that_goes_down_behind_its_cluster_is_woken_at_once() -> None:
+    async def life() -> None:
+        place = Place(bound=1)
+        place.see(KAFKA_CLUSTER, "main", spec={"bootstrapServers": ["kafka:9092"]})
+        for number in range(3):
+            place.group(number, image=NEW)
+        place.asked.keys.clear()
+        down = [{"type": "Serving", "status": "False", "reason": "NoWorkerReady", "observedGeneration": 1}]
+        place.group(2, image=NEW, conditions=down)
+        assert key(2) in place.asked.keys
+        assert place.waves.turn(key(2)).connection
+
+    run_virtual(life())
+
+
 def test_without_waves_the_caches_are_not_followed() -> None:
     async def life() -> None:
         place = Place(bound=0)

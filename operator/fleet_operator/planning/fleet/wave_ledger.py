@@ -148,6 +148,8 @@ class WaveLedger:
         standing = self._standings.get(key)
         if self.bound == 0 or standing is None:
             return NO_TURN
+        if (alone := self.turn_alone(key)).begins:
+            return alone
         connects = standing.waits_for_connection(self._digests.get(standing.cluster))
         pulls = standing.waits_for_image(self.image)
         if not (connects or pulls):
@@ -161,6 +163,13 @@ class WaveLedger:
         if turn.begins:
             self._given[key] = turn
         return turn
+
+    def turn_alone(self, key: Key) -> Turn:
+        """The turn of a group whose fleet is down: no bound, canary or failure of another group holds it up."""
+        standing = self._standings.get(key)
+        if self.bound == 0 or standing is None:
+            return NO_TURN
+        return standing.turn_alone(self.image, self._digests.get(standing.cluster))
 
     def give_back(self, key: Key) -> None:
         """Take back a turn of which nothing was made."""
@@ -235,7 +244,8 @@ class WaveLedger:
             return None
         message = (
             "the group goes over once its newest revision is Complete, it serves, Kafka answers, and it is neither "
-            "paused nor suspended"
+            "paused nor suspended. While no worker is ready it takes a changed connection at once, and a worker image "
+            "when its pods keep dying or its revision is refused; spec.image takes one at any time"
         )
         return Problem(conditions.WAITING_FOR_FLEET, message)
 

@@ -51,13 +51,15 @@ class Upgrade:
 class Turn:
     """A group's turn to go over: to the operator's image, to the KafkaCluster's connection, or why not yet.
 
-    `waves` is False where upgrades do not come in waves: then images stay, and connections change at once.
+    `waves` is False where upgrades do not come in waves: then images stay, and connections change at once. `alone` is
+    that of a fleet that is down: it takes no place, and neither proves nor stops anything.
     """
 
     waves: bool = False
     image: bool = False
     connection: bool = False
     wait: Problem | None = None
+    alone: bool = False
 
     @property
     def begins(self) -> bool:
@@ -78,6 +80,8 @@ class Standing:
 
     - `canary`: it is labelled to go first; `rests`: no worker of it may change now.
     - `whole`: its newest revision runs and serves. Another fleet would prove nothing about an upgrade.
+    - `down`: no worker of it serves, so no change can take anything from it; `fails`: because its pods keep dying, or
+      its newest revision is refused.
     - `image`: the image that the operator pinned; None for one of the spec, and before the first status.
     - `cluster`, `connection`: its KafkaCluster, and the digest of the connection that it was planned with.
     """
@@ -86,6 +90,8 @@ class Standing:
     canary: bool = False
     rests: bool = False
     whole: bool = False
+    down: bool = False
+    fails: bool = False
     image: str | None = None
     connection: str | None = None
     upgrade: Upgrade | None = None
@@ -98,14 +104,27 @@ class Standing:
     def waits_for_image(self, image: str) -> bool:
         """True if the operator's image is another one, and the group may go over: also from one that did not work."""
         under_way = self.upgrade is not None and self.upgrade.image not in (None, image) and self._is_going
-        return not self.rests and self.image not in (None, image) and (self.whole or under_way)
+        return not self.fails and self._is_behind(image) and (self.whole or under_way)
 
     def waits_for_connection(self, connection: str | None) -> bool:
         """True if the KafkaCluster's connection is known and another one, and the group may go over.
 
         A group that is under way may need it in order to arrive.
         """
-        return not self.rests and self.differs_from(connection) and (self.whole or self._is_going)
+        behind = not self.rests and self.differs_from(connection)
+        return not self.down and behind and (self.whole or self._is_going)
+
+    def turn_alone(self, image: str, connection: str | None) -> Turn:
+        """The turn of a fleet that is down: what it lacks may be its remedy, so it waits for nobody.
+
+        Without Kafka, and in their first seconds, fleets are down whatever their image, and all at once would take one
+        that no canary has proven: only a fleet that fails takes the image.
+        """
+        behind = not self.rests and self.down and self.differs_from(connection)
+        return Turn(waves=True, image=self.fails and self._is_behind(image), connection=behind, alone=True)
+
+    def _is_behind(self, image: str) -> bool:
+        return not self.rests and self.image not in (None, image)
 
     def differs_from(self, connection: str | None) -> bool:
         return connection is not None and self.connection is not None and self.connection != connection
@@ -131,11 +150,14 @@ def read_standing(body: Mapping[str, Any], cluster: Key) -> Standing:
     paused = (metadata.get("annotations") or {}).get(PAUSED_ANNOTATION) == "true"
     rests = bool(spec.get("suspend")) or spec.get("replicas") == 0 or paused or "deletionTimestamp" in metadata
     pinned = status.get("imageSource") == "Operator" and not spec.get("image")
+    down = _verdict(status, conditions.SERVING) == "False"
     return Standing(
         cluster=cluster,
         canary=(metadata.get("labels") or {}).get(CANARY_LABEL) == "true",
         rests=rests,
         whole=_is_whole(metadata, status),
+        down=down,
+        fails=down and _fails(status),
         image=_text(status.get("image")) if pinned else None,
         connection=_text(status.get(CONNECTION)),
         upgrade=upgrade,
@@ -147,27 +169,36 @@ def _is_whole(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
 
     An operator that has just started has not observed Kafka yet. Canaries must not be passed over for that.
     """
-    found = status.get("conditions") or ()
-    progressing = conditions.find_condition(found, conditions.PROGRESSING) or {}
+    progressing = conditions.find_condition(status.get("conditions") or (), conditions.PROGRESSING) or {}
     if progressing.get("reason") != conditions.COMPLETE:
         return False
     if progressing.get("observedGeneration") != metadata.get("generation"):
         return False
-    serving = conditions.find_condition(found, conditions.SERVING) or {}
-    reachable = conditions.find_condition(found, conditions.CLUSTER_REACHABLE) or {}
-    return serving.get("status") == "True" and reachable.get("status") in ("True", "Unknown")
+    reachable = _verdict(status, conditions.CLUSTER_REACHABLE) in ("True", "Unknown")
+    return reachable and _verdict(status, conditions.SERVING) == "True"
+
+
+def _fails(status: Mapping[str, Any]) -> bool:
+    degraded = conditions.find_condition(status.get("conditions") or (), conditions.DEGRADED) or {}
+    dies = degraded.get("status") == "True" and degraded.get("reason") == conditions.WORKERS_FAILING
+    return dies or _verdict(status, conditions.STALLED) == "True"
+
+
+def _verdict(status: Mapping[str, Any], kind: str) -> Any:
+    return (conditions.find_condition(status.get("conditions") or (), kind) or {}).get("status")
 
 
 def begin_upgrade(group: ConsumerGroup, turn: Turn, *, image: str, connection: str | None) -> Upgrade | None:
     """The upgrade after a turn: a new one if the turn brings something, else the one of the status.
 
     `image` is the operator's, `connection` the digest of the KafkaCluster's. What was brought before and has not
-    arrived yet stays part of it.
+    arrived yet stays part of it. What a fleet takes over alone begins none.
     """
     before = read_upgrade(group.status)
-    if not turn.begins:
+    going = before is not None and before.phase is not Phase.COMPLETE
+    if not turn.begins or (turn.alone and not going):
         return _without_image(before) if group.spec.image is not None else before
-    kept = before if before is not None and before.phase is not Phase.COMPLETE else Upgrade(Phase.ROLLING)
+    kept = before if before is not None and going else Upgrade(Phase.ROLLING)
     return Upgrade(
         Phase.ROLLING, image if turn.image else kept.image, connection if turn.connection else kept.connection
     )

@@ -21,9 +21,11 @@ def usable_turn(gathered: Gathered, problem: Problem | None) -> Turn:
     """
     if problem is not None:
         return gathered.turn.declined(Problem(conditions.WAITING_FOR_FLEET, f"{problem.reason}: {problem.message}"))
-    if gathered.on_its_cluster:
+    if gathered.on_its_cluster and not (gathered.turn.alone and any(pod.ready for pod in gathered.parts[MAIN].workers)):
         return gathered.turn
     message = "Kafka does not answer: the group goes over when it does, see ClusterReachable"
+    if gathered.on_its_cluster:
+        message = "workers are ready again: the group goes over in its turn"
     return gathered.turn.declined(Problem(conditions.WAITING_FOR_FLEET, message))
 
 

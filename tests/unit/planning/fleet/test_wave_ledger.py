@@ -234,3 +234,48 @@ def test_bound_holds_and_all_arrive_in_any_order_with_restarts(seed: int) -> Non
     assert len(first) == count
     canaries = {which for which, standing in stored.items() if standing.canary} or {min(stored)}
     assert set(first[: len(canaries)]) == canaries
+
+
+DOWN = replace(WHOLE, whole=False, down=True)
+
+
+@pytest.mark.parametrize("bound", [1, 5])
+def test_fleet_that_is_down_takes_a_changed_connection_at_once_whatever_holds_the_others(bound: int) -> None:
+    made = ledger(9, bound=bound, image=OLD, canaries=(3,))
+    made.note_cluster(CLUSTER, "after")
+    assert made.turn(key(3)).connection
+    failed = replace(WHOLE, canary=True, connection="after", upgrade=Upgrade(Phase.FAILED, None, "after"))
+    made.note(key(3), failed)
+    assert reason(made.turn(key(4))) == "UpgradeStopped"
+    for number in range(5, 9):
+        made.note(key(number), DOWN)
+        assert made.turn(key(number)) == Turn(waves=True, connection=True, alone=True)
+    assert made.counts()["waiting"] == 4, "those that are down wait for nobody"
+    assert made.counts()["rolling"] == 0, "and take no place"
+
+
+def test_fleet_that_is_down_holds_up_nobody_as_the_canary() -> None:
+    made = ledger(4, canaries=(0,))
+    made.note(key(0), replace(DOWN, canary=True))
+    made.note_cluster(CLUSTER, "after")
+    assert made.next() == [key(1)]
+
+
+def test_only_a_fleet_that_fails_takes_an_image_that_no_canary_has_proven() -> None:
+    made = ledger(4)
+    made.note(key(2), DOWN)
+    assert reason(made.turn(key(2))) == "WaitingForFleet"
+    assert "spec.image" in str(made.turn(key(2)).wait)
+    made.note(key(2), replace(DOWN, fails=True))
+    assert made.turn(key(2)) == Turn(waves=True, image=True, alone=True)
+    made.note(key(2), replace(DOWN, fails=True, rests=True))
+    assert not made.turn(key(2)).begins, "a paused fleet stays as it is"
+
+
+def test_fleet_that_is_down_on_its_way_goes_over_to_the_newest_connection_in_its_own_place() -> None:
+    made = ledger(4, bound=1)
+    made.note_cluster(CLUSTER, "wrong")
+    stuck = replace(DOWN, connection="wrong", upgrade=Upgrade(Phase.ROLLING, None, "wrong"))
+    made.note(key(0), stuck)
+    made.note_cluster(CLUSTER, "right")
+    assert made.turn(key(0)).connection

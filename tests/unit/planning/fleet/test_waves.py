@@ -83,6 +83,23 @@ def test_group_without_workers_or_without_kafka_does_not() -> None:
         assert not standing(with_condition(wrong)).waits_for_image(NEW)
 
 
+def test_group_without_a_ready_worker_is_down_and_one_whose_pods_die_or_is_refused_fails() -> None:
+    down = condition_of("Serving", "False", "NoWorkerReady")
+    asleep, kafka = condition_of("Serving", "False", "NoWorkersWanted"), condition_of("Serving", "Unknown", "X")
+    assert [standing(with_condition(each)).down for each in (down, asleep, kafka)] == [True, True, False]
+    for beside, fails in (
+        (condition_of("Degraded", "True", "WorkersFailing"), True),
+        (condition_of("Stalled", "True", "Refused"), True),
+        (condition_of("Degraded", "True", "BrokerUnreachable"), False),
+        (condition_of("Degraded", "True", "WorkerReportsError"), False),
+        (condition_of("Degraded", "False", "WorkersFailing"), False),
+    ):
+        body = with_condition(down)
+        body["status"]["conditions"].append(beside)
+        assert standing(body).fails is fails
+        assert not standing(whole(conditions=[beside])).fails, "it may serve"
+
+
 def test_group_that_a_new_operator_has_not_observed_yet_keeps_its_place_as_a_canary() -> None:
     assert standing(with_condition(condition_of("ClusterReachable", "Unknown", "NotYetObserved"))).waits_for_image(NEW)
 
@@ -136,6 +153,16 @@ def test_turn_begins_an_upgrade_and_adds_to_one_that_has_not_arrived() -> None:
     assert begin(ROLLING, Turn(connection=True)) == Upgrade(Phase.ROLLING, NEW, "d")
     assert begin(Upgrade(Phase.FAILED, "worker:1"), Turn(image=True)) == ROLLING
     assert begin(ROLLING, Turn(waves=True)) == ROLLING
+
+
+def test_what_a_fleet_takes_over_alone_begins_no_upgrade_and_goes_on_with_one() -> None:
+    def begin(before: Upgrade | None) -> Upgrade | None:
+        alone = Turn(waves=True, connection=True, alone=True)
+        return begin_upgrade(with_upgrade(before), alone, image=NEW, connection="d")
+
+    done = Upgrade(Phase.COMPLETE, NEW)
+    assert (begin(None), begin(done)) == (None, done)
+    assert begin(Upgrade(Phase.FAILED, NEW, "c")) == Upgrade(Phase.ROLLING, NEW, "d")
 
 
 def test_image_of_the_spec_takes_the_group_out_of_the_operators_hands() -> None:

@@ -13,7 +13,7 @@ from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.fleet.parts import MAIN, PartPlan
 from fleet_operator.planning.fleet.revision import connection_digest
 from fleet_operator.planning.fleet.rollout import RolloutPhase
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RevisionState
 from fleet_operator.planning.fleet.waves import Turn
 from fleet_operator.planning.labels import PARTS_ANNOTATION
 from fleet_operator.planning.trimming import trim_stateful_set
@@ -179,6 +179,23 @@ def test_nothing_begins_while_nothing_could_come_of_it() -> None:
         assert plan.turn.wait.reason == "WaitingForFleet"
         assert plan.image.name == IMAGE
         assert plan.upgrade is None
+
+
+def test_fleet_that_is_down_takes_over_the_connection_without_an_upgrade() -> None:
+    alone = Turn(waves=True, connection=True, alone=True)
+    before = fleet()
+    going = plan_of(moved(before, turn=alone))
+    assert going.connection == connection_digest(cluster("elsewhere:9092"))
+    assert going.upgrade is None
+    assert not going.is_recorded(going.image.fields)
+    silent = replace(moved(before, turn=alone), observation=unreachable())
+    assert hash_of(plan_of(silent)) == hash_of(plan_of(before)), "of silent brokers nothing could come"
+    main = before.parts[MAIN]
+    ready = PodFacts(name="orders-0", revision="r", ordinal=0)
+    serves = {**before.parts, MAIN: replace(main, workers=(ready,), pods=({"spec": {}},))}
+    waits = plan_of(moved(before, turn=alone, parts=serves))
+    assert hash_of(waits) == hash_of(plan_of(before)), "the status was of a moment ago"
+    assert "ready again" in str(waits.turn.wait)
 
 
 def test_fleet_of_a_former_object_goes_over_to_the_new_ones_identity() -> None:
