@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import shlex
 import signal
 import subprocess
 import textwrap
+import time
 from functools import partial
 from pathlib import Path
 
@@ -58,6 +60,30 @@ def test_local_handler_continues_where_it_stopped(kafka: Kafka, tmp_path: Path) 
     assert out.splitlines()[-1].startswith("done=1 failed=0 dropped=0")
     assert {each.value for each in kafka.read("local-done")} == {b"ONE", b"THREE", b"FOUR"}
     assert [each.value for each in kafka.read("_fleet.local-tries.failed")] == [b"bad two"]
+
+
+def test_closed_pipe_ends_a_local_run_in_order_and_fails_no_record(kafka: Kafka, tmp_path: Path) -> None:
+    """As with `2>&1 | head -1`: the handler prints, and nobody reads it any more."""
+    kafka.create("local-piped", partitions=1)
+    (tmp_path / "shop.py").write_text("def handle(record): print(record.value, flush=True)\n")
+    command = f"{COMMAND} run --local shop.py --topic local-piped --bootstrap {kafka.bootstrap} --group local-piped"
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        shlex.split(command), cwd=tmp_path, stdout=writing, stderr=writing, start_new_session=True
+    )
+    os.close(writing)
+    try:
+        kafka.produce("local-piped", [b"one"])
+        with os.fdopen(reading, "rb") as output:
+            assert any(b"one" in line for line in output)
+        began = time.monotonic()
+        kafka.produce("local-piped", [b"two"])
+        assert process.wait(timeout=120) == 0
+        took_s = time.monotonic() - began
+    finally:
+        process.kill()
+    assert took_s < 10, "a second on an idle machine"
+    assert kafka.read("_fleet.local-piped.failed") == []
 
 
 def test_invalid_usage_is_reported_in_one_line_before_anything_starts(kafka: Kafka, tmp_path: Path) -> None:

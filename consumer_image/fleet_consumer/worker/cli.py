@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from fleet_consumer.contract.pod import EXIT_SETTINGS, WORKER_CONFIG
+from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS, WORKER_CONFIG
 from fleet_consumer.distribution import own_version
 from fleet_consumer.worker.commands import failed as failed_command
 from fleet_consumer.worker.commands import offsets as offsets_command
@@ -19,6 +19,8 @@ from fleet_consumer.worker.commands import redrive as redrive_command
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.local.options import EXAMPLES, add_local_options
 
+READING_COMMANDS: Final = ("failed", "offsets")
+"""Commands that do nothing but print: without a reader they are done."""
 PACKAGES_OF_THE_EXTRA: Final = ("aiohttp", "prometheus_client", "re2")
 
 
@@ -27,7 +29,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        return _run_command(parser, options)
+        code = _run_command(parser, options)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader of our output has closed it. The interpreter must not try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK if options.command in READING_COMMANDS else EXIT_SURROUNDINGS
     except ModuleNotFoundError as missing:
         if missing.name not in PACKAGES_OF_THE_EXTRA:
             raise
@@ -111,8 +120,10 @@ def _run(path: str, role: Role) -> int:
     from fleet_consumer.contract.worker_config import load_config
     from fleet_consumer.handlers.loading import HandlerImportFailed, HandlerNotCallable
     from fleet_consumer.worker.commands.check import CheckResult
+    from fleet_consumer.worker.printed import outlive_readers
     from fleet_consumer.worker.process import run_worker
 
+    outlive_readers()
     try:
         return run_worker(load_config(path), os.environ, role=role)
     except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable) as error:

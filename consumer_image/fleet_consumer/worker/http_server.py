@@ -70,7 +70,13 @@ class HttpServer:
         self._server.server_close()
 
 
-class _DualStack(ThreadingHTTPServer):
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Log it: the base class prints, which on a closed pipe would end the thread that accepts."""
+        LOG.debug("a request ended by an error", exc_info=True)
+
+
+class _DualStack(_Server):
     address_family = socket.AF_INET6
 
     def server_bind(self) -> None:
@@ -85,7 +91,7 @@ def _bind(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> Thread
         except OSError as error:  # a kernel that knows IPv6 may have no address of it
             if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 raise
-    return ThreadingHTTPServer((host, port), handler)
+    return _Server((host, port), handler)
 
 
 def _request_handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:

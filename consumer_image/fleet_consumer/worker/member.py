@@ -107,14 +107,16 @@ class WorkerState:
     """Records that this process has passed by on request, with the time (wall clock, seconds); never changed."""
 
 
-def alive(state: WorkerState, *, handling: bool, now: float) -> bool:
-    """Liveness: the consume loop completes its rounds (`now` is monotonic). An unreachable broker is no reason to
-    restart."""
+def stopped_part(state: WorkerState, watchdog_beat_at: float | None, *, handling: bool, now: float) -> str | None:
+    """Liveness: the part of the worker that does not come round, None while all do (`now` is monotonic).
+
+    An unreachable broker is no reason to restart. `watchdog_beat_at`: the watchdog's last round, None before its start.
+    """
+    if watchdog_beat_at is not None and now - watchdog_beat_at > IDLE_LOOP_LIMIT_S:
+        return "the watchdog is stuck or has ended, so the worker would not hear SIGTERM"
     session = state.session
-    if session is None:
-        return True
     limit = state.max_poll_interval_s + HANDLER_GRACE_S if handling else IDLE_LOOP_LIMIT_S
-    return now - session.loop.beat_at <= limit
+    return "the consume loop is stuck" if session is not None and now - session.loop.beat_at > limit else None
 
 
 def ready(state: WorkerState) -> tuple[bool, str]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
+import os
+import select
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +27,60 @@ OBJECT_CHARACTERS_MAX: Final = 256 * 1024
 """Length up to which a line that begins like an object waits for its end; then it is logged in pieces, too."""
 
 UNCAUGHT: Final = "uncaught"
+
+
+GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EIO})
+"""Errors of a write to a pipe, a socket or a terminal that nobody reads any more."""
+
+
+class Output(io.FileIO):
+    """A standard stream that outlives its reader: what is written afterwards is dropped, and raises nothing.
+
+    So no `print` of a handler fails its record because the pipe of a run in a terminal was closed.
+    """
+
+    def write(self, data: Any, /) -> int:
+        """Write, or drop it where the reader is gone."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in GONE:
+                raise
+            self._drop()
+            return len(data)
+
+    def unread(self) -> bool:
+        """Return True once the reader is gone, which is seen without a write where the system has `poll`."""
+        if not self._dropped and hasattr(select, "poll"):
+            found = select.poll()
+            found.register(self.fileno(), 0)
+            if any(event & select.POLLERR for _, event in found.poll(0)):
+                self._drop()
+        return self._dropped
+
+    _dropped = False
+
+    def _drop(self) -> None:
+        self._dropped = True
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, self.fileno())  # libraries and child processes write to the number
+        os.close(sink)
+
+
+def outlive_readers() -> list[Output]:
+    """Replace standard output and standard error by streams that outlive their readers; called before logging."""
+    outputs = []
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None or stream is not getattr(sys, f"__{name}__"):
+            continue  # closed from the beginning, or replaced by whoever called
+        stream.flush()
+        output = Output(stream.fileno(), "w", closefd=False)
+        buffering = stream.line_buffering
+        text = io.TextIOWrapper(io.BufferedWriter(output), stream.encoding, stream.errors, line_buffering=buffering)
+        setattr(sys, name, text)
+        outputs.append(output)
+    return outputs
 
 
 @dataclass(slots=True)

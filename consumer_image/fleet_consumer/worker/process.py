@@ -38,9 +38,17 @@ from fleet_consumer.worker.lifecycle.termination import (
     LastWord,
     end_process,
 )
-from fleet_consumer.worker.lifecycle.watchdog import Hang, HangDetector, SetupWatch, Watch, Watchdog, stack_of
+from fleet_consumer.worker.lifecycle.watchdog import (
+    Hang,
+    HangDetector,
+    PeriodicThread,
+    SetupWatch,
+    Watch,
+    Watchdog,
+    stack_of,
+)
 from fleet_consumer.worker.logs import about, fields
-from fleet_consumer.worker.member import RetrySnapshot, WorkerState, alive, member_document, ready
+from fleet_consumer.worker.member import RetrySnapshot, WorkerState, member_document, ready, stopped_part
 from fleet_consumer.worker.metrics import CONTENT_TYPE, GroupLabels, metrics_page
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext, make_executor
 from fleet_consumer.worker.stats import Stats
@@ -76,7 +84,7 @@ class Onlooker(Protocol):
         ...
 
     def look(self, now: float) -> None:
-        """Called several times a second, on the watchdog's thread."""
+        """Called several times a second, on a thread of its own: what it writes may block."""
         ...
 
 
@@ -199,9 +207,15 @@ class WorkerProcess:
             ),
             calls=self._calls,
             clock=self._clock,
-            on_look=self._looked,
+            duties=[
+                self._pass_on_signals,
+                self._look_at_setup,
+                self._look_at_records,
+                self._look_at_hangs,
+            ],
             on_hang=self._hung,
         )
+        self._progress = PeriodicThread("progress", [] if local is None else [local.look], self._clock)
         try:
             self._http = HttpServer(config.http_port, self._pages(), "" if local is None else "127.0.0.1")
         except OSError as error:
@@ -213,6 +227,8 @@ class WorkerProcess:
         os.register_at_fork(after_in_child=self._forked)
         self._http.start()
         self._watchdog.start(threading.current_thread())
+        if self._local is not None:
+            self._progress.start()
         tame_collector()
         LOG.info(
             "worker started",
@@ -231,6 +247,7 @@ class WorkerProcess:
             if self._gave_up is not None:
                 end_process(OVER_THE_LIMIT, self._gave_up)
         finally:
+            self._progress.close()
             self._watchdog.close()
             self._http.close()
             if self._executor is not None:
@@ -307,21 +324,23 @@ class WorkerProcess:
         self._signals.release_in_child()
         self._watch.due = True  # the loop looks around after the record in hand, and ends the child
 
-    def _looked(self, now: float) -> None:
-        """On the watchdog's thread, several times a second: pass on a signal, and see to the end of the drain time."""
-        self._signals.report()
+    def _pass_on_signals(self, now: float) -> None:
+        """On the watchdog's thread, several times a second, before anything else that may fail or block."""
         if self._signals.asked and not self._stop.is_set():
             self._stop_deadline = now + self._config.drain_seconds + CLOSE_TIMEOUT_S
-            LOG.info("draining", extra=fields(seconds=self._config.drain_seconds))
             self._supervisor.end()
-        if self._local is not None:
-            self._local.look(now)
-        self._look_at_setup(now)
+            LOG.info("draining", extra=fields(seconds=self._config.drain_seconds))
+        self._signals.report()
+
+    def _look_at_records(self, now: float) -> None:
+        """Note the records in hand for a sudden end, and see to the end of the drain time."""
         held = [self._watch.record, *(call.records[0] for call in self._calls())]
-        self._last_word.look(held)
         busy = next((record for record in held if record is not None), None)
         if now >= self._stop_deadline and busy is not None:
             end_process(NOT_DRAINED, about(busy))
+        self._last_word.look(held)
+
+    def _look_at_hangs(self, now: float) -> None:
         self._state.hangs = tuple((hang, self._clock.wall() - hang.seconds) for hang in self._watchdog.hangs)
 
     def _look_at_setup(self, now: float) -> None:
@@ -381,9 +400,9 @@ class WorkerProcess:
         render = metrics_page(self._stats, self._state, self._labels(), self._clock)
 
         def health() -> Page:
-            handling = self._watch.record is not None
-            comes_round = alive(self._state, handling=handling, now=self._clock.monotonic())
-            return text_page(comes_round, "alive" if comes_round else "the consume loop is stuck; see the log")
+            handling, now = self._watch.record is not None, self._clock.monotonic()
+            stopped = stopped_part(self._state, self._watchdog.beat_at, handling=handling, now=now)
+            return text_page(stopped is None, "alive" if stopped is None else f"{stopped}; see the log")
 
         return {
             HEALTH_PAGE: health,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -88,7 +89,10 @@ def run(found: argparse.Namespace) -> int:
     except (CurveInvalid, page.PlotUnavailableError, OSError, ValueError) as error:
         print(f"fleet-operator simulate: {error}", file=sys.stderr)
         return EXIT_INPUT
-    print(page.as_json(figures) if found.json else "\n".join(page.lines(figures)))
+    try:
+        print(page.as_json(figures) if found.json else "\n".join(page.lines(figures)), flush=True)
+    except BrokenPipeError:  # the reader has seen enough; the interpreter must not write the rest at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_OK
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import logging.config
+import os
 import sys
 import threading
 import time
@@ -27,6 +29,7 @@ from fleet_consumer.worker.logs import (
     in_hand,
     logging_as,
 )
+from fleet_consumer.worker.printed import Output
 
 RECORD = Record("flights", 3, 42, 0, None, b"secret")
 
@@ -339,3 +342,15 @@ def test_lines_about_rebalances_do_not_hide_the_error_after_them() -> None:
     assert budget.filter(
         logging.makeLogRecord({"name": name, "levelno": logging.ERROR, "msg": "ended", "created": 1.0})
     )
+
+
+def test_print_to_a_pipe_without_a_reader_raises_nothing() -> None:
+    reading, writing = os.pipe()
+    with io.TextIOWrapper(io.BufferedWriter(output := Output(writing, "w")), line_buffering=True) as stream:
+        print("seen", file=stream)
+        assert not output.unread()
+        assert os.read(reading, 100) == b"seen\n"
+        os.close(reading)
+        print("lost", file=stream)
+        assert output.unread()
+        print("lost as well", file=stream)

@@ -23,10 +23,10 @@ from fleet_consumer.worker.member import (
     FAILED_KINDS_MAX,
     RetrySnapshot,
     WorkerState,
-    alive,
     member_document,
     note_end,
     ready,
+    stopped_part,
 )
 from fleet_consumer.worker.metrics import GroupLabels, metrics_page
 from fleet_consumer.worker.session import Session
@@ -231,14 +231,21 @@ def test_ready_means_a_member_that_can_work(membership: Membership, expected: bo
 def test_worker_is_alive_while_its_loop_turns_for_any_broker_state() -> None:
     lived = Lived(Membership(group_id="g", error=OSError("no broker")))
     beat = lived.bench.loop.beat_at
-    assert alive(lived.state, handling=False, now=beat + 59)
-    assert not alive(lived.state, handling=False, now=beat + 61)
-    assert alive(lived.state, handling=True, now=beat + 329)
-    assert not alive(lived.state, handling=True, now=beat + 331)
+    assert stopped_part(lived.state, None, handling=False, now=beat + 59) is None
+    assert stopped_part(lived.state, None, handling=False, now=beat + 61) == "the consume loop is stuck"
+    assert stopped_part(lived.state, None, handling=True, now=beat + 329) is None
+    assert stopped_part(lived.state, None, handling=True, now=beat + 331) == "the consume loop is stuck"
 
 
 def test_worker_without_a_session_is_alive() -> None:
-    assert alive(WorkerState("r", 300.0, None), handling=False, now=1e9)
+    assert stopped_part(WorkerState("r", 300.0, None), None, handling=False, now=1e9) is None
+
+
+@pytest.mark.parametrize(("age_s", "stopped"), [(59, False), (61, True)])
+def test_worker_whose_watchdog_is_dead_or_hangs_is_not_alive(age_s: float, stopped: bool) -> None:
+    """Nobody else reads the signals: the kubelet has to restart it."""
+    part = stopped_part(WorkerState("r", 300.0, None), 1000.0, handling=True, now=1000.0 + age_s)
+    assert (part is not None and "watchdog" in part) is stopped
 
 
 def test_metrics_count_records_by_result() -> None:

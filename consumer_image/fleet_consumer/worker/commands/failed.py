@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -108,10 +107,6 @@ def run(options: argparse.Namespace) -> int:
     except (ConsumerError, RecordMissing, SettingsRefused, CredentialsUnreadable) as error:
         _problem(error)
         return EXIT_SURROUNDINGS
-    except BrokenPipeError:
-        # The reader of our output has closed it. The interpreter must not try to write the rest at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 

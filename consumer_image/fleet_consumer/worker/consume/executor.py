@@ -140,6 +140,7 @@ class LoopExecutor:
         self._clock = clock
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
+        self._closing = False
         self._calls: dict[HandlerCall, asyncio.Task[None]] = {}
         self._thread = threading.Thread(target=self._run, name="handler-loop", daemon=True)
 
@@ -169,13 +170,19 @@ class LoopExecutor:
             LOG.exception("a call blocks the handler's event loop; run blocking code in a thread")
 
     def close(self) -> None:
+        self._closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         # A handler that blocks the event loop keeps the thread; it is a daemon, and the watchdog has named it.
         self._thread.join(CANCEL_WAIT_S)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while not self._closing:
+            try:
+                self._loop.run_forever()
+            except BaseException:
+                # SystemExit of a background task of the application ends `run_forever`, and with it every later call.
+                LOG.exception("the application's code tried to end the handler's event loop, which goes on")
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 

@@ -1,4 +1,4 @@
-"""Detection of handlers that do not return.
+"""The watchdog: the thread that passes on signals and detects handlers that do not return.
 
 A synchronous handler cannot be cancelled from outside, so nothing here tries. It is *seen*: past its time-out the
 worker names the record, and past the group's poll interval, when the membership is gone anyway, the process ends so
@@ -6,24 +6,36 @@ that a fresh one can take its place.
 
 The loop only stores the record it is about to handle (one attribute, no clock, no lock), and executors show their
 calls. A thread of its own looks every quarter of a second and measures how long the same object has been there.
+
+No error ends that thread: a worker without it would neither hear SIGTERM nor see a handler hang.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.handlers.call import HandlerCall
 from fleet_consumer.record import Record
+from fleet_consumer.worker.logs import fields
+
+LOG = logging.getLogger("fleet_consumer.worker")
+
+Duty = Callable[[float], object]
+"""One task of a periodic thread, called with `now` (monotonic seconds)."""
 
 LOOK_INTERVAL_S: Final = 0.25
 """Interval of the watchdog's looks; bounds the precision of time-outs, and the delay of an ordered stop."""
+
+CLOSE_WAIT_S: Final = 5.0
+"""Longest wait for a thread that is to end: it may be blocked in a write to a pipe that nobody reads."""
 
 STACK_FRAMES_MAX: Final = 5
 """Innermost frames of a hung handler that are logged: enough to see which call it waits in."""
@@ -87,12 +99,60 @@ class HangDetector:
         return hangs
 
 
+class PeriodicThread:
+    """A thread that carries out its duties four times a second, in order, each guarded by itself: an error is logged
+    once for each duty and class, and the next duty follows. Making one starts nothing."""
+
+    def __init__(self, name: str, duties: Sequence[Duty], clock: Clock) -> None:
+        self._name = name
+        self._duties = tuple(duties)
+        self._clock = clock
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._logged = set[tuple[Duty, type[BaseException]]]()
+        self.beat_at: float | None = None
+        """Start of the last round (monotonic seconds), None before `start`. Any thread."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.beat_at = self._clock.monotonic()
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; one whose duty does not return is left behind. Idempotent."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_WAIT_S)
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._closed.wait(LOOK_INTERVAL_S):
+            now = self.beat_at = self._clock.monotonic()
+            for duty in self._duties:
+                try:
+                    duty(now)
+                except BaseException as error:  # whatever it is, the other duties are carried out
+                    self._log(duty, error)
+
+    def _log(self, duty: Duty, error: BaseException) -> None:
+        if (duty, type(error)) not in self._logged:
+            self._logged.add((duty, type(error)))
+            with suppress(Exception):  # a broken log is no reason to stop either
+                name = getattr(duty, "__qualname__", repr(duty))
+                LOG.error(
+                    "unexpected error in a periodic thread, which goes on; it is logged once",
+                    extra=fields(thread=self._name, duty=name),
+                    exc_info=error,
+                )
+
+
 class Watchdog:
     """The thread that looks. Making one starts nothing.
 
-    `calls()` returns the calls outside of the consume loop. `on_look(now)` runs at every look;
-    `on_hang(hang, stack)` once for each record that hangs, and once more when the hang is over the limit: the owner
-    ends the process then.
+    `calls()` returns the calls outside of the consume loop. `duties` are carried out at every look, before the hangs
+    are: `on_hang(hang, stack)` once for each record that hangs, and once more when the hang is over the limit: the
+    owner ends the process then.
     """
 
     def __init__(
@@ -102,51 +162,52 @@ class Watchdog:
         *,
         calls: Callable[[], Sequence[HandlerCall]],
         clock: Clock,
-        on_look: Callable[[float], None],
+        duties: Sequence[Duty],
         on_hang: Callable[[Hang, str], None],
     ) -> None:
         self._watch = watch
         self._detector = detector
         self._calls = calls
-        self._clock = clock
-        self._on_look = on_look
         self._on_hang = on_hang
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = PeriodicThread("watchdog", [*duties, self._remind, self._look_for_hangs], clock)
+        self._watched: int | None = None
+        self._reported: list[tuple[Record, bool]] = []
+        self._reminded_at = 0.0
         self.hangs: tuple[Hang, ...] = ()
+
+    @property
+    def beat_at(self) -> float | None:
+        """Start of its last round (monotonic seconds); None before `start`. Any thread."""
+        return self._thread.beat_at
 
     def start(self, watched: threading.Thread) -> None:
         """Begin to look; `watched` is the thread of the consume loop."""
-        self._thread = threading.Thread(target=self._run, args=(watched.ident,), name="watchdog", daemon=True)
+        self._watched = watched.ident
         self._thread.start()
 
     def close(self) -> None:
         """Stop looking. Idempotent."""
-        self._closed.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._thread.close()
 
-    def _run(self, watched: int | None) -> None:
-        reported: list[tuple[Record, bool]] = []
-        second = 0.0
-        while not self._closed.wait(LOOK_INTERVAL_S):
-            now = self._clock.monotonic()
-            if now - second >= 1.0:
-                self._watch.due, second = True, now
-            self._on_look(now)
-            hangs = self._detector.look(self._held(watched), now)
-            self.hangs = tuple(hangs)
-            for hang in hangs:
-                if not any(record is hang.record and over == hang.over for record, over in reported):
-                    self._on_hang(hang, stack_of(hang.thread))
-            reported = [(hang.record, hang.over) for hang in hangs]
+    def _remind(self, now: float) -> None:
+        """Have the loop look after what cannot wait, once a second."""
+        if now - self._reminded_at >= 1.0:
+            self._watch.due, self._reminded_at = True, now
 
-    def _held(self, watched: int | None) -> list[Held]:
+    def _look_for_hangs(self, now: float) -> None:
+        hangs = self._detector.look(self._held(), now)
+        self.hangs = tuple(hangs)
+        self._reported = [each for each in self._reported if any(each[0] is hang.record for hang in hangs)]
+        for hang in hangs:
+            if not any(record is hang.record and over == hang.over for record, over in self._reported):
+                self._on_hang(hang, stack_of(hang.thread))
+                self._reported.append((hang.record, hang.over))
+
+    def _held(self) -> list[Held]:
         held = []
         record = self._watch.record
         if record is not None:
-            held.append(Held(record, record, watched))
+            held.append(Held(record, record, self._watched))
         for call in self._calls():
             records = call.records
             held.append(Held(records[0], records, call.thread))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -32,9 +33,12 @@ from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.lifecycle.signals import end_before_work
 from fleet_consumer.worker.member import WorkerState, current_error
+from fleet_consumer.worker.printed import outlive_readers
 from fleet_consumer.worker.process import run_worker
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S
 from fleet_consumer.worker.stats import Stats
+
+LOG = logging.getLogger("fleet_consumer.worker")
 
 COUNTS_FILE: Final = "counts.json"
 
@@ -98,7 +102,11 @@ class Waiting:
     def _run(self) -> None:
         with Consumer(self._settings) as consumer:
             while not self._closed.is_set():
-                self.count = self._ask(consumer)
+                try:
+                    self.count = self._ask(consumer)
+                except Exception:  # the thread's end would go unnoticed, and an old count would stand for a new one
+                    self.count = None
+                    LOG.exception("unexpected error while waiting records are counted; it is tried again")
                 self._closed.wait(COUNT_S)
 
     def _ask(self, consumer: Consumer) -> int | None:
@@ -158,9 +166,9 @@ class RetryProcess:
         code = self._process.poll()
         if code is not None and not self._expected:
             self._expected = True
+            end_main_thread()
             message = f"the retry worker has ended with exit code {_exit_code(code)}, so this one stops as well"
             print(f"fleet-consumer: RetryWorkerEnded: {message}", file=sys.stderr)
-            end_main_thread()
 
     def stop(self) -> int:
         """End it and return its exit code. Idempotent. It is killed if it does not end in time."""
@@ -248,14 +256,17 @@ class Lifeline:
         threading.Thread(target=self._wait, name="lifeline", daemon=True).start()
 
     def _wait(self) -> None:
-        self.cut = not self._stream.read(1)
-        end_main_thread()
+        try:
+            self.cut = not self._stream.read(1)
+        finally:  # an input that cannot be read says no more than a closed one
+            end_main_thread()
 
 
 def main(arguments: list[str]) -> int:
     """Run the retry process; returns its exit code."""
     folder = Path(arguments[0])
     signal.signal(signal.SIGTERM, end_before_work)
+    outlive_readers()
     lifeline, report = Lifeline(sys.stdin.buffer), RetryReport(folder)
     lifeline.hold()
     try:

@@ -13,12 +13,12 @@ import getpass
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 from urllib.parse import urlsplit
 
-from fleet_consumer.clock import Clock, SystemClock
+from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.pod import EXIT_INTERRUPTED, EXIT_OK, EXIT_SURROUNDINGS
 from fleet_consumer.contract.policies import render_policies
@@ -28,9 +28,10 @@ from fleet_consumer.worker.commands.check import CheckResult, examine
 from fleet_consumer.worker.config.connection_options import connection_of
 from fleet_consumer.worker.config.settings import connection_settings
 from fleet_consumer.worker.local.policy import LocalPolicy, policy_of
-from fleet_consumer.worker.local.retries import Counts, RetryProcess, Waiting, prepare
+from fleet_consumer.worker.local.retries import Counts, RetryProcess, Waiting, end_main_thread, prepare
 from fleet_consumer.worker.local.topics import Managed, TopicsUnusable, prepare_topics
 from fleet_consumer.worker.member import WorkerState, current_error
+from fleet_consumer.worker.printed import Output, outlive_readers
 from fleet_consumer.worker.process import run_worker
 from fleet_consumer.worker.stats import Stats
 
@@ -52,7 +53,7 @@ def run_local(options: argparse.Namespace, environment: Mapping[str, str]) -> in
 
 
 def _run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    clock = SystemClock()
+    clock, outputs = SystemClock(), outlive_readers()
     try:
         settings, policy = settings_of(options), policy_of(options)
         config = parse_config(settings)
@@ -72,12 +73,13 @@ def _run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     )
     waiting = Waiting(connection_settings(config.brokers, config.name), config.group_id, managed.flow)
     if policy is not None:
-        return _run_with_retries(settings, policy, managed, waiting, environment, clock)
+        progress = ProgressPrinter(clock.monotonic, sys.stderr, outputs)
+        return _run_with_retries(settings, policy, managed, waiting, environment, progress)
     left = waiting.ask() if managed.flow else 0
     if left:
         hint = "--retry or --retry-policy handles them"
         print(f"fleet-consumer: {left} records of this group wait for a retry: {hint}", flush=True)
-    progress = ProgressPrinter(clock.monotonic, sys.stderr.write, terminal=sys.stderr.isatty())
+    progress = ProgressPrinter(clock.monotonic, sys.stderr, outputs)
     code = run_worker(config, environment, local=progress)
     print(progress.line())
     return code
@@ -89,7 +91,7 @@ def _run_with_retries(
     managed: Managed,
     waiting: Waiting,
     environment: Mapping[str, str],
-    clock: Clock,
+    progress: ProgressPrinter,
 ) -> int:
     """Run both roles until Ctrl-C. The main one ends first: no record may fail without a retry worker."""
     revision = naming.content_hash(policy.content)
@@ -104,7 +106,7 @@ def _run_with_retries(
     with tempfile.TemporaryDirectory(prefix="fleet-consumer-") as folder:
         config = parse_config(prepare(Path(folder), settings, policies))
         with RetryProcess(Path(folder), config.drain_seconds, waiting) as retries:
-            progress = ProgressPrinter(clock.monotonic, sys.stderr.write, terminal=sys.stderr.isatty(), retries=retries)
+            progress.retries = retries
             code = run_worker(config, environment, local=progress)
             ended = retries.stop()
         print(progress.line())
@@ -207,20 +209,18 @@ def _refuse(result: CheckResult) -> int:
 
 
 class ProgressPrinter:
-    """Progress line of a run, written periodically; sums both processes."""
+    """Progress line of a run, written to `stream` periodically; sums both processes if there are `retries`.
 
-    def __init__(
-        self,
-        now: Callable[[], float],
-        write: Callable[[str], object],
-        *,
-        terminal: bool,
-        retries: RetryProcess | None = None,
-    ) -> None:
-        self._write = write
-        self._retries = retries
-        self._terminal = terminal
-        self._every_s = TERMINAL_EVERY_S if terminal else PLAIN_EVERY_S
+    It also ends the run, in order, when the reader of one of `outputs` is gone: nobody sees it any more.
+    """
+
+    def __init__(self, now: Callable[[], float], stream: TextIO, outputs: Sequence[Output] = ()) -> None:
+        self.retries: RetryProcess | None = None
+        self._stream = stream
+        self._outputs = outputs
+        self._ended = False
+        self._terminal = stream.isatty()
+        self._every_s = TERMINAL_EVERY_S if self._terminal else PLAIN_EVERY_S
         self._due_at = now() + TERMINAL_EVERY_S
         self._stats = Stats()
         self._state: WorkerState | None = None
@@ -231,11 +231,14 @@ class ProgressPrinter:
 
     def look(self, now: float) -> None:
         """Write the line when it is due. Called several times a second."""
-        if self._retries is not None:
-            self._retries.look()
+        if not self._ended and any(output.unread() for output in self._outputs):
+            self._ended = True
+            end_main_thread()
+        if self.retries is not None:
+            self.retries.look()
         if now >= self._due_at:
             self._due_at = now + self._every_s
-            self._write(f"\r{self.line():<100}" if self._terminal else f"{self.line()}\n")
+            self._stream.write(f"\r{self.line():<100}" if self._terminal else f"{self.line()}\n")
 
     def line(self) -> str:
         """Counts of records by outcome, and the state of the membership."""
@@ -251,12 +254,12 @@ class ProgressPrinter:
 
     def _counts(self, stats: Stats) -> tuple[str, str]:
         """Counts of both processes, and the retry worker's error."""
-        later = Counts() if self._retries is None else self._retries.counts
+        later = Counts() if self.retries is None else self.retries.counts
         counts = (
             f"done={stats.done + later.done} failed={stats.failed + later.failed} "
             f"dropped={stats.dropped + later.dropped}"
         )
-        if self._retries is not None:
-            waiting = "?" if self._retries.waiting is None else self._retries.waiting
+        if self.retries is not None:
+            waiting = "?" if self.retries.waiting is None else self.retries.waiting
             counts += f" retried={stats.retried + later.retried} waiting={waiting}"
         return counts, later.error

@@ -186,3 +186,22 @@ def test_call_that_blocks_the_event_loop_stays_visible_and_blocks_no_stop() -> N
     release.set()
     assert piece.ended.wait(30)
     executor.close()
+
+
+def test_exit_in_a_background_task_of_the_application_does_not_end_the_event_loop() -> None:
+    async def call(record: Record) -> None:
+        if record.offset == 1:
+            asyncio.get_running_loop().call_soon(raise_exit)
+
+    def raise_exit() -> None:
+        raise SystemExit(1)
+
+    executor = LoopExecutor(performer(call), 1, SystemClock())
+    executor.start()
+    try:
+        for offset in (1, 2):
+            piece = Piece(offset)
+            executor.give(piece)
+            assert piece.ended.wait(30)
+    finally:
+        executor.close()

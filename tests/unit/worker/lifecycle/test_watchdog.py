@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.handlers.call import HandlerCall
 from fleet_consumer.record import Record
-from fleet_consumer.worker.lifecycle.watchdog import Hang, HangDetector, Held, Watch, Watchdog
+from fleet_consumer.worker.lifecycle.watchdog import (
+    Hang,
+    HangDetector,
+    Held,
+    PeriodicThread,
+    Watch,
+    Watchdog,
+)
 from tests.support.waiting import eventually
 
 
@@ -78,7 +87,7 @@ def test_watchdog_logs_each_hang_once_with_its_place() -> None:
         HangDetector(timeout_s=0, limit_s=3600),
         calls=list,
         clock=SystemClock(),
-        on_look=lambda now: None,
+        duties=[],
         on_hang=lambda hang, stack: told.append((hang.record.offset, stack)),
     )
     watchdog.start(hung)
@@ -92,3 +101,46 @@ def test_watchdog_logs_each_hang_once_with_its_place() -> None:
         watchdog.close()
     assert [offset for offset, _ in told] == [7, 8]
     assert "a_call_that_never_returns" in told[0][1]
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError("nobody reads"), MemoryError(), SystemExit(3)])
+def test_error_of_one_duty_ends_neither_the_thread_nor_the_other_duties(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds: list[float] = []
+
+    def fails(now: float) -> None:
+        raise error
+
+    thread = PeriodicThread("watchdog", [fails, rounds.append], SystemClock())
+    thread.start()
+    try:
+        eventually(lambda: len(rounds) >= 3, timeout_s=30, what="rounds after the error")
+    finally:
+        thread.close()
+    assert thread.beat_at == rounds[-1]
+    assert len([each for each in caplog.records if "periodic thread" in each.message]) == 1
+
+
+def test_error_while_a_hang_is_reported_is_no_end_of_the_reports() -> None:
+    watch, told = Watch(), []
+    watch.record = record(7)
+
+    def report(hang: Hang, stack: str) -> None:
+        told.append(hang.record.offset)
+        if len(told) == 1:
+            raise OSError("the log is full")
+
+    watchdog = Watchdog(
+        watch,
+        HangDetector(timeout_s=0, limit_s=3600),
+        calls=list,
+        clock=SystemClock(),
+        duties=[],
+        on_hang=report,
+    )
+    watchdog.start(threading.current_thread())
+    try:
+        eventually(lambda: told == [7, 7], timeout_s=30, what="the hang to be reported again")
+    finally:
+        watchdog.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from pathlib import Path
@@ -13,9 +14,11 @@ from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig, parse_config
 from fleet_consumer.worker.cli import _parser, main
 from fleet_consumer.worker.local import retries as local_retries
+from fleet_consumer.worker.local import running
 from fleet_consumer.worker.local.retries import Counts
 from fleet_consumer.worker.local.running import ProgressPrinter, settings_of
 from fleet_consumer.worker.member import WorkerState
+from fleet_consumer.worker.printed import Output
 from fleet_consumer.worker.stats import Stats
 
 
@@ -100,17 +103,43 @@ def test_impossible_options_are_named(handler: Path, arguments: str, told: str) 
     assert told in str(caught.value)
 
 
+class Screen(io.StringIO):
+    """What is written to a terminal, or to a file."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
 def test_progress_is_written_over_itself_on_a_terminal_and_rarely_elsewhere() -> None:
-    written: dict[bool, list[Any]] = {True: [], False: []}
+    written: dict[bool, str] = {}
     stats = Stats(done=3, failed=1)
     for terminal in (True, False):
-        progress = ProgressPrinter(lambda: 0.0, written[terminal].append, terminal=terminal)
+        screen = Screen(terminal=terminal)
+        progress = ProgressPrinter(lambda: 0.0, screen)
         progress.watch(stats, WorkerState("local", 300.0, None))
         for quarter in range(80):
             progress.look(quarter / 4)
-    assert len(written[True]) == 19
-    assert written[True][0].startswith("\rdone=3 failed=1 dropped=0")
-    assert written[False] == ["done=3 failed=1 dropped=0\n"] * 2
+        written[terminal] = screen.getvalue()
+    assert written[True].count("\rdone=3 failed=1 dropped=0") == 19
+    assert written[False] == "done=3 failed=1 dropped=0\n" * 2
+
+
+def test_run_ends_once_when_the_reader_of_its_output_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(running, "end_main_thread", lambda: ended.append("asked"))
+    reading, writing = os.pipe()
+    with Output(writing, "w") as output:
+        progress = ProgressPrinter(lambda: 0.0, Screen(terminal=False), [output])
+        progress.look(0.0)
+        assert not ended
+        os.close(reading)
+        progress.look(0.25)
+        progress.look(0.5)
+    assert ended == ["asked"]
 
 
 class Retries:
@@ -128,11 +157,23 @@ class Retries:
 @pytest.mark.parametrize(("waiting", "told"), [(2, "waiting=2"), (None, "waiting=?")])
 def test_progress_with_retries_is_of_both_processes(waiting: int | None, told: str) -> None:
     retries = Retries(Counts(done=2, failed=1, dropped=1, retried=4), waiting)
-    progress = ProgressPrinter(lambda: 0.0, print, terminal=False, retries=cast(Any, retries))
+    progress = ProgressPrinter(lambda: 0.0, Screen(terminal=False))
+    progress.retries = cast(Any, retries)
     progress.watch(Stats(done=3, retried=3), WorkerState("local", 300.0, None))
     assert progress.line() == f"done=5 failed=1 dropped=1 retried=7 {told}"
     progress.look(0.5)
     assert retries.looks == 1
+
+
+def test_retry_process_ends_when_its_input_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+    monkeypatch.setattr(local_retries, "end_main_thread", told.set)
+    monkeypatch.setattr(threading, "excepthook", lambda found: None)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as stream, os.fdopen(writing, "wb"):
+        stream.close()
+        local_retries.Lifeline(stream).hold()
+        assert told.wait(30)
 
 
 @pytest.mark.parametrize("closes", [True, False])
