@@ -13,7 +13,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Dispatcher, Result
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.health import HealthServer, LoopWatchdog
-from fleet_operator.runtime.lease import Elector, LeaseLostError
+from fleet_operator.runtime.lease import Elector, LeaseLoop
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.settings import SIMULATE, VERSION, Settings, parse
 from fleet_operator.runtime.status_writer import StatusWriter
@@ -50,16 +51,22 @@ COLLECT_AFTER: Final = 50_000
 what is known of thousands of groups."""
 EXIT_FAILED: Final = 1
 EXIT_LEASE_LOST: Final = 3
+LOG_SECONDS: Final = 1.0
+"""The longest wait for a line in the log before the end of a process that has lost its Lease."""
 
 
 class App:
     """One operator. `run` once; `stop` from the event loop, or a signal, ends it in order.
 
-    `lease_kube` is for the Lease alone: a renewal must not queue behind a thousand slow calls of the work.
+    `lease_kube` is for the Lease alone, and used on a thread and an event loop of its own: a renewal must not queue
+    behind a thousand slow calls, or one long step, of the work.
     """
 
     def __init__(self, settings: Settings, kube: KubeClient, lease_kube: KubeClient, clock: Clock) -> None:
         self.settings = settings
+        self.lost: Callable[[Exception], None] = lambda error: None
+        """Called on the Lease's thread when the Lease is lost: the operator's loop may be blocked."""
+        self.lease_loop: LeaseLoop | None = None
         self.metrics = Metrics()
         self._lease_kube = lease_kube
         self._clock = clock
@@ -130,18 +137,27 @@ class App:
             settings = self.settings
             lease = {"namespace": settings.lease_namespace, "name": settings.lease_name}
             elector = Elector(self._lease_kube, self._clock, identity=settings.identity, **lease)
+            self.lease_loop = loop = LeaseLoop()
             self._not_ready = None
-            acquiring = asyncio.create_task(elector.acquire(), name="lease")
+            acquiring = loop.run(elector.acquire())
             await first_of(stopping, acquiring)
             acquiring.cancel()
             if not self._stop.is_set():
                 self.metrics.leader.set(1)
-                holding = asyncio.create_task(elector.hold(), name="lease")
+                holding = loop.run(self._hold(elector))
                 await self._work(stopping, holding)
                 holding.cancel()
-            await elector.release()
+            await loop.run(elector.release())
         await self.health.stop()
         await self._watchdog.stop()
+
+    async def _hold(self, elector: Elector) -> None:
+        """On the Lease's thread: renew it, and report its loss there."""
+        try:
+            await elector.hold()
+        except Exception as error:
+            self.lost(error)
+            raise
 
     async def _work(self, stopping: asyncio.Future[Any], holding: asyncio.Future[Any]) -> None:
         """Do the operator's work until `stopping` completes; a failure is raised without cleaning up after it.
@@ -197,12 +213,24 @@ async def serve(settings: Settings) -> None:
     app = App(settings, kube, lease_kube, SystemClock())
     for client in (kube, lease_kube):
         client.answered = app.metrics.count_request
+    app.lost = end_without_lease
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, app.stop)
     await app.run()
     await kube.close()
-    await lease_kube.close()
+    if app.lease_loop is not None:
+        await app.lease_loop.run(lease_kube.close())
+
+
+def end_without_lease(error: Exception) -> None:
+    """End the process before another one may begin to work. Any thread."""
+    # The log may be what blocks the other threads.
+    end = threading.Timer(LOG_SECONDS, os._exit, (EXIT_LEASE_LOST,))
+    end.daemon = True
+    end.start()
+    log.critical("lease lost", extra={"error": str(error)})
+    os._exit(EXIT_LEASE_LOST)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -227,9 +255,6 @@ def end(serving: Coroutine[Any, Any, None]) -> None:
     async def serve_or_die() -> None:
         try:
             await serving
-        except LeaseLostError as error:
-            log.critical("lease lost", extra={"error": str(error)})
-            os._exit(EXIT_LEASE_LOST)
         except Exception as error:
             log.critical("the operator failed", extra={"error": str(error)}, exc_info=True)
             os._exit(EXIT_FAILED)

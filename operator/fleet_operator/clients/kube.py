@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Protocol, Self
 from urllib.parse import urlencode
 
@@ -172,7 +173,7 @@ def _retry_after(headers: Any) -> float | None:
 
 
 class AioKubeClient:
-    """`KubeClient` over one shared `kubernetes.aio` client; belongs to the event loop that opened it."""
+    """`KubeClient` over one shared `kubernetes.aio` client; belongs to the event loop of its first call."""
 
     def __init__(self, api: ApiClient) -> None:
         self.answered: Callable[[str, str, int], None] = lambda verb, plural, status: None
@@ -187,9 +188,6 @@ class AioKubeClient:
             "proxy_headers": rest.proxy_headers,
             **({"server_hostname": configuration.tls_server_name} if configuration.tls_server_name else {}),
         }
-        # With `trust_env` aiohttp reads ~/.netrc in a thread, twice for each request; no API server needs that.
-        connector = aiohttp.TCPConnector(limit=CALLS_AT_ONCE_MAX, ssl=rest.ssl_context)
-        self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
 
     @classmethod
     async def connect(cls, environ: Mapping[str, str] = os.environ) -> Self:
@@ -214,9 +212,15 @@ class AioKubeClient:
         return cls(ApiClient(configuration))
 
     async def close(self) -> None:
-        """Close the connections; calls in flight fail."""
-        await self._session.close()
+        if "_session" in vars(self):
+            await self._session.close()
         await self._api.close()  # type: ignore[no-untyped-call]
+
+    @cached_property
+    def _session(self) -> aiohttp.ClientSession:
+        # With `trust_env` aiohttp reads ~/.netrc in a thread, twice for each request; no API server needs that.
+        connector = aiohttp.TCPConnector(limit=CALLS_AT_ONCE_MAX, ssl=self._api.rest_client.ssl_context)
+        return aiohttp.ClientSession(connector=connector, trust_env=False)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
         try:

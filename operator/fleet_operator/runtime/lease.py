@@ -5,7 +5,8 @@ The rules are those of client-go. A holder renews; whoever sees the same record 
 renew before its renew deadline, which is shorter than the lease duration, must stop working, because somebody else may
 start. Stopping means ending the process: nothing in flight can then write on.
 
-`Election` is pure. `Elector` makes its calls.
+`Election` is pure. `Elector` makes its calls, on the thread of a `LeaseLoop`: whatever takes long on the operator's own
+event loop must neither hold up a renewal nor the end of a process that has lost its Lease.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import threading
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import LEASE, JsonObject
@@ -22,6 +25,8 @@ from fleet_operator.clients.kube import KubeClient, KubeConflictError, KubeError
 from fleet_operator.planning.times import to_micro_text
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LEASE_NAME: Final = "consumer-fleet-operator"
 """The default; each of several releases in one namespace has a Lease of its own."""
@@ -99,6 +104,18 @@ class Election:
                 "leaseTransitions": transitions,
             },
         }
+
+
+class LeaseLoop:
+    """An event loop on a thread of its own, which ends with the process."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="lease", daemon=True).start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Have something done on the thread; to cancel the future cancels the work."""
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
 class Elector:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from fleet_consumer.clock import SystemClock
 from fleet_operator import app as app_module
 from fleet_operator.app import App
 from fleet_operator.clients.kinds import LEASE, WHOLE, Kind, View
-from fleet_operator.clients.kube import Listing
+from fleet_operator.clients.kube import KubeUnavailableError, Listing
+from fleet_operator.runtime import lease as lease_module
 from fleet_operator.runtime.cache import WatchedKind
 from fleet_operator.runtime.lease import LeaseLostError, LeaseTiming
 from fleet_operator.runtime.settings import Settings
@@ -64,12 +67,24 @@ class Silent:
     stop = start
 
 
+class Here:
+    """Stands in for the Lease's thread: a clock that jumps is that of one loop."""
+
+    run = staticmethod(asyncio.ensure_future)
+
+
 @pytest.fixture(autouse=True)
 def no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "Watcher", Unwatched)
     monkeypatch.setattr(app_module, "HealthServer", Silent)
 
 
+@pytest.fixture
+def on_one_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_module, "LeaseLoop", Here)
+
+
+@pytest.mark.usefixtures("on_one_loop")
 def test_lease_is_renewed_while_every_other_call_hangs() -> None:
     async def main() -> None:
         leases, asked = MemoryKube(), list[str]()
@@ -89,6 +104,46 @@ def test_lease_is_renewed_while_every_other_call_hangs() -> None:
     run_virtual(main())
 
 
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_module, "LeaseTiming", lambda: LeaseTiming(3.0, 1.0, 0.02))
+
+
+@pytest.mark.usefixtures("quickly")
+async def test_lease_is_renewed_while_the_event_loop_is_blocked() -> None:
+    kube, leases, renewing, renewed = Bare(), MemoryKube(), threading.Event(), threading.Event()
+    leases.before = lambda verb, kind, name: renewing.set() if verb == "replace" else None
+    operator = App(SETTINGS, kube, leases, SystemClock())
+    running = asyncio.create_task(operator.run())
+    assert await asyncio.to_thread(renewing.wait, 30.0)
+    before = len(leases.writes)
+    leases.before = lambda verb, kind, name: renewed.set() if len(leases.writes) > before + 5 else None
+    assert renewed.wait(30.0), "the loop is blocked meanwhile"
+    assert not running.done()
+    operator._stop.set()
+    running.cancel()
+
+
+@pytest.mark.usefixtures("quickly")
+async def test_loss_of_the_lease_is_reported_while_the_event_loop_is_blocked() -> None:
+    kube, leases, renewing, lost = Bare(), MemoryKube(), threading.Event(), threading.Event()
+    leases.before = lambda verb, kind, name: renewing.set() if verb == "replace" else None
+    operator = App(SETTINGS, kube, leases, SystemClock())
+    operator.lost = lambda error: lost.set()
+    running = asyncio.create_task(operator.run())
+    assert await asyncio.to_thread(renewing.wait, 30.0)
+
+    def cut(verb: str, kind: str, name: str) -> None:
+        raise KubeUnavailableError("no route")
+
+    leases.before = cut
+    assert lost.wait(30.0), "the loop is blocked meanwhile"
+    with pytest.raises(LeaseLostError):
+        await running
+    await operator._worker_status.close()  # as the end of the process does
+
+
+@pytest.mark.usefixtures("on_one_loop")
 def test_lease_that_is_lost_during_an_orderly_stop_ends_the_process_at_once() -> None:
     """Work still in flight would write beside the next leader."""
 
