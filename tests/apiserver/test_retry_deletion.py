@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.together]
 
 MakeSite = Callable[..., Site]
 FINALIZER = "consumerfleet.io/retry-topics"
+CLUSTER_FINALIZER = "consumerfleet.io/groups"
 ALL = {"retry.5s", "retry.1h", "redrive", "failed"}
 
 
@@ -72,6 +73,7 @@ def test_by_default_everything_is_kept_and_an_event_counts_waiting_records(site:
     delete(here)
     wait_event(here, "RecordsKept", "4 wait in retry topics")
     assert topics_of(here, broker) == ALL
+    here.kubectl("delete", "kcl/main", "--timeout=10s")
 
 
 def test_delete_removes_all_topics_and_groups(site: MakeSite, broker: KafkaBroker) -> None:
@@ -116,15 +118,15 @@ def test_drain_times_out_and_keeps_waiting_records(site: MakeSite, broker: Kafka
     wait_event(here, "DrainTimedOut", f"2 in _fleet.{here.name}.flights.retry.1h")
 
 
-def test_namespace_that_is_emptied_is_not_held_up(site: MakeSite, broker: KafkaBroker) -> None:
-    """The KafkaCluster may be deleted before the groups: nothing could be done in Kafka then."""
+def test_deletion_is_carried_out_when_the_cluster_is_deleted_first(site: MakeSite, broker: KafkaBroker) -> None:
+    """As `kubectl delete -f`, `helm uninstall` and the end of a namespace do it."""
     here = site("emptied")
-    started(here, broker, retryTopics="Drain", group="Delete")
-    produce(broker, f"_fleet.{here.name}.flights.retry.1h", 1)
-    here.kubectl("delete", "kcl/main")
-    delete(here)
-    wait_event(here, "DeletionGivenUp", "KafkaCluster does not exist")
-    assert topics_of(here, broker) == ALL
+    started(here, broker, retryTopics="Delete", group="Delete")
+    assert here.get("kafkaclusters", "main")["metadata"]["finalizers"] == [CLUSTER_FINALIZER]
+    here.kubectl("delete", "kcl/main", "kcg/flights", "--wait=false")
+    eventually(lambda: is_gone(here, "kafkaclusters", "main"), timeout_s=90, what="the KafkaCluster to be gone")
+    assert is_gone(here)
+    wait_topics(here, broker, set())
 
 
 def test_object_made_from_an_exported_manifest_with_our_finalizer_can_be_deleted(site: MakeSite) -> None:

@@ -49,8 +49,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [kafkaclusters/status, consumergroups/status, retrypolicies/status, redrives/status, backfills/status]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
-  # For the finalizer of objects with spec.deletion; nothing else of them is ever written.
-  resources: [consumergroups]
+  # For the finalizers of objects with spec.deletion and of their KafkaClusters; nothing else of them is ever written.
+  resources: [consumergroups, kafkaclusters]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
   # For spec.ttlSecondsAfterFinished.

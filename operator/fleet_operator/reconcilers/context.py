@@ -14,6 +14,7 @@ from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.adoption import is_adoptable
+from fleet_operator.planning.fleet.deletion import FINALIZER
 from fleet_operator.reconcilers.transitions import turns
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime.cache import Key, key_of
@@ -196,3 +197,29 @@ def is_owned_by(child: JsonObject, owner: JsonObject) -> bool:
     """True if an object belongs to this very owner, and not to a deleted namesake of it."""
     owners = child["metadata"].get("ownerReferences") or ()
     return any(reference.get("uid") == owner["metadata"]["uid"] for reference in owners)
+
+
+def has_finalizer(body: JsonObject, finalizer: str = FINALIZER) -> bool:
+    return finalizer in (body["metadata"].get("finalizers") or ())
+
+
+async def set_finalizer(store: Store, body: JsonObject, finalizer: str, *, wanted: bool) -> None:
+    """Set or remove a finalizer of a user's object, also where others own it as well. Raises KubeError.
+
+    An apply without it gives up only the operator's own share. The creator of an object from an exported manifest owns
+    it too, and it would never go.
+    """
+    kind, uid = kind_of(body), body["metadata"]["uid"]
+    found = await store.refresh(kind, key_of(body))
+    if found is None or found["metadata"]["uid"] != uid or has_finalizer(found, finalizer) == wanted:
+        return
+    head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
+    metadata = {name: found["metadata"][name] for name in ("name", "namespace", "uid")}
+    if wanted:
+        stored = await store.kube.apply({**head, "metadata": {**metadata, "finalizers": [finalizer]}})
+    else:
+        # Conditional on the version: others may change finalizers between the read and this write.
+        metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
+        left = [each for each in found["metadata"]["finalizers"] if each != finalizer]
+        stored = await store.kube.merge({**head, "metadata": {**metadata, "finalizers": left}})
+    store.learn(kind, stored)

@@ -59,12 +59,15 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
     return ReferencedGroup(gone=False, group=group, cluster=cluster, observation=seen, older=older, image=image)
 
 
-def read_cluster(context: Context, key: Key) -> KafkaCluster | Problem:
-    """A KafkaCluster, or the problem if it does not exist, is being deleted or cannot be parsed."""
+def read_cluster(context: Context, key: Key, *, ending: bool = False) -> KafkaCluster | Problem:
+    """A KafkaCluster, or the problem if it does not exist, is being deleted or cannot be parsed.
+
+    With `ending` one that is being deleted is as good: it is kept for groups that are being deleted themselves.
+    """
     body = context.store.get(KAFKA_CLUSTER, key)
-    if body is None or body["metadata"].get("deletionTimestamp"):
+    if body is None or (body["metadata"].get("deletionTimestamp") and not ending):
         return cluster_not_found(*key)
-    return parse(KafkaCluster, body) or cluster_invalid(*key)
+    return parse(KafkaCluster, body, ending=ending) or cluster_invalid(*key)
 
 
 def read_observation(context: Context, cluster: KafkaCluster | Problem, key: Key) -> ClusterObservation | None:
@@ -81,9 +84,9 @@ def read_observation(context: Context, cluster: KafkaCluster | Problem, key: Key
     return replace(seen, current=False, identified=False)
 
 
-def parse(model: type[M], body: JsonObject | None) -> M | None:
-    """An object as its model; None if it does not exist, is being deleted or cannot be parsed."""
-    if body is None or body["metadata"].get("deletionTimestamp"):
+def parse(model: type[M], body: JsonObject | None, *, ending: bool = False) -> M | None:
+    """An object as its model; None if it does not exist, is being deleted (without `ending`) or cannot be parsed."""
+    if body is None or (body["metadata"].get("deletionTimestamp") and not ending):
         return None
     try:
         return model.model_validate(body)

@@ -163,11 +163,11 @@ def test_no_rule_has_a_wildcard() -> None:
 
 
 def test_specs_of_users_are_never_written() -> None:
-    """Nothing may write users' objects but their status; of ConsumerGroups the finalizer too, which is metadata.
+    """Nothing may write users' objects but their status; of ConsumerGroups and KafkaClusters finalizers too.
 
     Redrives and Backfills may be deleted, as spec.ttlSecondsAfterFinished asks for.
     """
-    allowed = ((["consumergroups"], ["patch"]), (["redrives", "backfills"], ["delete"]))
+    allowed = ((["consumergroups", "kafkaclusters"], ["patch"]), (["redrives", "backfills"], ["delete"]))
     own = [rule for rule in rules() if rule["apiGroups"] == ["consumerfleet.io"]]
     for rule in own:
         whole = [resource for resource in rule["resources"] if "/" not in resource]

@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.clients.kinds import KAFKA_CLUSTER, JsonObject
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
+from fleet_operator.planning.fleet.deletion import CLUSTER_FINALIZER, CLUSTER_HOLD_S, FINALIZER, POLL_S
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.kafkacluster import CALM_SECONDS, SECRET_SECONDS, KafkaClusterReconciler
@@ -47,6 +48,9 @@ class Observers:
     def latest(self, cluster: Any) -> ClusterObservation | None:
         return self.seen
 
+    def stop(self, cluster: Any) -> None:
+        self.seen = None
+
 
 def secret(password: str) -> JsonObject:
     data = {key: base64.b64encode(text.encode()).decode() for key, text in (("username", "a"), ("password", password))}
@@ -60,13 +64,15 @@ class Place:
         self.kube, self.clock = MemoryKube(), VirtualClock(asyncio.get_running_loop())
         self.store = Store(self.kube, self.clock, WATCHED)
         self.observers = Observers(seen)
+        self.told: list[Any] = []
         statuses = StatusWriter(self.store, self.clock, Metrics(), writes_per_second=5.0, urgent_fields=URGENT_FIELDS)
         self.context = SimpleNamespace(
             clock=self.clock,
             store=self.store,
             statuses=statuses,
             observers=self.observers,
-            events=SimpleNamespace(record=lambda news: None),
+            events=SimpleNamespace(record=self.told.append),
+            metrics=Metrics(),
             resync=lambda: RESYNC_S,
         )
         topics = SimpleNamespace(keep=lambda *_: None, refusal=lambda _: None, forget=lambda _: None)
@@ -124,3 +130,103 @@ def test_other_failures_of_a_cluster_do_not_hurry_its_secrets() -> None:
         return (await place.reconciler.reconcile(KEY)).requeue_after
 
     assert run_virtual(main()) == CALM_SECONDS
+
+
+ENDING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+
+class KeptPlace(Place):
+    """A KafkaCluster with the finalizer, and groups that refer to it."""
+
+    async def group(self, name: str, **metadata: Any) -> JsonObject:
+        head = {"apiVersion": CONSUMER_GROUP.api_version, "kind": CONSUMER_GROUP.kind}
+        whole = {"namespace": "shop", "name": name, "generation": 1, **metadata}
+        found = await self.kube.create({**head, "metadata": whole, "spec": {"clusterRef": {"name": "main"}}})
+        self.store.learn(CONSUMER_GROUP, found)
+        return found
+
+    async def change(self, **metadata: Any) -> JsonObject:
+        body = self.kube.objects["KafkaCluster", *KEY]
+        found = await self.kube.apply({**body, "metadata": {**body["metadata"], **metadata}})
+        self.store.learn(KAFKA_CLUSTER, found)
+        return found
+
+    @property
+    def finalizers(self) -> list[str]:
+        return list(self.kube.objects["KafkaCluster", *KEY]["metadata"].get("finalizers", ()))
+
+
+def kept(seen: ClusterObservation | None = None) -> KeptPlace:
+    return KeptPlace(seen or observation())
+
+
+def test_deleted_cluster_stays_with_its_connection_until_the_groups_are_gone_that_need_it() -> None:
+    """Deleted in one command, first: without its Secrets too, as in a namespace that ends."""
+
+    async def main() -> None:
+        place = kept()
+        await place.begin()
+        body = await place.group("orders", finalizers=[FINALIZER], **ENDING)
+        await place.change(finalizers=[CLUSTER_FINALIZER, "example.org/theirs"], **ENDING)
+        for _ in range(3):
+            assert (await place.reconciler.reconcile(KEY)).requeue_after == POLL_S
+            await asyncio.sleep(CLUSTER_HOLD_S)
+        assert place.observers.seen is not None
+        assert "orders" in place.told[0].note
+        place.store.cache(CONSUMER_GROUP).remove(("shop", "orders"), body["metadata"]["uid"], 9999)
+        await place.reconciler.reconcile(KEY)
+        assert place.finalizers == ["example.org/theirs"]
+        assert place.observers.seen is None
+
+    run_virtual(main())
+
+
+def test_deleted_cluster_waits_a_minute_for_the_deletion_of_groups_that_live() -> None:
+    async def main() -> None:
+        place = kept()
+        await place.begin(secret("right"))
+        await place.group("orders", finalizers=[FINALIZER])
+        await place.change(finalizers=[CLUSTER_FINALIZER], **ENDING)
+        assert (await place.reconciler.reconcile(KEY)).requeue_after == POLL_S
+        await asyncio.sleep(CLUSTER_HOLD_S)
+        await place.reconciler.reconcile(KEY)
+        assert place.finalizers == []
+
+    run_virtual(main())
+
+
+def test_deleted_cluster_is_observed_again_by_an_operator_that_starts_meanwhile() -> None:
+    async def main() -> None:
+        place = kept()
+        place.observers.seen = None
+        await place.begin(secret("right"))
+        await place.group("orders", finalizers=[FINALIZER], **ENDING)
+        await place.change(finalizers=[CLUSTER_FINALIZER], **ENDING)
+        await place.reconciler.reconcile(KEY)
+        assert place.observers.logins == ["right"]
+
+    run_virtual(main())
+
+
+def test_cluster_that_no_group_needs_any_more_loses_its_finalizer() -> None:
+    async def main() -> None:
+        place = kept()
+        await place.begin(secret("right"))
+        await place.group("orders")
+        await place.change(finalizers=[CLUSTER_FINALIZER])
+        await place.reconciler.reconcile(KEY)
+        assert place.finalizers == []
+
+    run_virtual(main())
+
+
+def test_secret_that_is_gone_ends_an_observer_that_works_only_when_it_stays_away() -> None:
+    async def main() -> None:
+        place = Place(observation())
+        await place.begin()
+        assert (await place.reconciler.reconcile(KEY)).requeue_after == SECRET_SECONDS
+        assert place.observers.refused == []
+        await place.reconciler.reconcile(KEY)
+        assert place.observers.refused == [conditions.SECRET_NOT_FOUND]
+
+    run_virtual(main())

@@ -17,11 +17,17 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, Deletion
 from fleet_operator.planning.observation import RetryObservation
 
 FINALIZER: Final = "consumerfleet.io/retry-topics"
+CLUSTER_FINALIZER: Final = "consumerfleet.io/groups"
+"""Finalizer of a KafkaCluster, while groups with a finalizer refer to it."""
 FOREGROUND: Final = "foregroundDeletion"
 """Kubernetes' own finalizer: its garbage collector is deleting the children."""
 
 UNDO_S: Final = 120.0
 """Time after the spec's timeout for stopping the workers and deleting in Kafka."""
+
+CLUSTER_HOLD_S: Final = 60.0
+"""Time for which a deleted KafkaCluster is kept for groups that live: a command or a namespace deletes one object after
+the other. A group that is being deleted keeps it until it is gone."""
 
 POLL_S: Final = 2.0
 """Poll interval of a deletion in progress, in case an event was missed."""

@@ -1,12 +1,13 @@
 """Deletion of ConsumerGroups whose spec asks for steps in Kafka.
 
-The finalizer is the operator's only change to a user's object besides the status. Topics and groups are read live just
+Finalizers are the operator's only change to a user's objects besides the status. Topics and groups are read live just
 before they are deleted; the finalizer is removed in the same attempt, after the brokers have answered.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 
 from pydantic import ValidationError
@@ -15,7 +16,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.api.v1alpha1.conditions import CLUSTER_NOT_FOUND
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of
-from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet import deletion
@@ -26,8 +27,7 @@ from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.consumergroup.decide import Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
-from fleet_operator.reconcilers.context import Context
-from fleet_operator.runtime.cache import key_of
+from fleet_operator.reconcilers.context import Context, has_finalizer, set_finalizer
 from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import News
 
@@ -42,10 +42,19 @@ class DeletionWork:
         self._kafka = kafka
 
     async def keep_finalizer(self, body: JsonObject, group: ConsumerGroup) -> None:
-        """Set the finalizer exactly while the spec needs it, before any child is created."""
-        wanted = deletion.wants_finalizer(group.spec.deletion)
+        """Set the finalizer exactly while the spec needs it, before any child is created.
+
+        The KafkaCluster gets one too, or it could be gone before what the spec asks for is done. It loses it by itself.
+        """
+        store, wanted = self._context.store, deletion.wants_finalizer(group.spec.deletion)
         if wanted != has_finalizer(body):
-            await self._set_finalizer(body, wanted=wanted)
+            await set_finalizer(store, body, deletion.FINALIZER, wanted=wanted)
+        cluster = store.get(KAFKA_CLUSTER, cluster_of(body)) if wanted else None
+        if cluster is None or cluster["metadata"].get("deletionTimestamp"):
+            return
+        if not has_finalizer(cluster, deletion.CLUSTER_FINALIZER):
+            with suppress(KubeForbiddenError):  # by rights of an older chart: the group itself matters more
+                await set_finalizer(store, cluster, deletion.CLUSTER_FINALIZER, wanted=True)
 
     def tell_of_kept(self, body: JsonObject) -> None:
         """Record an Event for a deleted object without a finalizer, whose records stay in Kafka."""
@@ -152,7 +161,7 @@ class DeletionWork:
         if found.failed:
             topic = naming.failed_topic(group.group_id)
             self._record(gathered.body, "RecordsKept", f"{found.failed} records stay in topic {topic}")
-        await self._set_finalizer(gathered.body, wanted=False)
+        await set_finalizer(self._context.store, gathered.body, deletion.FINALIZER, wanted=False)
 
     async def _is_still_ours(self, gathered: Gathered) -> bool:
         """True if the object is unchanged and has no rival, read live right before the action."""
@@ -167,35 +176,10 @@ class DeletionWork:
         if given_up:
             note = f"topics and groups in Kafka are left as they are: {given_up}"
             self._record(body, "DeletionGivenUp", note, warning=True)
-        await self._set_finalizer(body, wanted=False)
-
-    async def _set_finalizer(self, body: JsonObject, *, wanted: bool) -> None:
-        """Set or remove the finalizer, also where others own it as well.
-
-        An apply without it gives up only the operator's own share. The creator of an object from an exported manifest
-        owns it too, and it would stay for ever.
-        """
-        store, key, uid = self._context.store, key_of(body), body["metadata"]["uid"]
-        found = await store.refresh(CONSUMER_GROUP, key)
-        if found is None or found["metadata"]["uid"] != uid or has_finalizer(found) == wanted:
-            return
-        head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
-        metadata = {name: found["metadata"][name] for name in ("name", "namespace", "uid")}
-        if wanted:
-            stored = await store.kube.apply({**head, "metadata": {**metadata, "finalizers": [deletion.FINALIZER]}})
-        else:
-            # Conditional on the version: others may change finalizers between the read and this write.
-            metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
-            left = [finalizer for finalizer in found["metadata"]["finalizers"] if finalizer != deletion.FINALIZER]
-            stored = await store.kube.merge({**head, "metadata": {**metadata, "finalizers": left}})
-        store.learn(CONSUMER_GROUP, stored)
+        await set_finalizer(self._context.store, body, deletion.FINALIZER, wanted=False)
 
     def _record(self, body: JsonObject, reason: str, note: str, *, warning: bool = False) -> None:
         self._context.events.record(News(body, "Warning" if warning else "Normal", reason, note))
-
-
-def has_finalizer(body: JsonObject) -> bool:
-    return deletion.FINALIZER in (body["metadata"].get("finalizers") or ())
 
 
 def _drain_until(gathered: Gathered) -> float:

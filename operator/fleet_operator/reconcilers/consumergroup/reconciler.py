@@ -18,7 +18,7 @@ from fleet_operator.planning.status.transitions import awaits_report
 from fleet_operator.reconcilers.consumergroup.adoption import adopt
 from fleet_operator.reconcilers.consumergroup.children import REFUSED_RETRY_S, Children
 from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, interest_of, make_plan
-from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork, has_finalizer
+from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.lenses import Lenses
@@ -26,7 +26,7 @@ from fleet_operator.reconcilers.consumergroup.metrics import show_group
 from fleet_operator.reconcilers.consumergroup.offset_expiry import OffsetExpiry
 from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
 from fleet_operator.reconcilers.consumergroup.scaling_watch import ScalingWatch
-from fleet_operator.reconcilers.context import Context, publish, record
+from fleet_operator.reconcilers.context import Context, has_finalizer, publish, record
 from fleet_operator.reconcilers.first_looks import FIRST_LOOK_SECONDS, FirstLooks
 from fleet_operator.reconcilers.waves import Waves
 from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
