@@ -1,34 +1,117 @@
-"""A record whose bytes changed on a broker's disk is reported and never delivered."""
+"""Data that cannot be read are reported until they can, and neither they nor what is behind them is skipped."""
 
 from __future__ import annotations
 
-from fleet_consumer import Consumer, Record
-from tests.broker.members import create_topic, produce, settings, unique
+from collections.abc import Callable, Sequence
+
+import confluent_kafka
+import pytest
+
+from fleet_consumer import Consumer, TopicPartition
+from fleet_consumer.group.errors import DataUnreadable
+from fleet_consumer.librdkafka.bounded import BoundedReader
+from fleet_consumer.librdkafka.settings import consumer_config
+from tests.broker.members import create_topic, settings, unique
+from tests.support import segments
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
+KINDS: dict[str, tuple[segments.Damage, str, str]] = {
+    "BAD_MSG": (segments.flip_bit, "none", "failed CRC32C check"),
+    "codec": (segments.unknown_codec, "none", "codec 0x7"),
+    "gzip": (segments.spoil_records, "gzip", "BAD_COMPRESSION"),
+    "snappy": (segments.spoil_records, "snappy", "BAD_COMPRESSION"),
+    "lz4": (segments.spoil_records, "lz4", "BAD_COMPRESSION"),
+    "zstd": (segments.spoil_records, "zstd", "BAD_COMPRESSION"),
+    "magic": (segments.unknown_magic, "none", "MagicByte 9"),
+    "length": (segments.negative_length, "none", "INVALID_MSG"),
+}
+HEALTHY = len(KINDS)
 
-def test_record_with_a_flipped_bit_is_reported_and_not_handed_out() -> None:
-    with KafkaBroker() as broker:
-        topic = create_topic(broker.bootstrap, 1)
-        produce(broker.bootstrap, topic, 1, 1, first=1_234_567)
-        segment = next(broker.directory.rglob(f"{topic}-0/00000000000000000000.log"))
-        stored = segment.read_bytes()
-        assert stored.count(b"1234567") == 1
-        segment.write_bytes(stored.replace(b"1234567", b"1234566"))
-        unchecked = settings(broker.bootstrap, unique("group"), properties={"check.crcs": "false"})
-        with Consumer(unchecked) as consumer:
-            consumer.subscribe([topic])
-            records = eventually(lambda: list(consumer.poll(0.2)), what="the changed record")
-            assert records[0].value == b"1234566", "the file was not what the broker sends"
-        with Consumer(settings(broker.bootstrap, unique("group"))) as consumer:
-            consumer.subscribe([topic])
 
-            handed_out: list[Record] = []
+def write(broker: KafkaBroker, topic: str, partition: int, codec: str, firsts: Sequence[int]) -> None:
+    """Batches of three records of about 200 bytes, whose values are their offsets."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": broker.bootstrap, "compression.type": codec, "linger.ms": 10_000}
+    )
+    for first in firsts:
+        for offset in range(first, first + 3):
+            producer.produce(topic, value=(b"%d " % offset) * 80, partition=partition)
+        assert producer.flush(60) == 0
 
-            def reported() -> bool:
-                handed_out.extend(consumer.poll(0.2))
-                return "BAD_MSG" in str(consumer.membership().error)
 
-            eventually(reported, what="the report")
-            assert handed_out == []
+@pytest.fixture
+def damaged(broker: KafkaBroker) -> tuple[str, Callable[[], None]]:
+    """A topic with a partition for each kind of damage, to its second batch, and a healthy one; and the cure."""
+    topic = create_topic(broker.bootstrap, HEALTHY + 1)
+    cures = []
+    for number, (change, codec, _) in enumerate(KINDS.values()):
+        write(broker, topic, number, codec, (0, 3, 6))
+        cures.append(segments.damage(broker, topic, number, 3, change))
+    write(broker, topic, HEALTHY, "zstd", (0,))
+
+    def cure_all() -> None:
+        for cure in cures:
+            cure()
+
+    return topic, cure_all
+
+
+def test_unreadable_batches_are_reported_until_they_can_be_read_and_nothing_is_skipped(
+    broker: KafkaBroker, damaged: tuple[str, Callable[[], None]]
+) -> None:
+    topic, cure = damaged
+    handed: dict[int, list[int]] = {number: [] for number in range(HEALTHY + 1)}
+    with Consumer(settings(broker.bootstrap, unique("group"))) as consumer:
+        consumer.subscribe([topic])
+
+        def polled() -> bool:
+            for record in consumer.poll(0.1):
+                assert record.value == (b"%d " % record.offset) * 80
+                handed[record.partition].append(record.offset)
+            return True
+
+        def stands() -> set[int]:
+            return {part.partition for part in consumer.unreadable() if polled()}
+
+        eventually(lambda: polled() and stands() == set(range(HEALTHY)), what="each batch to be reported")
+        since = {part: each.since for part, each in consumer.unreadable().items()}
+        # While another partition flows.
+        write(broker, topic, HEALTHY, "zstd", range(3, 30, 3))
+        eventually(lambda: polled() and handed[HEALTHY] == list(range(30)), what="the healthy partition")
+        assert isinstance(consumer.membership().error, DataUnreadable)
+        found = consumer.unreadable()
+        assert set(found) == set(since)
+        for number, (_, _, words) in enumerate(KINDS.values()):
+            part = TopicPartition(topic, number)
+            assert handed[number] == [0, 1, 2]
+            assert consumer.position(part) == found[part].offset == 3
+            assert words in str(found[part].error)
+            assert f"{topic}-{number}" in str(found[part].error)
+            assert found[part].since == since[part]
+        cure()
+        whole = list(range(9))
+        eventually(lambda: polled() and all(handed[n] == whole for n in range(HEALTHY)), what="the rest, once each")
+        assert consumer.unreadable() == {}
+        assert consumer.membership().error is None
+
+
+def test_bounded_reading_reads_the_other_partitions_and_names_what_cannot_be_read(
+    broker: KafkaBroker, damaged: tuple[str, Callable[[], None]]
+) -> None:
+    topic, _ = damaged
+    parts = [TopicPartition(topic, number) for number in range(HEALTHY + 1)]
+    handed: dict[int, list[int]] = {number: [] for number in range(HEALTHY + 1)}
+    config = consumer_config(settings(broker.bootstrap, None).connection, "bounded", "read_uncommitted", {})
+
+    def read(reader: BoundedReader) -> None:
+        for step in reader.read(reader.bounds(parts)):
+            for part, records in step.records.items():
+                handed[part.partition] += [record.offset for record in records]
+
+    with BoundedReader(config, stores_offsets=False) as reader, pytest.raises(DataUnreadable) as raised:
+        read(reader)
+    assert handed == {number: [0, 1, 2] for number in range(HEALTHY + 1)}
+    for number, (_, _, words) in enumerate(KINDS.values()):
+        assert f"partition {topic}-{number}: at offset 3: " in str(raised.value)
+        assert words in str(raised.value)

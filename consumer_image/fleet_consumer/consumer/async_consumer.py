@@ -23,6 +23,7 @@ from fleet_consumer.consumer.owner_thread import OwnerThread
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S
 from fleet_consumer.contract.naming import TopicPattern
+from fleet_consumer.fetch.read_errors import PartitionError
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp
 from fleet_consumer.group.topics import PartitionInfo
@@ -233,6 +234,10 @@ class AsyncConsumer:
     ) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition."""
         return await self._call(lambda: self._consumer.end_offsets(partitions, timeout_s))
+
+    def unreadable(self) -> dict[TopicPartition, PartitionError]:
+        """As `Consumer.unreadable`."""
+        return self._consumer.unreadable()
 
     def out_of_range(self) -> OutOfRangeReport:
         """The OFFSET_OUT_OF_RANGE errors so far, and the offsets skipped."""

@@ -22,6 +22,7 @@ from fleet_consumer.consumer.subscription import RebalanceCallback, Subscription
 from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
+from fleet_consumer.fetch.read_errors import PartitionError
 from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp
 from fleet_consumer.group.messages import CallBack, CallBackKind, FinishCommit
 from fleet_consumer.group.topics import PartitionInfo
@@ -343,6 +344,14 @@ class Consumer:
         """The OFFSET_OUT_OF_RANGE errors so far, and the offsets skipped."""
         positions = self._engine.positions
         return OutOfRangeReport() if positions is None else positions.out_of_range
+
+    def unreadable(self) -> dict[TopicPartition, PartitionError]:
+        """The partitions that stand at a batch which cannot be read, the next offset of each, and why. Any thread.
+
+        Each is tried again every second or two; `seek` behind the batch passes it.
+        """
+        fetch = self._engine.fetch
+        return {} if fetch is None else fetch.unreadable
 
     def truncations(self) -> TruncationReport:
         """The truncations so far: logs that lost records after these were read."""

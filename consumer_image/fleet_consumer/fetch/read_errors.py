@@ -1,4 +1,4 @@
-"""The errors that keep records from coming, for as long as librdkafka keeps reporting them."""
+"""The errors that keep records from coming: of each partition until it is read again, of connections for a while."""
 
 from __future__ import annotations
 
@@ -6,64 +6,93 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.group.errors import DataPlaneFailed
+from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable
+from fleet_consumer.record import TopicPartition
 
 ERROR_LASTS_S = 15.0
-"""The validity of an error after its last report: librdkafka retries, and reports again, every 10 s at the latest."""
+"""The validity of an error without a partition after its last report: librdkafka retries, and reports again, every 10 s
+at the latest."""
 ASK_AGAIN_S = 8.0
-"""The delay after which librdkafka is made to report a refused partition again: by itself it reports only once."""
+"""The delay after which librdkafka is made to read a failed partition again: it reports some errors only once."""
+READ_AGAIN_S = 1.0
+"""The same for data that could not be read: the next attempt may succeed at once, if the network had changed them."""
 
 
 @dataclass(slots=True)
-class _Denial:
-    """A partition that may not be read, and whether a new report was asked for since."""
+class PartitionError:
+    """What keeps a partition from being read at `offset`, the next one; `since` is wall clock seconds.
 
+    `void`: librdkafka stands there (`seeking.stand`), and what still comes of the partition does not count.
+    """
+
+    offset: int
     error: DataPlaneFailed
-    reported_at: float
-    asked: bool = False
+    since: float
+    again_at: float
+    void: bool = False
 
 
 class ReadErrors:
-    """The current errors of one fetch thread. Written with the turn in hand; `current` may be called by any thread."""
+    """The current errors of one fetch thread. Written with the turn in hand; `current` and `unreadable` may be called
+    by any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # The last error and the end of its validity. Set to None by each run of records.
+        # The last error of no partition and the end of its validity. Set to None by each run of records.
         self.last: tuple[DataPlaneFailed, float] | None = None
         # Replaced as a whole, never changed: any thread looks through it.
-        self.denied: Mapping[tuple[str, int], _Denial] = {}
+        self.partitions: Mapping[tuple[str, int], PartitionError] = {}
 
     def current(self) -> DataPlaneFailed | None:
-        """The error that keeps records from coming; one not repeated within `ERROR_LASTS_S` counts as resolved.
+        """The error that keeps records from coming.
 
         librdkafka reports a connection that fails, never one that works again, and on a quiet topic no record shows it
-        either. A denied partition is an error whatever comes from others.
+        either: such an error ends when it is not repeated. That of a partition lasts until the partition is read,
+        whatever comes from others.
         """
-        now, last = self._clock.monotonic(), self.last
-        if last is not None and now < last[1]:
+        last = self.last
+        if last is not None and self._clock.monotonic() < last[1]:
             return last[0]
-        return next((each.error for each in self.denied.values() if now < each.reported_at + ERROR_LASTS_S), None)
+        return next((each.error for each in self.partitions.values()), None)
+
+    @property
+    def unreadable(self) -> dict[TopicPartition, PartitionError]:
+        """The partitions that stand at data that cannot be read."""
+        found = self.partitions.items()
+        return {TopicPartition(*part): each for part, each in found if isinstance(each.error, DataUnreadable)}
 
     def note(self, error: DataPlaneFailed) -> None:
-        """Keep an error, for a while or until records flow."""
+        """Keep an error of no partition, for a while or until records flow."""
         self.last = error, self._clock.monotonic() + ERROR_LASTS_S
 
-    def deny(self, partition: tuple[str, int], error: DataPlaneFailed) -> None:
-        """Keep the error of a partition that may not be read."""
-        self.denied = {**self.denied, partition: _Denial(error, self._clock.monotonic())}
+    def put(self, partition: tuple[str, int], offset: int, error: DataPlaneFailed) -> bool:
+        """Keep the error of a partition until it is read again; True if it is new. DataUnreadable makes it void."""
+        void = isinstance(error, DataUnreadable)
+        again_at = self._clock.monotonic() + (READ_AGAIN_S if void else ASK_AGAIN_S)
+        before = self.partitions.get(partition)
+        same = before is not None and type(before.error) is type(error) and before.offset == offset
+        since = before.since if same and before is not None else self._clock.wall()
+        self.partitions = {**self.partitions, partition: PartitionError(offset, error, since, again_at, void)}
+        return not same
+
+    def is_void(self, partition: tuple[str, int]) -> bool:
+        """True if what comes of this partition does not count."""
+        known = self.partitions.get(partition)
+        return known is not None and known.void
+
+    def readable(self, partition: tuple[str, int]) -> None:
+        """A partition was read, or is read from another place now: its error is over."""
+        if partition in self.partitions:
+            self.partitions = {part: each for part, each in self.partitions.items() if part != partition}
 
     def keep(self, assigned: Collection[tuple[str, int]]) -> None:
         """Drop the errors of partitions that are not assigned any more."""
-        self.denied = {part: denial for part, denial in self.denied.items() if part in assigned}
+        self.partitions = {part: each for part, each in self.partitions.items() if part in assigned}
 
     def take_due(self) -> list[tuple[str, int]]:
-        """Drop denials that were not repeated, and take the partitions for which a new report is due.
-
-        librdkafka reports a refused fetch only once, until one succeeds or the partition is sought.
-        """
+        """Take the partitions that librdkafka is to be made to read again now."""
         now = self._clock.monotonic()
-        self.denied = {part: each for part, each in self.denied.items() if now < each.reported_at + ERROR_LASTS_S}
-        due = [part for part, each in self.denied.items() if not each.asked and now >= each.reported_at + ASK_AGAIN_S]
+        due = [part for part, each in self.partitions.items() if now >= each.again_at]
         for part in due:
-            self.denied[part].asked = True
+            self.partitions[part].again_at = now + ASK_AGAIN_S
         return due

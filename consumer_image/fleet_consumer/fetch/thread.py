@@ -26,9 +26,9 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
-from fleet_consumer.fetch.read_errors import ReadErrors
-from fleet_consumer.group.errors import DataPlaneFailed, InternalFailure
-from fleet_consumer.librdkafka.seeking import at, seek
+from fleet_consumer.fetch.read_errors import PartitionError, ReadErrors
+from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, InternalFailure
+from fleet_consumer.librdkafka.seeking import UNREADABLE, at, read_again, seek, stand
 from fleet_consumer.librdkafka.settings import Login, SettingsRefused, open_consumer, tls_files
 from fleet_consumer.record import Records, TopicPartition
 
@@ -99,6 +99,11 @@ class FetchThread:
         return self._errors.current()
 
     @property
+    def unreadable(self) -> dict[TopicPartition, PartitionError]:
+        """The partitions that stand at data that cannot be read. Any thread."""
+        return self._errors.unreadable
+
+    @property
     def alive(self) -> bool:
         """True while the thread runs."""
         return self._thread.is_alive()
@@ -111,8 +116,8 @@ class FetchThread:
             consumer.incremental_assign([at(part, offset, epoch) for _, part, offset, epoch in added])
             # librdkafka remembers a pause across assignments.
             consumer.resume([at(part) for _, part, _, _ in added])
-            self._buffers.update({part: buffer for buffer, part, _, _ in added})
-            self._next.update({part: offset for _, part, offset, _ in added})
+            for buffer, part, offset, _ in added:
+                self._reads_from(part, buffer, offset)
 
         self._do(command)
 
@@ -134,9 +139,10 @@ class FetchThread:
 
         def command(consumer: confluent_kafka.Consumer) -> None:
             if part in self._buffers:
+                if self._errors.is_void(part):
+                    consumer.resume([at(part)])
                 seek(consumer, part, offset, epoch)
-                self._buffers[part] = buffer
-                self._next[part] = offset
+                self._reads_from(part, buffer, offset)
 
         self._do(command)
 
@@ -182,11 +188,15 @@ class FetchThread:
                     seek(consumer, part, buffer.position)
                 else:
                     consumer.incremental_assign([at(part, buffer.position)])
-                self._buffers[part] = buffer
-                self._next[part] = buffer.position
+                self._reads_from(part, buffer, buffer.position)
             consumer.resume([at(buffer.topic_partition) for buffer in buffers])
 
         self._do(command)
+
+    def _reads_from(self, part: TopicPartition, buffer: PartitionBuffer, offset: int) -> None:
+        self._buffers[part] = buffer
+        self._next[part] = offset
+        self._errors.readable(part)
 
     def _read_in_turn(self, timeout_s: float, limit: int) -> int | None:
         """Read until `limit` records wait or librdkafka has no more; the number that came last, None without a turn.
@@ -291,14 +301,23 @@ class FetchThread:
         worn, self._consumer = self._consumer, fresh
         worn.close()
         self._errors.last = None
+        for part, error in self._errors.partitions.items():
+            error.void = error.void and self._buffers[part].on_hold
 
     def _ask_again(self) -> None:
-        """Make librdkafka report denied partitions again: nothing is lost by seeking to where it stands already."""
-        if not self._errors.denied:
+        """Make librdkafka read failed partitions again: nothing is lost by seeking to where reading stands.
+
+        Each then gives a record, its end, or the error again; one that is held back gives nothing.
+        """
+        if not self._errors.partitions:
             return
         for part in self._errors.take_due():
+            if self._buffers[part].on_hold:
+                continue
             try:
-                seek(self._consumer, part, self._next[part])
+                again = read_again if self._errors.is_void(part) else seek
+                again(self._consumer, part, self._next[part])
+                self._errors.partitions[part].void = False
             except KafkaException as refused:  # it stands still as it did
                 logger.info("partition %s-%d cannot be asked for again: %s", *part, refused.args[0].str())
 
@@ -357,11 +376,14 @@ class FetchThread:
             start = end
 
     def _put(self, key: tuple[str, int], run: list[Message], *, counted: bool) -> None:
-        buffer = self._buffers.get(key)
-        if buffer is not None:
-            self.read_ahead.put(buffer, run, value_bytes(run) if counted else 0)
-            self._next[key] = _offset(run[-1]) + 1
-            self._errors.last = None
+        buffer, errors = self._buffers.get(key), self._errors
+        if buffer is None or (errors.partitions and errors.is_void(key)):
+            return
+        self.read_ahead.put(buffer, run, value_bytes(run) if counted else 0)
+        self._next[key] = _offset(run[-1]) + 1
+        errors.last = None
+        if errors.partitions:
+            errors.readable(key)
 
     def _sift(self, batch: list[Message], *, counted: bool) -> None:
         """Take the errors out of a batch. Rare, so it may be slow.
@@ -385,27 +407,46 @@ class FetchThread:
         number = message.partition()
         key = (message.topic() or "", -1 if number is None else number)
         buffer = self._buffers.get(key)
-        if error.code() == KafkaError._AUTO_OFFSET_RESET and buffer is not None:
-            self.read_ahead.put_out_of_range(buffer, error.str())
-        elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and buffer is not None:
-            detail = f"{error.name()}: {error.str()}; allow the principal Read on the topic"
-            denied = DataPlaneFailed(f"partition {key[0]}-{key[1]}: {detail}")
-            self._errors.deny(key, denied)
-            logger.warning("data plane: %s", denied)
-        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             # librdkafka looks for the coordinator of a group that it never uses; ours is asked, and refused, elsewhere.
             logger.debug("data plane: %s", error.str())
+        elif buffer is None:
+            # Whatever librdkafka still has to say about a partition that is gone is over.
+            if error.code() != KafkaError._PARTITION_EOF:
+                self._on_error(error)
+        elif self._errors.is_void(key):
+            return
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self.read_ahead.put_out_of_range(buffer, error.str())
         elif error.code() == KafkaError._PARTITION_EOF:
             end = _offset(message)
+            self._errors.readable(key)
             # Usually it ends right behind its last record. An end from before a seek never comes: librdkafka drops it.
-            if buffer is not None and end > self._next[key]:
+            if end > self._next[key]:
                 self.read_ahead.put_end(buffer, end)
                 self._next[key] = end
         else:
-            self._on_error(error, f"partition {key[0]}-{key[1]}: " if buffer is not None else "")
+            self._fail_partition(key, error)
 
-    def _on_error(self, error: KafkaError, about: str = "") -> None:
+    def _fail_partition(self, key: tuple[str, int], error: KafkaError) -> None:
+        """Keep the error of a partition until it is read again (`_ask_again`); it stands still where its data cannot be
+        read."""
+        offset = self._next[key]
+        about = f"partition {key[0]}-{key[1]}: {error.name()}: {error.str()}"
+        failure = DataPlaneFailed(about)
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            failure = DataPlaneFailed(f"{about}; allow the principal Read on the topic")
+        elif error.code() in UNREADABLE:
+            failure = DataUnreadable(f"{about}; reading stands at offset {offset}")
+            try:
+                stand(self._consumer, key)
+            except KafkaException as refused:
+                logger.info("partition %s-%d cannot be paused: %s", *key, refused.args[0].str())
+        level = logging.WARNING if self._errors.put(key, offset, failure) else logging.DEBUG
+        logger.log(level, "data plane: %s", failure)
+
+    def _on_error(self, error: KafkaError) -> None:
         """Keep an error for a while, or until records flow; librdkafka goes on trying by itself."""
-        failure = DataPlaneFailed(f"{about}{error.name()}: {error.str()}")
+        failure = DataPlaneFailed(f"{error.name()}: {error.str()}")
         self._errors.note(failure)
         logger.warning("data plane: %s", failure)

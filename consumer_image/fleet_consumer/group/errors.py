@@ -161,5 +161,10 @@ class DataPlaneFailed(ConsumerError):
     """librdkafka reported an error about the records of one partition, or of all."""
 
 
+class DataUnreadable(DataPlaneFailed):
+    """A batch of a partition cannot be read: wrong checksum, unknown codec or format, damaged. Nothing behind it is
+    handed out; it is tried again until it can be read or is passed by."""
+
+
 class InternalFailure(FatalConsumerError):
     """A bug ended one of the consumer's threads; the log has the traceback."""

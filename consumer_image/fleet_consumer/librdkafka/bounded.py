@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from types import TracebackType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -17,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.fetched import filled_records
+from fleet_consumer.librdkafka.seeking import UNREADABLE, read_again, stand
 from fleet_consumer.librdkafka.settings import open_consumer
 from fleet_consumer.record import Record, TopicPartition
 
@@ -36,6 +38,9 @@ GROUP_TIMEOUT_S: Final = 5.0
 one that is not found; the reason comes as a message, which is polled for after each attempt."""
 
 AGAIN_S: Final = 0.5
+UNREADABLE_TRIES: Final = 5
+"""Number of times, `POLL_S` apart or more, that data are found unreadable before that ends a reading which has nothing
+else left to read."""
 MOVING: Final = frozenset(
     {
         KafkaError.NOT_COORDINATOR,
@@ -202,13 +207,15 @@ class BoundedReader:
         """The records of each partition from its first offset to before the second, as brokers give them.
 
         Yields an empty step about twice a second while nothing comes, so that the caller can give up when brokers are
-        away for too long. A partition whose leader is away delays no other.
+        away for too long. A partition whose leader is away delays no other, nor does one with data that cannot be read:
+        DataUnreadable is raised when all others are done.
         """
         reached = {partition: start for partition, (start, _) in ranges.items()}
         open_ = {partition for partition, (start, end) in ranges.items() if start < end}
         if open_ != set(ranges):
             yield Step({}, frozenset(ranges) - open_)
         self._consumer.assign([confluent_kafka.TopicPartition(*each, reached[each]) for each in sorted(open_)])
+        stands = _Stands(self._consumer)
         try:
             while open_:
                 first = self._consumer.poll(POLL_S)
@@ -218,18 +225,55 @@ class BoundedReader:
                 records: dict[TopicPartition, list[Record]] = {}
                 done: set[TopicPartition] = set()
                 for partition, own in _by_partition(messages).items():
-                    if partition not in open_:
+                    if partition not in open_ or partition in stands.void:
                         continue
                     end = ranges[partition][1]
-                    run, reached[partition] = _sorted_out(partition, own, reached[partition])
+                    run, reached[partition], unreadable = _sorted_out(partition, own, reached[partition])
+                    stands.note(partition, unreadable, moved=bool(run))
                     if wanted := [each for each in run if _offset(each) < end]:
                         records[partition] = filled_records(partition, wanted)
                     if reached[partition] >= end:
                         done.add(partition)
                 open_ -= done
                 yield Step(records, frozenset(done))
+                stands.look(open_, reached)
         finally:
             self._consumer.unassign()
+
+
+class _Stands:
+    """The partitions of one reading that stand at data which cannot be read. `void`: to be sought first."""
+
+    def __init__(self, consumer: confluent_kafka.Consumer) -> None:
+        self._consumer = consumer
+        self._tries: dict[TopicPartition, tuple[int, str]] = {}
+        self._again_at = 0.0
+        self.void: set[TopicPartition] = set()
+
+    def note(self, partition: TopicPartition, unreadable: KafkaError | None, *, moved: bool) -> None:
+        """Take in what came of a partition; `moved`: records came."""
+        if moved:
+            self._tries.pop(partition, None)
+        if unreadable is not None:
+            tries = self._tries.get(partition, (0, ""))[0] + 1
+            self._tries[partition] = tries, f"{unreadable.name()}: {unreadable.str()}"
+            stand(self._consumer, partition)
+            self.void.add(partition)
+
+    def look(self, open_: AbstractSet[TopicPartition], reached: Mapping[TopicPartition, int]) -> None:
+        """Try them again now and then. Raises DataUnreadable when they are all that is left."""
+        tried = {each: self._tries.get(each, (0, "")) for each in open_}
+        if tried and all(tries >= UNREADABLE_TRIES for tries, _ in tried.values()):
+            named = "; ".join(
+                f"partition {each.topic}-{each.partition}: at offset {reached[each]}: {why}"
+                for each, (_, why) in sorted(tried.items())
+            )
+            raise errors.DataUnreadable(f"{named}")
+        if self.void and time.monotonic() >= self._again_at:
+            self._again_at = time.monotonic() + POLL_S
+            for each in self.void & open_:
+                read_again(self._consumer, each, reached[each])
+            self.void.clear()
 
 
 def _by_partition(messages: Iterable[Message]) -> dict[TopicPartition, list[Message]]:
@@ -269,8 +313,10 @@ def _each(answers: Sequence[confluent_kafka.TopicPartition] | None) -> Sequence[
     return answers or ()
 
 
-def _sorted_out(partition: TopicPartition, messages: list[Message], reached: int) -> tuple[list[Message], int]:
-    """The records among messages, and the offset up to which everything is known."""
+def _sorted_out(
+    partition: TopicPartition, messages: list[Message], reached: int
+) -> tuple[list[Message], int, KafkaError | None]:
+    """The records among messages, the offset up to which everything is known, and why what follows is unreadable."""
     run = []
     for message in messages:
         error = message.error()
@@ -281,7 +327,9 @@ def _sorted_out(partition: TopicPartition, messages: list[Message], reached: int
             reached = max(reached, _offset(message))
         elif error.code() in DENIED or error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _as_error(partition.topic, error)
-    return run, reached
+        elif error.code() in UNREADABLE:
+            return run, reached, error
+    return run, reached, None
 
 
 def _is_about_the_group(message: Message) -> bool:

@@ -1,9 +1,31 @@
-"""Partitions and seeks in librdkafka's terms."""
+"""Partitions, seeks and unreadable data in librdkafka's terms."""
 
 from __future__ import annotations
 
+from typing import Final
+
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
+
+UNREADABLE: Final = frozenset(
+    {
+        KafkaError._BAD_MSG,
+        KafkaError._BAD_COMPRESSION,
+        KafkaError._NOT_IMPLEMENTED,  # an unknown codec or format
+        KafkaError._UNDERFLOW,
+        KafkaError.INVALID_MSG,  # the broker itself finds its log corrupt
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
+        KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    }
+)
+"""Errors of a partition that are about the bytes of its log, and not about who serves them.
+
+librdkafka does not stop at such a batch: it reads on at a wrong place, and may go on at an offset that it made up
+there, behind records that are good. Nothing counts that comes of the partition before it is sought.
+"""
 
 
 def at(partition: tuple[str, int], offset: int | None = None, epoch: int = -1) -> confluent_kafka.TopicPartition:
@@ -28,3 +50,14 @@ def seek(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset:
             raise
         consumer.incremental_unassign([at(partition)])
         consumer.incremental_assign([at(partition, offset, epoch)])
+
+
+def stand(consumer: confluent_kafka.Consumer, partition: tuple[str, int]) -> None:
+    """Stop at data that cannot be read, until `read_again`."""
+    consumer.pause([at(partition)])
+
+
+def read_again(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset: int) -> None:
+    """Try data that could not be read once more, from `offset` on."""
+    consumer.resume([at(partition)])
+    seek(consumer, partition, offset)

@@ -284,4 +284,7 @@ def _stuck(state: WorkerState) -> list[dict[str, object]]:
             hold = partition.hold
             if hold is not None:
                 add(TopicPartitionOffset(topic, number, hold.offset), hold.reason, hold.message, hold.since)
+        for (topic, number), data in sorted(state.session.consumer.unreadable().items()):
+            place = TopicPartitionOffset(topic, number, data.offset)
+            add(place, data.error.reason, str(data.error)[:ERROR_CHARACTERS_MAX], data.since)
     return stuck

@@ -13,9 +13,9 @@ from confluent_kafka import KafkaError
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.fetch import thread as fetch_module
 from fleet_consumer.fetch.buffer import PartitionBuffer
-from fleet_consumer.fetch.read_errors import ASK_AGAIN_S, ERROR_LASTS_S
+from fleet_consumer.fetch.read_errors import ASK_AGAIN_S, READ_AGAIN_S
 from fleet_consumer.fetch.thread import FetchThread
-from fleet_consumer.group.errors import InternalFailure
+from fleet_consumer.group.errors import DataUnreadable, InternalFailure
 from fleet_consumer.librdkafka.settings import SettingsRefused
 from fleet_consumer.record import TopicPartition
 from tests.support.waiting import eventually
@@ -76,11 +76,12 @@ def test_commands_about_partitions_that_are_not_assigned_change_nothing() -> Non
 
 
 class Told:
-    """A message of librdkafka's: an error of a partition, or a record of it."""
+    """A message of librdkafka's: an error of a partition, its end, or a record of it."""
 
-    def __init__(self, partition: int, code: int | None = None) -> None:
+    def __init__(self, partition: int, code: int | None = None, offset: int = 7) -> None:
         self._partition = partition
         self._error = None if code is None else KafkaError(code, "refused")
+        self._offset = offset
 
     def error(self) -> KafkaError | None:
         return self._error
@@ -91,48 +92,63 @@ class Told:
     def partition(self) -> int:
         return self._partition
 
+    def offset(self) -> int:
+        return self._offset
+
+    def __len__(self) -> int:
+        return 1
+
 
 class Client:
-    """librdkafka's consumer of two partitions, of which one may not be read: it tells once, until it is sought."""
+    """librdkafka's consumer of two partitions, of which one cannot be read: it tells once, until it is sought."""
+
+    code = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    junk: tuple[Told, ...] = ()
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.denied = True
-        self.tells = True
+        self.fails = True
+        self.tells: list[Told] = [Told(0, self.code), *self.junk]
         self.sought: list[tuple[int, int]] = []
+        self.paused = False
 
     def incremental_assign(self, partitions: list[confluent_kafka.TopicPartition]) -> None: ...
 
     def incremental_unassign(self, partitions: list[confluent_kafka.TopicPartition]) -> None: ...
 
-    def resume(self, partitions: list[confluent_kafka.TopicPartition]) -> None: ...
+    def pause(self, partitions: list[confluent_kafka.TopicPartition]) -> None:
+        self.paused = True
+
+    def resume(self, partitions: list[confluent_kafka.TopicPartition]) -> None:
+        self.paused = False
 
     def seek(self, partition: confluent_kafka.TopicPartition) -> None:
         self.sought.append((partition.partition, partition.offset))
-        self.tells = True
+        self.tells = [Told(0, self.code if self.fails else KafkaError._PARTITION_EOF)]
 
     def poll(self, timeout_s: float) -> Told | None:
-        if not (self.denied and self.tells):
-            return None
-        self.tells = False
-        return Told(0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        return self.tells.pop(0) if self.tells else None
 
     def close(self) -> None: ...
 
 
-class Denied:
-    """A fetch thread that has met a partition that may not be read, on a clock of the test's."""
+class Failing:
+    """A fetch thread that has met a partition that cannot be read, on a clock of the test's."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.thread = FetchThread(CONFIG, name="fetch-test", on_turn=lambda: None, clock=self)
         self.client: Any = self.thread._consumer
-        parts = [TopicPartition("t", number) for number in range(2)]
-        self.thread.assign([PartitionBuffer(part, 7) for part in parts])
+        self.buffers = [PartitionBuffer(TopicPartition("t", number), 7) for number in range(2)]
+        self.thread.assign(self.buffers)
         self.thread.start()
-        eventually(lambda: self.thread.last_error is not None, timeout_s=10, what="the refusal to be told")
+        eventually(lambda: self.thread.last_error is not None, timeout_s=10, what="the failure to be told")
 
-    def told_now(self) -> bool:
-        return self.thread._errors.denied["t", 0].reported_at == self.now
+    def passes(self, seconds: float) -> None:
+        """Time passes, and the thread has read again, as often as it does so."""
+        times = len(self.client.sought) + 1
+        self.now += seconds
+        done = lambda: len(self.client.sought) == times and not self.client.tells  # noqa: E731
+        eventually(done, timeout_s=10, what="librdkafka to be asked")
 
     def monotonic(self) -> float:
         return self.now
@@ -142,37 +158,79 @@ class Denied:
 
 
 @pytest.fixture
-def denied(monkeypatch: pytest.MonkeyPatch) -> Iterator[Denied]:
-    monkeypatch.setattr(confluent_kafka, "Consumer", Client)
+def failing(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Failing]:
+    monkeypatch.setattr(confluent_kafka, "Consumer", getattr(request, "param", Client))
     monkeypatch.setattr(fetch_module, "_error", Told.error)
+    monkeypatch.setattr(fetch_module, "_offset", Told.offset)
+    monkeypatch.setattr(fetch_module, "_partition", Told.partition)
+    monkeypatch.setattr(fetch_module, "_topic", Told.topic)
     monkeypatch.setattr(fetch_module, "SERVE_S", 0.005)
-    made = Denied()
+    made = Failing()
     yield made
     assert made.thread.close(10)
     assert made.thread.failure is None
 
 
-def test_unreadable_partition_is_an_error_while_it_lasts(denied: Denied) -> None:
+def test_partition_that_may_not_be_read_is_an_error_while_it_lasts(failing: Failing) -> None:
     """librdkafka tells it once; what comes from other partitions says nothing about it."""
     for times in range(1, 6):
-        denied.thread._errors.last = None  # as records of another partition have it
-        assert "t-0: TOPIC_AUTHORIZATION_FAILED" in str(denied.thread.last_error)
-        assert "allow the principal Read on the topic" in str(denied.thread.last_error)
-        denied.now += ASK_AGAIN_S
-        eventually(denied.told_now, timeout_s=10, what="it to be told again")
-        assert denied.client.sought == [(0, 7)] * times
+        failing.client.tells = [Told(1)]
+        eventually(lambda: not failing.client.tells, timeout_s=10, what="a record of another partition")
+        assert "t-0: TOPIC_AUTHORIZATION_FAILED" in str(failing.thread.last_error)
+        assert "allow the principal Read on the topic" in str(failing.thread.last_error)
+        failing.passes(ASK_AGAIN_S)
+        assert failing.client.sought == [(0, 7)] * times
+    assert failing.thread.unreadable == {}
 
 
-def test_readable_again_partition_is_no_error(denied: Denied) -> None:
-    denied.client.denied = False
-    denied.now += ASK_AGAIN_S
-    eventually(lambda: denied.client.sought, timeout_s=10, what="librdkafka to be asked")
-    denied.now += ERROR_LASTS_S
-    assert denied.thread.last_error is None
-    eventually(lambda: not denied.thread._errors.denied, timeout_s=10, what="it to be forgotten")
-    assert denied.client.sought == [(0, 7)]
+def test_partition_that_is_read_to_its_end_again_is_no_error(failing: Failing) -> None:
+    failing.client.fails = False
+    failing.passes(ASK_AGAIN_S)
+    eventually(lambda: failing.thread.last_error is None, timeout_s=10, what="the error to end")
+    assert failing.client.sought == [(0, 7)]
 
 
-def test_revoked_unreadable_partition_is_no_error(denied: Denied) -> None:
-    denied.thread.unassign(frozenset({TopicPartition("t", 0)}))
-    eventually(lambda: denied.thread.last_error is None, timeout_s=10, what="the trouble to end")
+def test_partition_of_which_a_record_comes_is_no_error(failing: Failing) -> None:
+    failing.client.tells = [Told(0)]
+    eventually(lambda: failing.thread.last_error is None, timeout_s=10, what="the error to end")
+
+
+def test_revoked_unreadable_partition_is_no_error(failing: Failing) -> None:
+    failing.thread.unassign(frozenset({TopicPartition("t", 0)}))
+    eventually(lambda: failing.thread.last_error is None, timeout_s=10, what="the trouble to end")
+
+
+class Corrupt(Client):
+    """One whose data are corrupt: librdkafka reads on in them, and then at an offset that it found there."""
+
+    code = KafkaError._BAD_MSG
+    junk = (Told(0, KafkaError._NOT_IMPLEMENTED), Told(0, KafkaError._AUTO_OFFSET_RESET), Told(0, offset=99))
+
+
+@pytest.mark.parametrize("failing", [Corrupt], indirect=True)
+def test_nothing_behind_unreadable_data_is_taken_before_reading_stands_there_again(failing: Failing) -> None:
+    part = TopicPartition("t", 0)
+    eventually(lambda: not failing.client.tells, timeout_s=10, what="what librdkafka made up")
+    assert not failing.thread.read_ahead.pending
+    assert failing.client.paused
+    found = failing.thread.unreadable[part]
+    assert isinstance(found.error, DataUnreadable)
+    assert "partition t-0: _BAD_MSG: refused; reading stands at offset 7" in str(found.error)
+    for _ in range(3):
+        failing.passes(READ_AGAIN_S)
+        assert (failing.thread.unreadable[part].offset, failing.thread.unreadable[part].since) == (7, 100.0)
+    failing.client.fails = False
+    failing.passes(READ_AGAIN_S)
+    eventually(lambda: not failing.thread.unreadable, timeout_s=10, what="the error to end")
+    assert failing.client.sought == [(0, 7)] * 4
+    assert not failing.client.paused
+
+
+@pytest.mark.parametrize("failing", [Corrupt], indirect=True)
+def test_seek_away_from_unreadable_data_reads_there(failing: Failing) -> None:
+    eventually(lambda: not failing.client.tells, timeout_s=10, what="what librdkafka made up")
+    failing.client.fails = False
+    failing.thread.seek(PartitionBuffer(TopicPartition("t", 0), 30))
+    eventually(lambda: not failing.thread.unreadable, timeout_s=10, what="the error to end")
+    assert failing.client.sought == [(0, 30)]
+    assert not failing.client.paused

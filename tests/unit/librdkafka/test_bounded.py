@@ -9,8 +9,14 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from fleet_consumer.group.errors import DataPlaneFailed, GroupAuthorizationFailed, TopicAuthorizationFailed
+from fleet_consumer.group.errors import (
+    DataPlaneFailed,
+    DataUnreadable,
+    GroupAuthorizationFailed,
+    TopicAuthorizationFailed,
+)
 from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.librdkafka import bounded
 from fleet_consumer.librdkafka.bounded import BoundedReader, Step
 from fleet_consumer.record import TopicPartition
 
@@ -64,6 +70,45 @@ def test_partitions_that_are_read_already_are_done_at_once(monkeypatch: pytest.M
     monkeypatch.setattr(confluent_kafka, "Consumer", Client)
     ranges = {PARTS[0]: (100, 100), PARTS[1]: (7, 7)}
     assert list(BoundedReader({}).read(ranges)) == [Step({}, frozenset(PARTS))]
+
+
+class Corrupt(Client):
+    """librdkafka's consumer of two partitions: data of the second cannot be read, and it goes on behind them."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.sought = 0
+        self.told: list[Any] = [Message(0), *self._damage(), Message(1)]
+
+    def _damage(self) -> list[Any]:
+        named = {"topic": lambda _: "t", "partition": lambda _: 1}
+        error = type("Told", (), {"error": lambda _: KafkaError(KafkaError._BAD_MSG, "wrong CRC"), **named})()
+        return [error, type("Made", (), {"error": lambda _: None, "offset": lambda _: 70, **named})()]
+
+    def poll(self, timeout_s: float) -> Any:
+        return self.told.pop(0) if self.told else None
+
+    def consume(self, number: int, timeout_s: float) -> list[Any]:
+        told, self.told = self.told, []
+        return told
+
+    def pause(self, partitions: list[confluent_kafka.TopicPartition]) -> None: ...
+
+    def resume(self, partitions: list[confluent_kafka.TopicPartition]) -> None: ...
+
+    def seek(self, partition: confluent_kafka.TopicPartition) -> None:
+        assert (partition.partition, partition.offset) == (1, 5)
+        self.sought += 1
+        self.told = self._damage()
+
+
+def test_unreadable_data_end_the_reading_when_all_other_partitions_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confluent_kafka, "Consumer", Corrupt)
+    monkeypatch.setattr(bounded, "filled_records", lambda part, run: [each.offset() for each in run])
+    monkeypatch.setattr(bounded, "POLL_S", 0.0)
+    reader = BoundedReader({})
+    with pytest.raises(DataUnreadable, match="partition t-1: at offset 5: _BAD_MSG: wrong CRC"):
+        list(reader.read({PARTS[0]: (0, 2), PARTS[1]: (5, 100)}))
+    assert reader._consumer.sought == bounded.UNREADABLE_TRIES - 1  # type: ignore[attr-defined]
 
 
 class Refusing:

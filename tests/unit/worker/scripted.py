@@ -16,6 +16,7 @@ from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.contract.breaker_mark import Breakers
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.coordinator.flows import Ticket
+from fleet_consumer.fetch.read_errors import PartitionError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.handlers.performing import Outputs
 from fleet_consumer.librdkafka.fetched import fetched_records
@@ -65,6 +66,7 @@ class ScriptedConsumer:
         self.polls = 0
         self.session = True
         self.closed = False
+        self.stands_at: dict[TopicPartition, PartitionError] = {}
         self.commit_error: Exception | None = None
         self.ask_error: Exception | None = None
         # What is committed where nobody has committed yet; by default it is as if a worker had, for most tests are
@@ -177,6 +179,9 @@ class ScriptedConsumer:
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._positions)
+
+    def unreadable(self) -> dict[TopicPartition, PartitionError]:
+        return self.stands_at
 
     def out_of_range(self) -> OutOfRangeReport:
         return OutOfRangeReport(count=1, skipped=7)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.group.errors import DataPlaneFailed, FencedInstance, TopicMissing
+from fleet_consumer.fetch.read_errors import PartitionError
+from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, FencedInstance, TopicMissing
 from fleet_consumer.group.membership import Membership, Rejoin
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Produce, Record
@@ -46,6 +47,25 @@ JOINED = Membership(
     assignment={"t": (1, 0)},
     rejoins=(Rejoin(2, 3, "group is already rebalancing", own=False),),
 )
+
+
+def test_data_that_cannot_be_read_stand_in_the_report_and_leave_the_worker_ready() -> None:
+    error = DataUnreadable("partition t-1: _BAD_MSG: wrong CRC")
+    lived = Lived(Membership(group_id="g", generation=3, state="Stable", error=error))
+    lived.bench.consumer.stands_at = {P1: PartitionError(17, error, 90.0, 0.0, void=True)}
+    document = member_document(lived.state)
+    assert document["stuck"] == [
+        {
+            "topic": "t",
+            "partition": 1,
+            "offset": 17,
+            "reason": "DataUnreadable",
+            "message": "partition t-1: _BAD_MSG: wrong CRC",
+            "since": "1970-01-01T00:01:30.000Z",
+        }
+    ]
+    assert document["error"] == {"reason": "DataUnreadable", "message": "partition t-1: _BAD_MSG: wrong CRC"}
+    assert ready(lived.state) == (True, "joined")
 
 
 LABELS = GroupLabels("default", "flights", "flights.retry", "retry")

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.brokers import Brokers
-from fleet_consumer.group.errors import DataPlaneFailed, TopicMissing
+from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, TopicMissing
 from fleet_consumer.librdkafka.bounded import BoundedReader
 from fleet_consumer.librdkafka.settings import consumer_config
 from fleet_consumer.record import Record, TopicPartition
@@ -58,14 +58,20 @@ class FailedTopic:
             bounds = {part: (max(first, since.get(part, end)), end) for part, (first, end) in bounds.items()}
         self.total = sum(max(0, end - first) for first, end in bounds.values())
         now_ms = round(self._clock.wall() * 1000)
+        unreadable: list[DataUnreadable] = []
         for partition, (first, end) in sorted(bounds.items()):
-            for run in self._read(partition, first, end):
-                self.scanned += len(run)
-                for record in run:
-                    failed = FailedRecord.of(record, now_ms)
-                    if wanted.takes(failed):
-                        yield failed
-                yield None
+            try:
+                for run in self._read(partition, first, end):
+                    self.scanned += len(run)
+                    for record in run:
+                        failed = FailedRecord.of(record, now_ms)
+                        if wanted.takes(failed):
+                            yield failed
+                    yield None
+            except DataUnreadable as error:
+                unreadable.append(error)
+        if unreadable:
+            raise DataUnreadable("; ".join(map(str, unreadable)))
         if away:
             numbers = ", ".join(str(part.partition) for part in away)
             raise DataPlaneFailed(f"topic {self._topic}: partitions {numbers} were not read, as their leaders are away")
@@ -119,4 +125,6 @@ def open_topic(brokers: Brokers, topic: str, patience_s: float, clock: Clock) ->
             made = "it is made once the group has retries or a failed record"
             raise TopicMissing(f"{missing}; {made}") from missing
         except DataPlaneFailed as failure:
-            raise DataPlaneFailed(f"{failure}; last error: {errors[0]}" if errors else str(failure)) from failure
+            if not errors or isinstance(failure, DataUnreadable):
+                raise
+            raise DataPlaneFailed(f"{failure}; last error: {errors[0]}") from failure
