@@ -33,15 +33,18 @@ def test_objects_can_be_read(kind: str) -> None:
         MODELS[kind].model_validate(body)
 
 
+STAR = {"literal": "", "prefix": "*"}
+
+
 def test_user_has_the_rights_of_the_table_and_no_other() -> None:
     (user,) = objects("KafkaUser")
     granted = {
-        (operation, acl["resource"]["type"], acl["resource"]["name"], acl["resource"]["patternType"] == "prefix")
+        (operation, acl["resource"]["type"], acl["resource"]["name"] + STAR[acl["resource"]["patternType"]])
         for acl in user["spec"]["authorization"]["acls"]
         for operation in acl["operations"]
     }
     table = [*rights("workers"), *rights("operator")]
-    assert granted == {(right.operation, right.kind, right.name, right.prefixed) for right in table}
+    assert granted == {(right.operation, right.kind, name) for right in table for name in right.names}
 
 
 def test_every_secret_is_labelled() -> None:

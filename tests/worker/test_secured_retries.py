@@ -72,15 +72,22 @@ class Right:
     whose: str
     operation: str
     kind: str
-    name: str
-    prefixed: bool
+    names: tuple[str, ...]
+    """Of one or more resources of the kind; those that end in `*` are prefixes."""
 
     def __str__(self) -> str:
-        return f"{self.operation}-{self.kind}-{self.name}{'*' if self.prefixed else ''}"
+        return f"{self.operation}-{self.kind}-{self.names[0]}"
 
-    def name_for(self, group: str) -> str:
-        """The resource's name for another group."""
-        return self.name.replace("orders", group)
+    def bindings(self, group: str) -> list[AclBinding]:
+        """The same right of another group's user."""
+        # The page writes operations as Kafka does: DescribeConfigs is DESCRIBE_CONFIGS here.
+        operation = AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.operation).upper()]
+        made = []
+        for name in self.names:
+            pattern = ResourcePatternType.PREFIXED if name.endswith("*") else ResourcePatternType.LITERAL
+            resource = (ResourceType[self.kind.upper()], name.rstrip("*").replace("orders", group), pattern)
+            made.append(AclBinding(*resource, f"User:{USER}", "*", operation, AclPermissionType.ALLOW))
+        return made
 
 
 def rights(whose: str) -> list[Right]:
@@ -90,10 +97,10 @@ def rights(whose: str) -> list[Right]:
     found = []
     for line in table[1].splitlines():
         who, operation, on, _ = (cell.strip() for cell in line.strip("|").split(" | "))
-        resource = re.fullmatch(r"(topic|group)(s that begin with)? `(\S+)`", on)
-        assert resource is not None, line
+        names = tuple(re.findall(r"`([^`]+)`", on))
+        assert names, line
         if who == whose:
-            found.append(Right(who, operation.strip("`"), resource[1], resource[3], resource[2] is not None))
+            found.append(Right(who, operation.strip("`"), on.split()[0].rstrip("s"), names))
     return found
 
 
@@ -140,7 +147,7 @@ class Secured:
 
     def grant(self, given: Sequence[Right]) -> None:
         """Grant the user these rights, and wait until the broker enforces them."""
-        bindings = [self._binding(right) for right in given]
+        bindings = [binding for right in given for binding in right.bindings(self.group)]
         for done in self._admin.create_acls(bindings).values():
             done.result(PATIENCE_S)
 
@@ -152,7 +159,7 @@ class Secured:
 
     def revoke(self, taken: Sequence[Right]) -> None:
         """Revoke rights, and wait until the broker enforces it."""
-        bindings = [self._binding(right) for right in taken]
+        bindings = [binding for right in taken for binding in right.bindings(self.group)]
         self._remove(
             [
                 AclBindingFilter(
@@ -181,13 +188,6 @@ class Secured:
             return not any(left)
 
         eventually(gone, timeout_s=PATIENCE_S, what="the broker to know that the rights are gone")
-
-    def _binding(self, right: Right) -> AclBinding:
-        # The page writes operations as Kafka does: DescribeConfigs is DESCRIBE_CONFIGS here.
-        operation = AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", right.operation).upper()]
-        pattern = ResourcePatternType.PREFIXED if right.prefixed else ResourcePatternType.LITERAL
-        kind, name = ResourceType[right.kind.upper()], right.name_for(self.group)
-        return AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.ALLOW)
 
     def main(self) -> Worker:
         return self.fleet.worker(connection=self.connection)
@@ -286,12 +286,12 @@ class Missing:
 MISSING = {
     "Read-topic-orders": Missing("main", "topics {group}: not authorized; allow the principal .*Read", "{group}", 0),
     "Write-topic-orders-done": Missing("main", "could not write to topic '{group}-done': .*_AUTHORIZ", "{group}", 0),
-    "Read-topic-_fleet.orders.*": Missing(
+    "Read-topic-_fleet.orders.failed": Missing(
         "retry", r"{hop}-0: TOPIC_AUTHORIZATION_FAILED: Fetch from broker", "{hop}", 0
     ),
-    "Write-topic-_fleet.orders.*": Missing("main", "could not write to topic '{hop}': .*_AUTHORIZ", "{group}", 1),
+    "Write-topic-_fleet.orders.failed": Missing("main", "could not write to topic '{hop}': .*_AUTHORIZ", "{group}", 1),
     "Read-group-orders": Missing("main", "group '{group}': .* allow the principal Read on the group", "{group}", 0),
-    "Read-group-orders.*": Missing("retry", r"group '{group}\.retry': .*allow the principal Read", "{hop}", 0),
+    "Read-group-orders.retry": Missing("retry", r"group '{group}\.retry': .*allow the principal Read", "{hop}", 0),
 }
 
 
@@ -360,8 +360,8 @@ def test_unreadable_topic_is_reported_while_the_right_is_missing(fleet: Secured)
 @pytest.mark.parametrize(
     ("missing", "reason", "words"),
     [
-        ("Read-topic-_fleet.orders.*", "TopicAuthorizationFailed", "topic {failed}: not authorized; .* Read"),
-        ("Read-group-orders.*", "GroupAuthorizationFailed", "the run's group: not authorized; .* Read"),
+        ("Read-topic-_fleet.orders.failed", "TopicAuthorizationFailed", "topic {failed}: not authorized; .* Read"),
+        ("Read-group-orders.retry", "GroupAuthorizationFailed", "the run's group: not authorized; .* Read"),
     ],
 )
 def test_redrive_names_the_missing_read_right(fleet: Secured, missing: str, reason: str, words: str) -> None:
@@ -442,5 +442,6 @@ def test_operator_needs_each_documented_right_and_no_other(
     if missing is None or no_settings:
         assert operator.refused() == set()
     else:
-        subject = {"orders": operator.group, "orders.": naming.retry_group(operator.group)}.get(missing.name)
-        assert operator.refused() == {(subject or operator.topic, "AuthorizationFailed")}
+        retry = naming.retry_group(operator.group)
+        subject = {"orders": operator.group, "orders.retry": retry}.get(missing.names[0], operator.topic)
+        assert operator.refused() == {(subject, "AuthorizationFailed")}
