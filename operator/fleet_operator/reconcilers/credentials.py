@@ -17,7 +17,7 @@ from fleet_consumer.net import OAuthSettings, SaslSettings
 from fleet_consumer.net.tls_files import readable_certificates
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.api.v1alpha1.kafkacluster import CA_KEY, CaSecretReference, Sasl, Tls
-from fleet_operator.api.v1alpha1.model import CREDENTIALS_LABEL
+from fleet_operator.api.v1alpha1.model import ALLOWED_ADDRESSES_ANNOTATION, CREDENTIALS_LABEL
 from fleet_operator.clients.kinds import SECRET, JsonObject
 from fleet_operator.clients.kube import KubeClient, KubeForbiddenError
 from fleet_operator.observe.interests import ObserverSettings, TlsMaterial
@@ -46,10 +46,10 @@ class SecretReader:
         """Settings of the connection to a cluster, with its secrets. Raises UnusableSecretError, KubeError or
         ValueError."""
         spec = cluster.spec
-        tls = None if spec.tls is None else await self._material(spec.tls)
+        tls = None if spec.tls is None else await self._material(spec.tls, cluster)
         sasl = None
         if spec.sasl is not None:
-            sasl = self._login(spec.sasl, await self._read(spec.sasl.secret_ref.name))
+            sasl = self._login(spec.sasl, await self._read(spec.sasl.secret_ref.name, cluster))
         return ObserverSettings(
             bootstrap_servers=spec.bootstrap_servers,
             interval_seconds=float(spec.observe_interval_seconds),
@@ -58,13 +58,13 @@ class SecretReader:
             awaits_offsets_topic=spec.offsets_topic.manage == "Provision",
         )
 
-    async def _material(self, tls: Tls) -> TlsMaterial:
+    async def _material(self, tls: Tls, cluster: KafkaCluster) -> TlsMaterial:
         ca = certificate = key = None
         if (authorities := tls.ca_secret_ref) is not None:
-            secret = await self._read(authorities.name)
+            secret = await self._read(authorities.name, cluster)
             ca = await asyncio.to_thread(self._authorities, authorities, secret)
         if (client := tls.client_cert_secret_ref) is not None:
-            secret = await self._read(client.name)
+            secret = await self._read(client.name, cluster)
             certificate, key = self._value(secret, client.cert_key), self._value(secret, client.key_key)
             fault = await asyncio.to_thread(pair_fault, certificate, key)
             if fault is not None:
@@ -87,7 +87,7 @@ class SecretReader:
         )
         return SaslSettings(mechanism=sasl.mechanism, oauth=oauth)
 
-    async def _read(self, name: str) -> JsonObject:
+    async def _read(self, name: str, cluster: KafkaCluster) -> JsonObject:
         try:
             secret = await self.kube.get(SECRET, self.namespace, name)
         except KubeForbiddenError as error:
@@ -105,6 +105,13 @@ class SecretReader:
             message = (
                 f"secret `{name}` is not labelled for use by a KafkaCluster: label it with "
                 f"`kubectl -n {self.namespace} label secret {name} {CREDENTIALS_LABEL}=true`"
+            )
+            raise UnusableSecretError(Problem(conditions.SECRET_NOT_LABELLED, message))
+        if others := _not_allowed(secret, cluster):
+            message = (
+                f"secret `{name}` may not be sent to {', '.join(others)}: its annotation "
+                f"{ALLOWED_ADDRESSES_ANNOTATION} does not list that; correct the KafkaCluster, or have the Secret's "
+                "owner add the address"
             )
             raise UnusableSecretError(Problem(conditions.SECRET_NOT_LABELLED, message))
         return secret
@@ -154,3 +161,14 @@ class SecretReader:
             what = "is empty" if not text else "has a zero byte, as text in UTF-16 does"
             raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, f"{where} {what}: replace its value"))
         return text
+
+
+def _not_allowed(secret: JsonObject, cluster: KafkaCluster) -> list[str]:
+    """Addresses of the KafkaCluster for which the Secret is not meant."""
+    allowed = secret["metadata"].get("annotations", {}).get(ALLOWED_ADDRESSES_ANNOTATION)
+    if allowed is None:
+        return []
+    sasl = cluster.spec.sasl
+    asked = [*cluster.spec.bootstrap_servers, *([sasl.oauth.token_endpoint] if sasl and sasl.oauth else [])]
+    listed = {each.strip() for each in allowed.split(",")}
+    return [address for address in asked if address not in listed]

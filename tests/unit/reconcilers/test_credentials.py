@@ -341,3 +341,37 @@ async def test_byte_order_mark_of_a_credential_is_no_part_of_it() -> None:
     assert (settings.sasl.username, settings.sasl.password) == ("alice", PASSWORD)
     with pytest.raises(UnusableSecretError, match="is empty"):
         await read(secret({"username": "alice", "password": "\ufeff\n"}), of=with_sasl())
+
+
+OWN = {"consumerfleet.io/allowed-addresses": "kafka:9092, https://login.example/token"}
+
+
+def bound(annotations: dict[str, str]) -> dict[str, Any]:
+    made = secret({"username": "alice", "password": PASSWORD, "clientId": "alice", "clientSecret": PASSWORD})
+    made["metadata"]["annotations"] = annotations
+    return made
+
+
+async def test_secret_that_lists_addresses_is_used_for_these() -> None:
+    assert (await read(bound(OWN), of=with_sasl())).sasl is not None
+    assert (await read(bound(OWN), of=cluster(sasl=OAUTH, tls={}))).sasl is not None
+
+
+@pytest.mark.parametrize(
+    ("servers", "endpoint", "named"),
+    [
+        (["kafka:9092", "mine.evil:9092"], None, "mine.evil:9092"),
+        (["kafka:9092"], "https://mine.evil/token", "https://mine.evil/token"),
+    ],
+)
+async def test_secret_that_lists_addresses_is_sent_nowhere_else(
+    servers: list[str], endpoint: str | None, named: str
+) -> None:
+    sasl = {"mechanism": "PLAIN", "secretRef": {"name": "login"}, "allowWithoutTls": True}
+    if endpoint is not None:
+        sasl = {**OAUTH, "oauth": {**OAUTH_ENDPOINT, "tokenEndpoint": endpoint}}
+    wrong = cluster(bootstrapServers=servers, sasl=sasl, tls={} if endpoint else None)
+    with pytest.raises(UnusableSecretError, match="may not be sent to") as caught:
+        await read(bound(OWN), of=wrong)
+    assert named in str(caught.value)
+    assert PASSWORD not in str(caught.value)

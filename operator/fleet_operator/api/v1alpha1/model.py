@@ -24,6 +24,8 @@ ADOPT_ANNOTATION: Final = "consumerfleet.io/adopt"
 CANARY_LABEL: Final = "consumerfleet.io/canary"
 """Groups that go first when upgrades come in waves."""
 CREDENTIALS_LABEL: Final = "consumerfleet.io/credentials"
+ALLOWED_ADDRESSES_ANNOTATION: Final = "consumerfleet.io/allowed-addresses"
+"""On a Secret: the only bootstrap servers and token endpoints that it may be sent to, separated by commas."""
 HANDLER_LABEL: Final = "consumerfleet.io/handler"
 
 INT32_MAX: Final = 2**31 - 1
