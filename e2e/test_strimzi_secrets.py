@@ -158,7 +158,10 @@ class Scene:
 
     def described(self, name: str) -> str:
         """A worker's own report and its last log lines."""
-        read = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8080/member').read().decode())"
+        read = (
+            "import os, urllib.request as r; token = {'Authorization': 'Bearer ' + os.environ['FLEET_POD_UID']}; "
+            "print(r.urlopen(r.Request('http://127.0.0.1:8080/member', headers=token)).read().decode())"
+        )
         there = ["--namespace", NAMESPACE, "--container", "worker"]
         member = self.cluster.kubectl("exec", f"{name}-0", *there, "--", "python", "-c", read)
         lines = self.cluster.kubectl("logs", f"{name}-0", *there, "--tail=-1").splitlines()

@@ -34,6 +34,10 @@ EXIT_INTERRUPTED: Final = 130
 POD_NAME: Final = "POD_NAME"
 """Environment variable of the pod's name."""
 
+POD_UID: Final = "FLEET_POD_UID"
+"""Environment variable of the pod's uid. `/member` asks for it as a bearer token, which whoever may read pods of the
+namespace knows. Without the variable the page is open, as in local runs."""
+
 HEALTH_PAGE: Final = "/healthz"
 READY_PAGE: Final = "/readyz"
 MEMBER_PAGE: Final = "/member"

@@ -7,6 +7,7 @@ ending. Only GET, no bodies, nothing that changes anything.
 from __future__ import annotations
 
 import errno
+import hmac
 import json
 import logging
 import socket
@@ -14,6 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any, Final
 
 LOG = logging.getLogger("fleet_consumer.http")
@@ -43,15 +45,25 @@ def json_page(document: object) -> Page:
     return Page(200, "application/json", json.dumps(document).encode())
 
 
+UNAUTHORIZED: Final = Page(401, TEXT, b"this page asks for the pod's uid as a bearer token\n")
+
+
 class HttpServer:
     """Serves `pages` (path to a function that makes the page). Making one binds the port and starts no thread.
 
     Without a `host` all addresses of the machine answer, IPv6 and IPv4 alike: kubelets of a dual-stack or IPv6 cluster
-    probe by IPv6. Port 0 takes any free one, and `port` is its number. Raises OSError when the port is taken.
+    probe by IPv6. Port 0 takes any free one, and `port` is its number. `tokens` are the bearer tokens of the paths that
+    ask for one. Raises OSError when the port is taken.
     """
 
-    def __init__(self, port: int, pages: Mapping[str, Callable[[], Page]], host: str = "") -> None:
-        self._server = _bind(host, port, _request_handler(pages))
+    def __init__(
+        self,
+        port: int,
+        pages: Mapping[str, Callable[[], Page]],
+        host: str = "",
+        tokens: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._server = _bind(host, port, _request_handler(pages, tokens))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
 
@@ -94,15 +106,23 @@ def _bind(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> Thread
     return _Server((host, port), handler)
 
 
-def _request_handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:
+def _request_handler(
+    pages: Mapping[str, Callable[[], Page]], tokens: Mapping[str, str]
+) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = REQUEST_TIMEOUT_S
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            make = pages.get(self.path.partition("?")[0])
+            path = self.path.partition("?")[0]
+            make = pages.get(path)
             try:
-                page = Page(404, TEXT, b"no such page\n") if make is None else make()
+                if make is None:
+                    page = Page(404, TEXT, b"no such page\n")
+                elif path in tokens and not self._presents(tokens[path]):
+                    page = UNAUTHORIZED
+                else:
+                    page = make()
             except Exception:
                 LOG.exception("a page could not be made")
                 page = Page(500, TEXT, b"internal error; see the log\n")
@@ -111,6 +131,10 @@ def _request_handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRe
             self.send_header("Content-Length", str(len(page.body)))
             self.end_headers()
             self.wfile.write(page.body)
+
+        def _presents(self, token: str) -> bool:
+            said = self.headers.get("Authorization", "")
+            return hmac.compare_digest(said.encode(), f"Bearer {token}".encode())
 
         def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - so named by its base
             """Probes come every few seconds; their requests are no news."""

@@ -217,7 +217,9 @@ class WorkerProcess:
         )
         self._progress = PeriodicThread("progress", [] if local is None else [local.look], self._clock)
         try:
-            self._http = HttpServer(config.http_port, self._pages(), "" if local is None else "127.0.0.1")
+            host, uid = "" if local is None else "127.0.0.1", worker.identity.uid
+            tokens = {} if uid is None else {MEMBER_PAGE: uid}
+            self._http = HttpServer(config.http_port, self._pages(), host, tokens)
         except OSError as error:
             raise SettingsInvalid("httpPort", f"cannot listen on {config.http_port}: {error}") from error
 

@@ -49,13 +49,14 @@ class WorkerStatusClient:
         if self._session is not None:
             await self._session.close()
 
-    async def member(self, pod: str, ip: str, port: int) -> WorkerObservation | None:
-        """The report of the worker in this pod; None without an answer that can be read."""
+    async def member(self, pod: str, ip: str, port: int, uid: str) -> WorkerObservation | None:
+        """The report of the worker in the pod with this uid; None without an answer that can be read."""
         assert self._session is not None, "opened before use"
         host = f"[{ip}]" if ":" in ip else ip
         async with self._slots:
             try:
-                async with self._session.get(f"http://{host}:{port}{MEMBER_PAGE}", allow_redirects=False) as answer:
+                url, token = f"http://{host}:{port}{MEMBER_PAGE}", {"Authorization": f"Bearer {uid}"}
+                async with self._session.get(url, headers=token, allow_redirects=False) as answer:
                     if answer.status != 200:
                         return None
                     body = b""

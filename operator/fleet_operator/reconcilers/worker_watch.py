@@ -52,6 +52,7 @@ class _Address(NamedTuple):
     pod: str
     ip: str
     port: int
+    uid: str
     restarts: int
 
 
@@ -174,7 +175,8 @@ class WorkerWatch:
     async def _ask(self, group: Key, fleet: _Fleet, turn: Sequence[_Address]) -> None:
         began = self._clock.monotonic()
         try:
-            heard = await asyncio.gather(*(self._client.member(each.pod, each.ip, each.port) for each in turn))
+            asked = (self._client.member(each.pod, each.ip, each.port, each.uid) for each in turn)
+            heard = await asyncio.gather(*asked)
         finally:
             fleet.asking = None
         heard_at = self._clock.wall()
@@ -199,7 +201,7 @@ def _at_once(living: int) -> int:
 
 def _addresses(pods: Sequence[JsonObject]) -> list[_Address]:
     return [
-        _Address(pod["metadata"]["name"], pod["status"]["podIP"], _port(pod), _restarts(pod))
+        _Address(pod["metadata"]["name"], pod["status"]["podIP"], _port(pod), pod["metadata"]["uid"], _restarts(pod))
         for pod in pods
         if pod.get("status", {}).get("podIP") and pod["status"].get("phase") == "Running"
     ]

@@ -131,7 +131,7 @@ async def report_of(pieces: Sequence[bytes]) -> object:
     client = WorkerStatusClient()
     await client.open()
     async with worker_answering(pieces) as port:
-        report = await client.member("orders-0", "127.0.0.1", port)
+        report = await client.member("orders-0", "127.0.0.1", port, "uid-1")
         await client.close()
         return report
 

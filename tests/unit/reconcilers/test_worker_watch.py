@@ -36,7 +36,7 @@ class Answers(WorkerStatusClient):
         self.said: dict[str, WorkerObservation | None] = {}
         self.asked: list[str] = []
 
-    async def member(self, pod: str, ip: str, port: int) -> WorkerObservation | None:
+    async def member(self, pod: str, ip: str, port: int, uid: str) -> WorkerObservation | None:
         self.asked.append(pod)
         return self.said.get(pod, WorkerObservation(pod=pod))
 
@@ -63,7 +63,8 @@ def pods(*names: str, restarts: int = 0) -> list[dict[str, Any]]:
     status = {"podIP": "10.0.0.1", "phase": "Running"}
     containers = [{"name": "worker", "restartCount": restarts}]
     return [
-        {"metadata": {"name": name}, "spec": {}, "status": status | {"containerStatuses": containers}} for name in names
+        {"metadata": {"name": name, "uid": name}, "spec": {}, "status": status | {"containerStatuses": containers}}
+        for name in names
     ]
 
 
@@ -150,9 +151,9 @@ class Beside(Scene):
         self._member = self.client.member
         self.client.member = self._note  # type: ignore[method-assign]
 
-    async def _note(self, pod: str, ip: str, port: int) -> WorkerObservation | None:
+    async def _note(self, pod: str, ip: str, port: int, uid: str) -> WorkerObservation | None:
         self.asked.append((asyncio.get_running_loop().time(), pod))
-        return await self._member(pod, ip, port)
+        return await self._member(pod, ip, port, uid)
 
     def times(self, pod: str) -> list[float]:
         """The seconds between the questions to a worker."""
@@ -313,7 +314,7 @@ def test_closed_watch_leaves_no_question_open() -> None:
     async def main() -> None:
         scene = Beside()
 
-        async def never(pod: str, ip: str, port: int) -> None:
+        async def never(pod: str, ip: str, port: int, uid: str) -> None:
             await asyncio.Event().wait()
 
         scene.client.member = never  # type: ignore[method-assign]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -296,8 +297,10 @@ def server() -> Iterator[HttpServer]:
             "/member": lambda: json_page({"a": [1]}),
             "/readyz": lambda: text_page(False, "Joining"),
             "/broken": broken_page,
+            "/status": lambda: json_page({"b": 2}),
         },
         host="127.0.0.1",
+        tokens={"/status": "uid-1"},
     )
     server.start()
     yield server
@@ -319,6 +322,21 @@ def test_pages_are_served_and_a_broken_one_breaks_nothing_else(server: HttpServe
     assert get(server, "/readyz?verbose") == (503, "Joining\n")
     status, body = get(server, "/member")
     assert (status, json.loads(body)) == (200, {"a": [1]})
+
+
+@pytest.mark.parametrize("said", ["", "Bearer uid-2", "Basic uid-1", "Bearer uid-1\u00e9"])
+def test_page_with_a_token_is_closed_to_those_who_do_not_know_it(server: HttpServer, said: str) -> None:
+    def ask(authorization: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        connection.request("GET", "/status", headers={"Authorization": authorization})
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    assert ask(said) == 401
+    assert ask("Bearer uid-1") == 200
+    assert get(server, "/status?x")[0] == 401
+    assert get(server, "/readyz")[0] == 503
 
 
 def test_port_that_is_taken_is_an_error(server: HttpServer) -> None:

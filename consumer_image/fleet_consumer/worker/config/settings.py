@@ -12,7 +12,7 @@ from typing import Final
 from fleet_consumer.consumer.consumer import ConsumerSettings
 from fleet_consumer.contract.brokers import Brokers, SaslSource, credential_files, credential_text
 from fleet_consumer.contract.naming import instance_id
-from fleet_consumer.contract.pod import POD_NAME
+from fleet_consumer.contract.pod import POD_NAME, POD_UID
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.net import ConnectionSettings, OAuthSettings, SaslSettings, TlsSettings
@@ -54,10 +54,12 @@ class CredentialsUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """Identity of one worker: its name in logs and for brokers, and its instance id if membership is static."""
+    """Identity of one worker: its name in logs and for brokers, its instance id if membership is static, and its pod's
+    uid in a cluster."""
 
     worker: str
     instance_id: str | None
+    uid: str | None = None
 
 
 def with_environment(config: WorkerConfig, environment: Mapping[str, str]) -> WorkerConfig:
@@ -81,16 +83,16 @@ def identify(config: WorkerConfig, environment: Mapping[str, str]) -> PodIdentit
     Raises SettingsInvalid for static membership without an ordinal: two workers with one instance id would fence each
     other.
     """
-    pod = environment.get(POD_NAME, "")
+    pod, uid = environment.get(POD_NAME, ""), environment.get(POD_UID) or None
     if not config.consumer.static_membership:
-        return PodIdentity(pod or config.name, None)
+        return PodIdentity(pod or config.name, None, uid)
     ordinal = re.fullmatch(r".+-([0-9]+)", pod)
     if ordinal is None:
         raise SettingsInvalid(
             "consumer.staticMembership",
             f"needs the environment variable {POD_NAME} to end in an ordinal, such as {config.name}-0; it is {pod!r}",
         )
-    return PodIdentity(pod, instance_id(config.namespace, config.name, config.uid, int(ordinal[1])))
+    return PodIdentity(pod, instance_id(config.namespace, config.name, config.uid, int(ordinal[1])), uid)
 
 
 def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:

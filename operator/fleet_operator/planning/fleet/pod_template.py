@@ -74,7 +74,7 @@ def pod_template(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": group.spec.drain_seconds + CLOSING_S,
-        "securityContext": _pod_security(extra.spec.security_context),
+        "securityContext": _pod_security(group),
         "containers": [_worker(group, image, own_scratch, authorities is not None), *map(restricted, beside)],
         "volumes": volumes,
     }
@@ -145,6 +145,7 @@ def _worker(group: ConsumerGroup, image: str, own_scratch: bool, authorities: bo
         "env": [
             *_plain(extra.get("env") or ()),
             _field(pod.POD_NAME, "metadata.name"),
+            _field(pod.POD_UID, "metadata.uid"),
             _field("POD_NAMESPACE", "metadata.namespace"),
         ],
         "ports": [{"name": "http", "containerPort": worker_port(group), "protocol": "TCP"}],
@@ -225,17 +226,28 @@ def _placement(group: ConsumerGroup) -> dict[str, Any]:
     return {key: value for key, value in said.items() if value}
 
 
-def _pod_security(wanted: PodSecurityContext) -> dict[str, Any]:
+class PlatformSecurity(PodSecurityContext):
+    """A pod's security context in a cluster that gives pods their user and groups: only what the group names is set."""
+
+
+def leave_users_to_platform(group: ConsumerGroup) -> ConsumerGroup:
+    """The group with pods that ask for no user unless it names one. OpenShift refuses users outside a namespace's
+    range."""
+    spec = group.spec.template.spec
+    named = PlatformSecurity.model_construct(**dict(spec.security_context))
+    template = group.spec.template.model_copy(update={"spec": spec.model_copy(update={"security_context": named})})
+    return group.model_copy(update={"spec": group.spec.model_copy(update={"template": template})})
+
+
+def platform_gives_users(group: ConsumerGroup) -> bool:
+    return isinstance(group.spec.template.spec.security_context, PlatformSecurity)
+
+
+def _pod_security(group: ConsumerGroup) -> dict[str, Any]:
     """The pod's security context: the wanted user, groups and filter over the defaults of the project's images."""
-    given = wanted.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return {
-        "runAsUser": USER_ID,
-        "runAsGroup": USER_ID,
-        "fsGroup": USER_ID,
-        "seccompProfile": {"type": "RuntimeDefault"},
-        **given,
-        "runAsNonRoot": True,
-    }
+    given = group.spec.template.spec.security_context.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    users = {} if platform_gives_users(group) else dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), USER_ID)
+    return {**users, "seccompProfile": {"type": "RuntimeDefault"}, **given, "runAsNonRoot": True}
 
 
 def _plain(items: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

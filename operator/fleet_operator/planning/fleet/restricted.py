@@ -39,7 +39,7 @@ OWN_VOLUMES: Final = "consumer-fleet-"
 OWN_KEYS: Final = "consumerfleet.io/"
 """Prefix of the operator's labels and annotations."""
 STANDARD_LABELS: Final = frozenset({NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL, MANAGED_BY_LABEL})
-OWN_VARIABLES: Final = frozenset({pod.POD_NAME, "POD_NAMESPACE"})
+OWN_VARIABLES: Final = frozenset({pod.POD_NAME, pod.POD_UID, "POD_NAMESPACE"})
 SETTINGS_PATHS: Final = re.compile(r"^/?etc/(consumer-fleet|fleet)(/|\Z)")
 """The kubelet takes a path without a slash in front for one with it."""
 ROUNDABOUT_PATHS: Final = re.compile(r"(^|/)[.][.]?(/|\Z)|//")
