@@ -30,8 +30,10 @@ KEEP: Final = """\
   {{- if .Values.crds.keep }}
   annotations:
     helm.sh/resource-policy: keep
+    argocd.argoproj.io/sync-options: Prune=false,Delete=false
   {{- end }}
 """
+"""Argo CD takes Helm's policy as a bar to deletion with the application, not to pruning, hence its own option."""
 TAIL: Final = "{{- end }}\n"
 METADATA: Final = "metadata:\n"
 

@@ -165,6 +165,61 @@ def test_no_key_stands_twice_where_labels_repeat_the_chart_s_own(helm: Helm) -> 
     assert deployment["selector"]["matchLabels"].items() <= deployment["template"]["metadata"]["labels"].items()
 
 
+def rendered(helm: Helm, *arguments: str) -> list[dict[str, Any]]:
+    text = helm("template", "consumer-fleet", str(CHART), *arguments)
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def test_kept_crds_survive_a_prune_of_argo_cd(helm: Helm) -> None:
+    """Helm's own policy bars Argo CD from deletion with the application, and not from pruning."""
+    crds = [each for each in rendered(helm) if each["kind"] == "CustomResourceDefinition"]
+    assert [each["metadata"]["name"] for each in crds] == list(CRDS)
+    for crd in crds:
+        options = crd["metadata"]["annotations"]["argocd.argoproj.io/sync-options"].split(",")
+        assert {"Prune=false", "Delete=false"} <= set(options)
+    assert all("annotations" not in each["metadata"] for each in rendered(helm, "--set", "crds.keep=false"))
+
+
+def test_pods_ask_for_no_user_where_the_platform_assigns_them(helm: Helm) -> None:
+    """OpenShift's restricted-v2 refuses a user, a group or a group of files outside the namespace's range."""
+
+    def deployed(*arguments: str) -> tuple[dict[str, Any], bool]:
+        (found,) = [each for each in rendered(helm, *arguments) if each["kind"] == "Deployment"]
+        spec = found["spec"]["template"]["spec"]
+        return spec, parse(spec["containers"][0]["args"], {}).platform_assigns_users
+
+    spec, assigned = deployed()
+    assert not assigned
+    contexts = [spec["securityContext"], *(each["securityContext"] for each in spec["containers"])]
+    assert not [key for context in contexts for key in context if key in ("runAsUser", "runAsGroup", "fsGroup")]
+    assert deployed("--api-versions", "security.openshift.io/v1")[1]
+    forced = ("--api-versions", "security.openshift.io/v1", "--set", "workers.platformAssignsUsers=false")
+    assert not deployed(*forced)[1]
+    own, assigned = deployed("--set", "podSecurityContext.runAsUser=1000,workers.platformAssignsUsers=true")
+    assert (own["securityContext"]["runAsUser"], assigned) == (1000, True)
+
+
+def test_pages_are_closed_to_all_but_the_operator_and_those_who_scrape(helm: Helm) -> None:
+    values = [
+        "networkPolicy.enabled=true",
+        "networkPolicy.workerNamespaces={shop,bank}",
+        "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=watch",
+    ]
+    found = rendered(helm, *(part for value in values for part in ("--set", value)))
+    policies = [each for each in found if each["kind"] == "NetworkPolicy"]
+    assert [each["metadata"]["namespace"] for each in policies] == [NAMESPACE, "shop", "bank"]
+    scraper = {"namespaceSelector": {"matchLabels": {"team": "watch"}}}
+    own, shop, _ = (each["spec"] for each in policies)
+    assert own["ingress"] == [{"ports": [{"port": "health"}]}, {"ports": [{"port": "metrics"}], "from": [scraper]}]
+    (rule,) = shop["ingress"]
+    operator, other = rule["from"]
+    assert (rule["ports"], other) == ([{"port": "http"}], scraper)
+    (deployment,) = [each for each in found if each["kind"] == "Deployment"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert operator["podSelector"]["matchLabels"].items() <= labels.items()
+    assert operator["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": NAMESPACE}
+
+
 def readable(api: ApiServer, crd: str) -> bool:
     """True if the API server lists the objects of a kind."""
     try:
@@ -183,6 +238,7 @@ def test_life_of_a_release(helm: Helm) -> None:
     expect_pods(api)
     expect_rights(api)
     expect_driver_rights(api)
+    expect_rights_of_people(api)
 
     api.kubectl("create", "namespace", "shop")
     here, there = ("get", "secrets", "shop"), ("get", "secrets", "default")
@@ -232,6 +288,26 @@ def expect_pods(api: ApiServer) -> None:
     }
     api.kubectl("-n", "strict", "create", "--dry-run=server", "-f", "-", input=json.dumps(pod))
     assert len(objects(api, "poddisruptionbudgets")) == 1
+
+
+def expect_rights_of_people(api: ApiServer) -> None:
+    """The roles that people have cover the kinds, and never a status, which would forge what the operator knows.
+
+    The controller that merges aggregated roles does not run here: the roles that it merges are read.
+    """
+    merged: dict[str, set[str]] = {"view": set(), "edit": set()}
+    for role in objects(api, "clusterroles"):
+        for name, verbs in merged.items():
+            if role["metadata"]["labels"].get(f"rbac.authorization.k8s.io/aggregate-to-{name}") == "true":
+                for rule in role["rules"]:
+                    assert not [each for each in rule["resources"] if each.endswith(("/status", "/finalizers", "*"))]
+                    assert rule["apiGroups"] == ["consumerfleet.io"]
+                    verbs |= {f"{verb} {each}" for verb in rule["verbs"] for each in rule["resources"]}
+    plurals = [crd.partition(".")[0] for crd in CRDS]
+    assert {f"{verb} {each}" for verb in ("get", "list", "watch") for each in plurals} <= merged["view"]
+    assert not [right for right in merged["view"] if right.split()[0] not in ("get", "list", "watch")]
+    assert {f"{verb} {each}" for verb in ("create", "patch", "delete") for each in plurals} <= merged["edit"]
+    assert "patch consumergroups/scale" in merged["edit"]
 
 
 def expect_driver_rights(api: ApiServer) -> None:

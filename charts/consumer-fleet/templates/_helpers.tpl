@@ -40,6 +40,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- include "consumer-fleet.fullname" . | trunc 50 | trimSuffix "-" }}-spark-driver
 {{- end }}
 
+{{- /* True if the platform gives pods their users: OpenShift's security context constraints. */}}
+{{- define "consumer-fleet.platformAssignsUsers" -}}
+{{- if eq (toString .Values.workers.platformAssignsUsers) "auto" }}
+{{- .Capabilities.APIVersions.Has "security.openshift.io/v1" }}
+{{- else }}
+{{- .Values.workers.platformAssignsUsers }}
+{{- end }}
+{{- end }}
+
 {{- /* Permissions of the operator in namespaces with ConsumerGroups, apart from Secrets. */}}
 {{- define "consumer-fleet.rules" -}}
 - apiGroups: [consumerfleet.io]

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fleet_consumer.clock import Clock
+from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import ADOPT_ANNOTATION
 from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.adoption import is_adoptable
 from fleet_operator.planning.fleet.deletion import FINALIZER
+from fleet_operator.planning.fleet.pod_template import leave_users_to_platform
 from fleet_operator.reconcilers.transitions import turns
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime.cache import Key, key_of
@@ -58,6 +60,10 @@ class Context:
     beside: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
     ending: AsyncExitStack = field(default_factory=AsyncExitStack)
     chance: random.Random = field(default_factory=random.Random)
+
+    def defaulted(self, group: ConsumerGroup) -> ConsumerGroup:
+        """The group with what this installation sets for all pods."""
+        return leave_users_to_platform(group) if self.settings.platform_assigns_users else group
 
     def resync(self) -> float:
         """Seconds until an object is reconciled again without an event; spread, or all would be due at once."""

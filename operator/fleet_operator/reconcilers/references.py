@@ -50,6 +50,7 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
     group = parse(ConsumerGroup, body)
     if group is None:
         return ReferencedGroup(gone=False)
+    group = context.defaulted(group)
     cluster = read_cluster(context, cluster_of(body))
     seen = read_observation(context, cluster, cluster_of(body))
     fleet = context.store.get(STATEFUL_SET, (key[0], MAIN.child(key[1])))

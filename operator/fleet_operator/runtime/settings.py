@@ -37,6 +37,7 @@ class Settings:
     spark_image: str = f"consumer-fleet-spark:{VERSION}"
     spark_driver_role: str = "consumer-fleet-spark-driver"
     max_concurrent_rollouts: int = 0
+    platform_assigns_users: bool = False
     workers: int = 24
     resync_seconds: float = 600.0
     sweep_seconds: float = 300.0
@@ -126,6 +127,12 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         default=env("MAX_CONCURRENT_ROLLOUTS", base.max_concurrent_rollouts),
         help="groups that go over to another worker image or connection at once; 0: images stay as they are",
     )
+    add(
+        "--platform-assigns-users",
+        type=_truth,
+        default=env("PLATFORM_ASSIGNS_USERS", "false"),
+        help="pods ask for no user, as OpenShift gives them one; default: %(default)s",
+    )
     add("--workers", type=_count, default=env("WORKERS", base.workers), help="reconciles at once for each kind")
     add(
         "--resync-seconds",
@@ -166,6 +173,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         spark_image=found.spark_image,
         spark_driver_role=found.spark_driver_role,
         max_concurrent_rollouts=found.max_concurrent_rollouts,
+        platform_assigns_users=found.platform_assigns_users,
         workers=found.workers,
         resync_seconds=found.resync_seconds,
         sweep_seconds=found.sweep_seconds,

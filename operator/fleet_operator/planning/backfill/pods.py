@@ -18,7 +18,13 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import labels
 from fleet_operator.planning.backfill.spark import DRIVER_CONTAINER, EXECUTOR_CONTAINER
-from fleet_operator.planning.fleet.pod_template import SETTINGS_VOLUME, accompany, pod_template, serve_nothing
+from fleet_operator.planning.fleet.pod_template import (
+    SETTINGS_VOLUME,
+    accompany,
+    platform_gives_users,
+    pod_template,
+    serve_nothing,
+)
 from fleet_operator.planning.fleet.worker_config import HANDLER_PATH
 from fleet_operator.planning.labels import BACKFILL_LABEL, REVISION_ANNOTATION
 
@@ -75,7 +81,7 @@ def spark_pod(
             **spec,
             "containers": [container],
             "automountServiceAccountToken": component == DRIVER,
-            "securityContext": {**spec["securityContext"], **_user(group)},
+            "securityContext": {**spec["securityContext"], **({} if platform_gives_users(group) else _user(group))},
         },
     }
 

@@ -25,7 +25,7 @@ from fleet_consumer.contract.pod import WORKER_FILE
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.model import RETRY_ROLLOUT_ANNOTATION
-from fleet_operator.planning.fleet.pod_template import pod_template
+from fleet_operator.planning.fleet.pod_template import platform_gives_users, pod_template
 from fleet_operator.planning.fleet.readings import read_fleet, read_revision
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
 from fleet_operator.planning.fleet.worker_config import worker_config
@@ -102,6 +102,7 @@ def _inputs(
         "drain": group.spec.drain_seconds,
         "handler": handler_files,
         "image": image,
+        **({"users": "platform"} if platform_gives_users(group) else {}),
     }
     whole = {**own, "connection": _connection(cluster)}
     return Inputs(whole=_digest(whole), group=_digest(own), connection=connection_digest(cluster))

@@ -110,7 +110,7 @@ class Gathered:
 
 async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
     """Read everything. Raises KubeError, or pydantic's ValidationError for a spec that the CRD should have refused."""
-    group = ConsumerGroup.model_validate(body)
+    group = context.defaulted(ConsumerGroup.model_validate(body))
     key, store = key_of(body), context.store
     cluster = read_cluster(context, cluster_of(body), ending="deletionTimestamp" in body["metadata"])
     config_maps = tuple(found for found in store.cache(kinds.CONFIG_MAP).having(key) if is_owned_by(found, body))

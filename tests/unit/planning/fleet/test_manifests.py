@@ -15,6 +15,7 @@ from fleet_consumer.contract.worker_config import parse_config
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import MAIN
+from fleet_operator.planning.fleet.pod_template import check_pod_spec, leave_users_to_platform
 from fleet_operator.planning.fleet.revision import Revision, plan_revision
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.labels import selector_text
@@ -210,6 +211,18 @@ def test_user_and_groups_of_the_pod_are_the_users_choice() -> None:
         "supplementalGroups": [7],
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+
+
+def test_platform_that_assigns_users_is_asked_for_none_but_a_named_one() -> None:
+    group = consumer_group()
+    left = revision_of(leave_users_to_platform(group))
+    for spec in (left.pod_template["spec"], check_pod_spec(left.pod_template)):
+        assert spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}, "runAsNonRoot": True}
+    assert left.hash != revision_of(group).hash
+    assert left.inputs != revision_of(group).inputs, "fleets go over when the installation's setting changes"
+    named = consumer_group(template={"spec": {"securityContext": {"fsGroup": 1000660000}}})
+    context = revision_of(leave_users_to_platform(named)).pod_template["spec"]["securityContext"]
+    assert (context["fsGroup"], "runAsUser" in context) == (1000660000, False)
 
 
 def test_worker_has_default_resources_until_others_are_given() -> None:

@@ -59,6 +59,7 @@ def test_moved_offsets_do_not_bring_back_the_metrics(change: dict[str, Any], mon
             moved=[],
             beside=[],
             resync=lambda: 600.0,
+            defaulted=lambda group: group,
         )
         reconciler = ConsumerGroupReconciler(cast("Context", here), cast("KafkaSide", None))
         (moved,) = here.moved
