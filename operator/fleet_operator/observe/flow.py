@@ -145,10 +145,14 @@ class FlowMemory:
         return {topic for topic in topics if self._starts_due.get(topic, 0.0) <= now}
 
     def take_starts(self, topics: Collection[str], answered: Offsets, now: float) -> None:
-        """Remember the starts that were read; topics with an unanswered partition are asked again."""
+        """Remember the starts that were read."""
         self.starts |= {key: start for key, start in answered.items() if key[0] in topics}
         for topic in {topic for topic, _ in answered} & set(topics):
             self._starts_due[topic] = now + STARTS_SECONDS
+
+    def ask_starts(self, topic: str) -> None:
+        """Ask for the starts of a topic at the next look: a partition did not answer, or its log begins again."""
+        self._starts_due.pop(topic, None)
 
     def forget(self, topics: Iterable[str]) -> None:
         """Ask everything anew about topics that were just changed."""
@@ -176,7 +180,7 @@ class FlowMemory:
         if end is None or committed is None:
             return None
         if start is None or end < start:  # a new partition, or a topic made anew
-            self._starts_due.pop(key[0], None)
+            self.ask_starts(key[0])
             return None
         place = committed.get(key)
         if place is not None and place > end and self._beyond.get(key) != place:

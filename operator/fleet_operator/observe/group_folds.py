@@ -68,6 +68,8 @@ class GroupFolds:
             folded = replace(last, observed_at=self.now)
         else:
             folded = fold_group(self.facts[group_id], last, self.now)
+        if folded.failed_records is None and interest.failed_topic:
+            self.part.flow.ask_starts(interest.failed_topic)
         if interest.scaled or folded.samples:
             folded = replace(folded, samples=extend_samples(folded, last) if interest.scaled else ())
         if interest.retry is None:

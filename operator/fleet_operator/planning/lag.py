@@ -155,11 +155,11 @@ def behind_text(behind: Behind | None, previous: str = "") -> str:
 
 
 def count_bucket(count: int) -> int:
-    """A growing count for a status: exact below 1000, then its two leading digits."""
+    """A growing count for a status: exact below 1000, then rounded up to two leading digits, never too few."""
     if count < 1000:
         return count
     unit: int = 10 ** (len(str(count)) - 2)
-    return count // unit * unit
+    return -(-count // unit) * unit
 
 
 def _duration(seconds: int) -> str:

@@ -12,8 +12,8 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObje
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet import deletion
 from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS
+from fleet_operator.planning.problem import name_some
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
-from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.context import Context, has_finalizer, publish, set_finalizer
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
 from fleet_operator.reconcilers.first_looks import FIRST_LOOK_SECONDS, FirstLooks

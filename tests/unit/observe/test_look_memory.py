@@ -211,8 +211,18 @@ def test_failed_topic_that_grew_is_not_counted_before_every_partition_answers() 
     watched.cluster.leaderless.add(("failed", 1))
     assert watched.group("g").failed_records is None
     watched.cluster.leaderless.clear()
-    watched.part.flow.forget(["failed"])
     assert watched.group("g").failed_records == 3
+
+
+def test_new_failed_topic_is_counted_as_soon_as_its_last_partition_has_a_leader() -> None:
+    """The other partitions have answered already, so nothing but the gap says that starts are to be asked for."""
+    watched = one_group(failed_topic="failed")
+    watched.cluster.logs |= {("failed", 0): [1] * 40, ("failed", 1): []}
+    watched.cluster.leaderless.add(("failed", 1))
+    assert watched.group("g").failed_records is None
+    watched.cluster.leaderless.clear()
+    seen = [watched.group("g").failed_records for _ in range(2)]
+    assert seen[-1] == 40, f"known at the second look, not after a minute: {seen}"
 
 
 def test_coordinators_are_looked_up_once() -> None:

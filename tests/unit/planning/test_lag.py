@@ -164,6 +164,8 @@ def test_behind_text_keeps_to_its_step_near_the_edge() -> None:
     assert sorted(BEHIND_STEPS_S) == list(BEHIND_STEPS_S)
 
 
-@pytest.mark.parametrize(("count", "shown"), [(0, 0), (999, 999), (1000, 1000), (8255, 8200), (123_456, 120_000)])
-def test_counts_keep_their_leading_digits(count: int, shown: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "shown"), [(999, 999), (1000, 1000), (8255, 8300), (19_999, 20_000), (20_040, 21_000)]
+)
+def test_large_counts_are_rounded_up_so_that_none_is_too_few(count: int, shown: int) -> None:
     assert count_bucket(count) == shown

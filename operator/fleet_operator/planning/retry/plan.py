@@ -17,7 +17,7 @@ from fleet_operator.planning.retry.fleet import changed_at_of, has_retries
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.publication import SUPERSEDED_S, FlowFacts, next_publication
 from fleet_operator.planning.retry.records import Published
-from fleet_operator.planning.retry.topics import GroupView
+from fleet_operator.planning.retry.topics import GroupView, missing_topics
 from fleet_operator.planning.scaling.decision import ScaleDecision
 
 LEAVING_POLL_S: Final = 30.0
@@ -173,6 +173,9 @@ def _problem(facts: RetryFacts) -> Problem:
         )
     if not observation.reachable:
         return Problem(observation.reason or conditions.BROKER_UNREACHABLE, observation.message)
+    missing = missing_topics(facts.group, facts.view)
+    if missing is not None:
+        return missing  # the retry topics have as many partitions as these
     if topics.problem is not None:
         return topics.problem
     if not facts.intent.searched:

@@ -15,7 +15,7 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, RetryTopics
 from fleet_operator.planning.lag import GroupLag, group_lag
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, ManagedTopic, RetryObservation
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, name_some
 from fleet_operator.planning.retry.intent import RetryIntent
 
 ASKED_SETTINGS: Final = (*managed_topics.MANAGED_SETTINGS, managed_topics.SEGMENT)
@@ -169,6 +169,28 @@ def view_group(
         lag=lag,
         topics=plan_topics(group, retry, counts, observation) if own_cluster else TopicsPlan(),
     )
+
+
+def missing_topics(group: ConsumerGroup, view: GroupView) -> Problem | None:
+    """Source and output topics that certainly do not exist; one that has not been observed yet is no problem."""
+    if view.observation is None or not view.observation.reachable:
+        return None
+    known, sources = view.observation.topics, view.source_topics
+    needed = (*(sources or ()), *group.spec.handler.outputs)
+    missing = [name for name in needed if name in known and known[name].error == conditions.TOPIC_NOT_FOUND]
+    if missing:
+        return Problem(
+            conditions.TOPIC_NOT_FOUND,
+            f"topics missing on the cluster: {name_some(missing)}; create them, as the operator creates no source and "
+            "output topics",
+        )
+    if sources == ():
+        return Problem(
+            conditions.TOPIC_NOT_FOUND,
+            f"no topic on the cluster matches spec.topicPattern {group.spec.topic_pattern!r}: create one, or "
+            "correct the pattern; the workers wait",
+        )
+    return None
 
 
 def _source_topics(group: ConsumerGroup, observation: ClusterObservation | None) -> tuple[str, ...] | None:

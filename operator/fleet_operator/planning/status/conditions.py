@@ -13,10 +13,10 @@ from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.waves import Phase
 from fleet_operator.planning.observation import GroupObservation
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, name_some
 from fleet_operator.planning.scaling.useful import most_useful
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
-from fleet_operator.planning.status.members import STABLE, Roster, name_some, sort_members
+from fleet_operator.planning.status.members import STABLE, Roster, sort_members
 from fleet_operator.planning.status.problems import (
     failures,
     find_problems,

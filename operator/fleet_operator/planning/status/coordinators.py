@@ -15,7 +15,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.planning.status.members import name_some
+from fleet_operator.planning.problem import name_some
 
 CROWD_LEAST: Final = 100
 CROWD_FACTOR: Final = 2.0

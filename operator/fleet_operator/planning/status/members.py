@@ -23,8 +23,6 @@ ID_CHARACTERS_MAX: Final = 512
 """The CRD's limits: a longer text from a member would make the API server refuse the whole status."""
 ID_TAIL_CHARACTERS: Final = 40
 """Length of an id's end that is always shown: a member id is unique by its end."""
-NAMED_MAX: Final = 3
-"""Number of names in a sentence; the others are counted."""
 
 STABLE: Final = "Stable"
 
@@ -126,13 +124,6 @@ def assignment(partitions: Mapping[str, Sequence[int]]) -> list[dict[str, str]]:
             entries.append({"topic": topic, "ranges": ranges})
             room -= len(topic) + len(ranges)
     return entries[:TOPICS_MAX]
-
-
-def name_some(names: Sequence[str], count: int | None = None) -> str:
-    """A few names, and how many more there are: of `count`, by default of the names."""
-    shown = ", ".join(names[:NAMED_MAX])
-    more = (len(names) if count is None else count) - min(len(names), NAMED_MAX)
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _ranges(numbers: Iterable[int], room: int) -> str:

@@ -15,9 +15,9 @@ from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import PodFacts
 from fleet_operator.planning.offsets.records import ENDED, ResetPhase
 from fleet_operator.planning.offsets.reset import ResetDecision
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, name_some
+from fleet_operator.planning.retry.topics import missing_topics
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
-from fleet_operator.planning.status.members import name_some
 
 FAILING_REASONS: Final = frozenset(
     {
@@ -228,23 +228,13 @@ def topics_problem(facts: ConsumerGroupFacts) -> Problem | None:
     """The first certain problem with a topic: one that has not been observed yet is no problem."""
     if facts.observation is None or not facts.observation.reachable:
         return None
+    missing = missing_topics(facts.group, facts.view)
+    if missing is not None:
+        return missing
     topics = facts.observation.topics
     sources = facts.view.source_topics
     needed = (*(sources or ()), *facts.group.spec.handler.outputs)
     bad = {name: topics[name].error for name in needed if name in topics and topics[name].error}
-    missing = [name for name, error in bad.items() if error == conditions.TOPIC_NOT_FOUND]
-    if missing:
-        return Problem(
-            conditions.TOPIC_NOT_FOUND,
-            f"topics missing on the cluster: {name_some(missing)}; create them, as the operator creates no source and "
-            "output topics",
-        )
-    if sources == ():
-        return Problem(
-            conditions.TOPIC_NOT_FOUND,
-            f"no topic on the cluster matches spec.topicPattern {facts.group.spec.topic_pattern!r}: create one, or "
-            "correct the pattern; the workers wait",
-        )
     for name, error in bad.items():
         return Problem(str(error), f"topic {name} cannot be used, the brokers answer {error}")
     return facts.topic_problem

@@ -21,7 +21,8 @@ from fleet_operator.planning.observation import (
     MemberName,
     WorkerObservation,
 )
-from fleet_operator.planning.status.members import NAMED_MAX, STABLE, name_some
+from fleet_operator.planning.problem import NAMED_MAX, name_some
+from fleet_operator.planning.status.members import STABLE
 
 TRANSITIONS_MAX: Final = 10
 CAUSE_CHARACTERS_MAX: Final = 1024

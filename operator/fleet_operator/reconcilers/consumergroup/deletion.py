@@ -21,8 +21,7 @@ from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, K
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet import deletion
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
-from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.status.members import name_some
+from fleet_operator.planning.problem import Problem, name_some
 from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.consumergroup.decide import Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather

@@ -27,9 +27,8 @@ from fleet_operator.planning.fleet.readings import read_pod
 from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.observation import GroupObservation, MemberObservation
 from fleet_operator.planning.offsets.records import ResetPhase
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, name_some
 from fleet_operator.planning.retry.topics import TopicsPlan
-from fleet_operator.planning.status.members import name_some
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.topic_creations import Cluster, TopicCreations
 from fleet_operator.runtime.cache import Key

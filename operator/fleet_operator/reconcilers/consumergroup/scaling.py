@@ -10,7 +10,7 @@ from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RolloutFacts
 from fleet_operator.planning.labels import SCALING_ANNOTATION
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, name_some
 from fleet_operator.planning.retry.topics import GroupView
 from fleet_operator.planning.scaling import decision as limits
 from fleet_operator.planning.scaling.decision import ScaleDecision
@@ -19,7 +19,7 @@ from fleet_operator.planning.scaling.fixed import decide_fixed, decide_stopped
 from fleet_operator.planning.scaling.memory import ScaleMemory, read_memory
 from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.scaling.trail import Trail
-from fleet_operator.planning.status.members import Roster, name_some, sort_members
+from fleet_operator.planning.status.members import Roster, sort_members
 from fleet_operator.planning.status.scaling import decision_of, stored_number
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 

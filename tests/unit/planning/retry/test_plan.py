@@ -106,6 +106,17 @@ def test_workers_wait_with_the_reason(changes: dict[str, Any], reason: str) -> N
     assert made.problem.reason == reason
 
 
+def test_missing_source_topic_is_the_reason_before_the_retry_topics_that_follow_from_it() -> None:
+    """Their number of partitions is the source's, so they are not being created."""
+    gone = replace(
+        observation(observed_group()), topics={"orders": TopicObservation(partitions=0, error="TopicNotFound")}
+    )
+    problem = plan(observation=gone).problem
+    assert problem is not None
+    assert problem.reason == "TopicNotFound"
+    assert "topics missing on the cluster: orders; create them" in problem.message
+
+
 def test_records_without_a_key_find_their_partition_in_every_topic() -> None:
     """The smallest count is what workers may reckon with; larger ones stay as they are."""
     made = plan(observation=cluster(topics={"30s": TopicObservation(partitions=12)}))

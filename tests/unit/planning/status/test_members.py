@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet_operator.planning.problem import name_some
 from fleet_operator.planning.scaling.useful import most_useful
-from fleet_operator.planning.status.members import assignment, name_some
+from fleet_operator.planning.status.members import assignment
 
 
 def listed(entries: Sequence[Mapping[str, str]]) -> dict[str, set[int]]:
