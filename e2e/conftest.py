@@ -1,14 +1,13 @@
 """Fixtures of the end-to-end suites: one cluster with Kafka and the installed operator, made once for the whole run.
 
-Tests that mostly wait run concurrently (tests/support/together.py), the longest first. Those that break something for
-all, or move so many records that they need the machine for themselves, run one by one after them; those that remove
-the operator come last.
+Tests that mostly wait run concurrently (tests/support/together.py). Those that break something for all, or time what
+shows only while nothing else runs on the cluster, run one by one after them; those that remove the operator come last.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,13 +18,13 @@ from e2e.demo.fleet import FlightFleet
 from e2e.described import described_failure
 from e2e.install import Installation
 from e2e.retry_scene import Scene
+from tests.support.durations import PROCESSOR_SECONDS
 from tests.support.programs import API_SERVER, CLUSTER, build_before, is_embedded
 from tests.support.together import play_together
 
 FOLDER = Path(__file__).parent
-AT_ONCE = 2
-"""Beside them runs one test with Spark at a time: a submission alone takes a processor for seconds."""
-LONGEST = ("test_rollout", "test_strimzi_secrets", "test_deaths")
+AT_ONCE = 3
+"""Beside them runs one test of each named lane: a submission to Spark alone takes a processor for seconds."""
 LAST = ("test_uninstall", "test_walkthrough")
 TIMEOUT_S = 1500
 """Seconds for one test: the first may have to make the cluster, and a concurrent one waits for its turn."""
@@ -45,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def turn(item: pytest.Item) -> int:
     """The place of a test's file in the order of the suite; files with the same one keep theirs."""
     name = item.path.stem
-    return LONGEST.index(name) - len(LONGEST) if name in LONGEST else 1 + LAST.index(name) if name in LAST else 0
+    return 1 + LAST.index(name) if name in LAST else 0
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -53,7 +52,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def installation() -> Iterator[Installation]:
+def installation(record_testsuite_property: Callable[[str, object], None]) -> Iterator[Installation]:
     """A cluster of this run's own (or FLEET_KUBECONFIG's), removed at the end unless FLEET_KEEP is set.
 
     An interrupted run leaves groups, releases and topics behind, which the tests of this one would count as theirs.
@@ -64,6 +63,7 @@ def installation() -> Iterator[Installation]:
         made.down()
     made.up()
     yield made
+    record_testsuite_property(PROCESSOR_SECONDS, made.processor_seconds())
     if not keep:
         made.down()
 

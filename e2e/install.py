@@ -20,7 +20,7 @@ from e2e.local_cluster.access import foreign_kubeconfig
 from e2e.local_cluster.gomodules import HELM, KUBERNETES, ensure_programs
 from e2e.local_cluster.images import CONSUMER, OPERATOR, SPARK, build_images
 from e2e.local_cluster.instance import Instance, select_instance
-from e2e.local_cluster.namespace import enter_command
+from e2e.local_cluster.namespace import enter_command, find_first_process
 from e2e.local_cluster.steps import step
 
 OPERATOR_NAMESPACE: Final = "consumer-fleet"
@@ -116,6 +116,26 @@ class Installation:
     def _local_cluster(self, command: str, *options: str) -> None:
         words = [sys.executable, "-m", "e2e.local_cluster", command, *options, "--name", self.instance.name]
         subprocess.run(words, cwd=ROOT, check=True)
+
+    def processor_seconds(self) -> float:
+        """Processor time that the embedded cluster has used so far, in seconds; 0 for a foreign one.
+
+        What has ended is counted by the ancestor that waited for it, in the end by the first process.
+        """
+        first = find_first_process(self.instance)
+        parents: dict[int, int] = {}
+        ticks: dict[int, int] = {}
+        for process in Path("/proc").iterdir():
+            try:
+                if process.name.isdigit():
+                    words = (process / "stat").read_text().rpartition(")")[2].split()
+                    parents[int(process.name)], ticks[int(process.name)] = int(words[1]), sum(map(int, words[11:15]))
+            except OSError:
+                continue  # it ended meanwhile
+        inside = {first}
+        while more := {pid for pid, parent in parents.items() if parent in inside} - inside:
+            inside |= more
+        return sum(ticks.get(pid, 0) for pid in inside if pid is not None) / os.sysconf("SC_CLK_TCK")
 
     def kill_container(self, *, namespace: str, pod: str) -> None:
         """`kill -9` of a pod's main process, from outside: inside its own namespace process 1 cannot be killed."""

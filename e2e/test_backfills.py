@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from e2e.backfill_scene import BackfillScene, Standing, Watch, backfill_scene, described_failure, parquet
+from e2e.backfill_scene import BackfillScene, Standing, Watch, backfill_scene, described_failure, message, parquet
 from e2e.cluster import PATIENCE_S, conditions, eventually
 from e2e.conftest import Fleets
-from e2e.demo.fleet import EXAMPLE
+from e2e.demo.fleet import EXAMPLE, handler_config_map
 from e2e.demo.flights import CANCELLED, FLIGHTS
 from e2e.install import Installation
 
@@ -27,13 +27,14 @@ def shown(status: dict[str, Any]) -> str:
     return ", ".join(f"{name}={status.get(name)}" for name in names)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def year(installation: Installation, fleets: Fleets) -> Iterator[BackfillScene]:
     """A fleet that has handled the whole year."""
     with backfill_scene(installation, fleets, "year") as scene:
         yield scene
 
 
+@pytest.mark.together("spark")
 def test_year_in_slices_equals_an_independent_count_and_leaves_the_live_group_alone(year: BackfillScene) -> None:
     with described_failure(year) as scene:
         before = Standing.of(scene.fleet)
@@ -56,6 +57,7 @@ def test_year_in_slices_equals_an_independent_count_and_leaves_the_live_group_al
         ), "nothing was written to the live outputs"
 
 
+@pytest.mark.together("spark")
 def test_two_handlers_over_a_year_are_compared_record_by_record(year: BackfillScene) -> None:
     """The example's two: alike but for the field that is ignored, or the old one fails; then with that field."""
     with described_failure(year) as scene:
@@ -268,16 +270,27 @@ def handle(record):
 """
 
 
-@pytest.mark.together("spark")
-def test_handler_that_fails_for_one_record_in_a_hundred_ends_as_on_error_says(
-    installation: Installation, fleets: Fleets
-) -> None:
-    with backfill_scene(installation, fleets, "flawed", handler=FAILING) as scene:
-        fleet = scene.fleet
-        write(scene, 3000)
-        ranged = {"last": {"seconds": 3600}}
-        fleet.wait_drained()
+HUNGRY = """
+def handle(record):
+    return bytearray(2**30).count(1)  # more than an executor's pod may have
+"""
 
+
+@pytest.fixture(scope="session")
+def flawed(installation: Installation, fleets: Fleets) -> Iterator[BackfillScene]:
+    """A fleet whose handler fails for one record in a hundred, all of them handled."""
+    with backfill_scene(installation, fleets, "flawed", handler=FAILING) as scene:
+        scene.fleet.cluster.apply([handler_config_map("hungry", "handler.py", HUNGRY)], namespace=scene.fleet.namespace)
+        write(scene, 3000)
+        scene.fleet.wait_drained()
+        yield scene
+
+
+@pytest.mark.together("spark")
+def test_handler_that_fails_for_one_record_in_a_hundred_ends_as_on_error_says(flawed: BackfillScene) -> None:
+    with described_failure(flawed) as scene:
+        fleet = scene.fleet
+        ranged = {"last": {"seconds": 3600}}
         failed = scene.run(scene.plain("fail", range=ranged, sink=parquet()), "Failed")
         entry = conditions(failed)["Failed"]
         assert entry["reason"] == "HandlerFailed", entry
@@ -300,3 +313,41 @@ def test_handler_that_fails_for_one_record_in_a_hundred_ends_as_on_error_says(
         ]
         assert (before, len(dead)) == (30, 30)
         assert Counter(each["headers"]["kr-reason"] for each in dead) == {"manual": 30}
+
+
+@pytest.mark.together("spark")
+def test_executor_that_is_killed_for_its_memory_is_named_and_leaves_no_pod(flawed: BackfillScene) -> None:
+    with described_failure(flawed) as scene:
+        candidate = {"callable": "handler:handle", "configMapRef": {"name": "hungry"}}
+        ranged = {"last": {"seconds": 3600}}
+        wanted = scene.plain("hungry", range=ranged, sink={"none": {}}, parallelism=1, compare=candidate)
+        found = scene.run(wanted, "Failed")
+        reason, text = message(found)
+        assert (reason, "memory" in text) == ("ExecutorLost", True), text
+        assert conditions(found)["Complete"]["status"] == "False", found["status"]
+        eventually(
+            lambda: not scene.pods("hungry", "driver") + scene.pods("hungry", "executor"),
+            timeout_s=PATIENCE_S,
+            what="no pod is left",
+        )
+
+
+@pytest.mark.together("spark")
+def test_deleted_backfill_leaves_no_pod_and_no_application(flawed: BackfillScene) -> None:
+    with described_failure(flawed) as scene:
+        fleet = scene.fleet
+        slowly = {"rate": {"recordsPerSecond": 20}, "slice": {"maxSeconds": 5}, "onError": "Skip"}
+        scene.backfills.apply(
+            scene.plain("cancelled", range={"last": {"seconds": 3600}}, sink={"none": {}}, parallelism=1, **slowly)
+        )
+        scene.wait_slices("cancelled", 1)
+        fleet.kubectl("delete", "backfill", "cancelled", "--wait=false")
+        selector = "consumerfleet.io/backfill=cancelled"
+
+        def gone() -> bool:
+            for kind in ("pods", "sparkapplications", "configmaps", "serviceaccounts", "rolebindings", "roles"):
+                left = fleet.cluster.list(kind, namespace=fleet.namespace, selector=selector)
+                assert not left, (kind, [each["metadata"]["name"] for each in left])
+            return True
+
+        eventually(gone, timeout_s=PATIENCE_S, what="everything of the Backfill is gone")

@@ -77,7 +77,8 @@ def test_upgrade_keeps_the_pods_until_the_spec_names_the_new_image(installation:
 
 
 def test_three_groups_go_over_one_by_one_with_the_canary_first(installation: Installation, fleets: Fleets) -> None:
-    """The same image under its full name stands for a new one. Groups that other tests have left go over as well."""
+    """The same image under its full name stands for a new one. Groups that other tests left would go over as well."""
+    installation.cluster.kubectl("delete", "consumergroups", "--all", "--all-namespaces", "--wait=false")
     old = installation.consumer_image
     new = f"docker.io/library/{old}"
     names = ("wave-a", "wave-b", "wave-c")

@@ -4,9 +4,12 @@
 that fails does not stop the later ones, so one run shows all failures. With `CI=true` a skipped test counts as a
 failure, because there nobody reads the reasons.
 
-Suites of one stage that mostly wait run side by side, each lane's suites one after another. On a machine that has no
-Kubernetes yet it is built meanwhile; so the suites that need it come last. Beside each other these two let pods take a
-minute to start, and wait for everything five.
+The suites of one stage run side by side, the longest first, as many as the processors have room for by their measured
+shares (`tests/durations.json`; `--record` measures). On a machine that has no Kubernetes yet it is built meanwhile, and
+the suites that need it begin when it is there. Beside each other suites let pods take a minute to start, and wait for
+everything five.
+
+The tests of the embedded cluster itself, suite `cluster`, run when the cluster has changed since they passed.
 """
 
 from __future__ import annotations
@@ -20,92 +23,72 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.suites import ROOT, Outcome, Suite, processor_seconds, repeat_failed, run_suite
+from tests.support.cluster_digest import PASSED, digest, passed_digest
+from tests.support.durations import Duration, durations, write_durations
+from tests.support.suites import ROOT, Outcome, Suite, repeat_failed, run_suite
 
 REASON_MAX = 1_000
 """Characters of a failure's reason in the summary; the whole of it stands above, in its suite's output."""
 PROGRESS_EVERY_S = 60.0
 """Interval of reports on the running suites in a run with several lanes: their output is printed when they end."""
 
-Lane = tuple[Suite, ...]
-Stage = tuple[Lane, ...]
+UNKNOWN = Duration(seconds=600, processor_seconds=300)
+"""What is expected of a suite that nobody has measured."""
 
+Stage = tuple[Suite, ...]
+
+LINT = Suite("lint", (), 150, real=False)
+CLUSTER = Suite("cluster", ("tests/local_cluster",), 600, kubernetes=True)
 STAGES: tuple[Stage, ...] = (
     (
-        (Suite("unit", ("tests/unit",), 90, real=False),),
-        (Suite("protocol", ("tests/protocol",), 60, real=False),),
+        LINT,
+        Suite("unit", ("tests/unit",), 120, real=False),
+        Suite("protocol", ("tests/protocol",), 60, real=False),
     ),
     (
-        (
-            Suite("broker", ("tests/broker",), 660),
-            Suite("spark", ("tests/spark",), 420),
-        ),
-        (
-            Suite("worker", ("tests/worker",), 660),
-            Suite("faults", ("tests/faults",), 480),
-        ),
-        (
-            Suite("retries", ("tests/retries",), 540),
-            Suite("interop", ("tests/interop",), 240),
-        ),
-    ),
-    (
-        (Suite("apiserver", ("tests/apiserver",), 900, kubernetes=True),),
-        (Suite("e2e", ("e2e",), 2700, kubernetes=True),),
+        Suite("broker", ("tests/broker",), 660),
+        Suite("worker", ("tests/worker",), 660),
+        Suite("retries", ("tests/retries",), 540),
+        Suite("faults", ("tests/faults",), 480),
+        Suite("spark", ("tests/spark",), 420),
+        Suite("interop", ("tests/interop",), 240),
+        Suite("apiserver", ("tests/apiserver",), 900, kubernetes=True),
+        Suite("e2e", ("e2e",), 1800, kubernetes=True),
+        CLUSTER,
     ),
 )
-
-
-def run_lint() -> Outcome:
-    """The checks of `make lint`, counted as one suite."""
-    print("===== lint =====", flush=True)
-    started = time.monotonic()
-    checks = (
-        ["ruff", "check", "."],
-        ["ruff", "format", "--check", "."],
-        ["mypy"],
-        ["lint-imports"],
-    )
-    outcome = Outcome("lint", 0.0, 0)
-    for check in checks:
-        code = subprocess.run(
-            [str(Path(sys.executable).parent / check[0]), *check[1:]], cwd=ROOT, check=False
-        ).returncode
-        outcome.exit_code = outcome.exit_code or code
-        outcome.passed += code == 0
-        if code:
-            outcome.failed.append((" ".join(check), f"exit code {code}"))
-    outcome.seconds = time.monotonic() - started
-    return outcome
+SUITES: tuple[Suite, ...] = tuple(suite for stage in STAGES for suite in stage)
 
 
 @dataclass(slots=True)
 class Builds:
-    """The build of what the last suites need, beside the first ones; `log` is its output."""
+    """The build of what some suites need, beside the others; `log` is its output."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def wait(self) -> Outcome:
-        """Wait for the end; counted as one suite, with the time waited here."""
-        print("\n===== programs (their building began with this run) =====", flush=True)
+        """Wait for the end; counted as one suite."""
         started = time.monotonic()
         code = self.process.wait()
         output = self.log.read_text(errors="replace")
-        print(output, flush=True)
+        print(f"\n===== programs (their building began with this run) =====\n{output}", flush=True)
         failed = [("tests.support.programs", output[-REASON_MAX:])] if code else []
         return Outcome("programs", time.monotonic() - started, code, passed=int(code == 0), failed=failed)
 
 
 @contextmanager
-def building(scratch: Path) -> Iterator[Builds]:
-    """Start the build; if unfinished at the end, it is interrupted."""
+def building(scratch: Path, needed: bool) -> Iterator[Builds | None]:
+    """Start the build, if it is needed; if unfinished at the end, it is interrupted."""
+    if not needed:
+        yield None
+        return
     log = scratch / "programs.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -118,34 +101,71 @@ def building(scratch: Path) -> Iterator[Builds]:
         process.wait()
 
 
-def run_stage(stage: Stage, extra: Sequence[str], scratch: Path) -> list[Outcome]:
-    """Run the lanes of a stage side by side, one lane with its output passed through; then repeat what failed."""
+def run_stage(stage: Stage, extra: Sequence[str], scratch: Path, builds: Builds | None = None) -> list[Outcome]:
+    """Run the suites of a stage side by side, or one with its output passed through; then repeat what failed."""
     if len(stage) == 1:
-        outcomes = [_run_aloud(suite, extra, scratch) for suite in stage[0]]
+        built = [builds.wait()] if builds is not None else []
+        print(f"\n===== {stage[0].name} (limit {stage[0].limit_s} s) =====", flush=True)
+        outcomes = {stage[0]: run_suite(stage[0], extra, scratch)}
     else:
-        running = _Running()
-        with ThreadPoolExecutor(len(stage), thread_name_prefix="lane") as pool, running.reported():
-            lanes = [pool.submit(_run_lane, lane, extra, scratch, running) for lane in stage]
-            outcomes = [outcome for lane in lanes for outcome in lane.result()]
-    for suite, outcome in zip((suite for lane in stage for suite in lane), outcomes, strict=True):
+        outcomes, built = _run_side_by_side(stage, extra, scratch, builds)
+    for suite, outcome in outcomes.items():
         repeat_failed(suite, extra, scratch, outcome)
-    return outcomes
+    return [*built, *outcomes.values()]
 
 
-def _run_aloud(suite: Suite, extra: Sequence[str], scratch: Path) -> Outcome:
-    print(f"\n===== {suite.name} (limit {suite.limit_s} s) =====", flush=True)
-    return run_suite(suite, extra, scratch)
+def _run_side_by_side(
+    stage: Stage, extra: Sequence[str], scratch: Path, builds: Builds | None
+) -> tuple[dict[Suite, Outcome], list[Outcome]]:
+    """The outcomes of the suites in the order of the stage, and that of the builds."""
+    plan = durations()
+    waiting = longest_first(stage, plan)
+    progress = _Running()
+    running: dict[Suite, Future[Outcome]] = {}
+    with ThreadPoolExecutor(len(stage) + 1, thread_name_prefix="suite") as pool, progress.reported():
+        build = pool.submit(builds.wait) if builds is not None else None
+        while True:
+            active = [suite for suite, future in running.items() if not future.done()]
+            if not waiting and not active:
+                break
+            suite = next_suite(waiting, active, plan, built=build is None or build.done())
+            if suite is not None:
+                waiting.remove(suite)
+                running[suite] = pool.submit(_run_aside, suite, extra, scratch, progress)
+            else:
+                awaited = [running[suite] for suite in active]
+                awaited += [build] if build is not None and not build.done() else []
+                wait(awaited, return_when=FIRST_COMPLETED)
+        return {suite: running[suite].result() for suite in stage}, [build.result()] if build is not None else []
 
 
-def _run_lane(lane: Lane, extra: Sequence[str], scratch: Path, running: _Running) -> list[Outcome]:
-    outcomes = []
-    for suite in lane:
-        log = scratch / f"{suite.name}.log"
-        running.begin(suite)
-        with log.open("wb") as output:
-            outcomes.append(run_suite(suite, extra, scratch, output))
-        running.end(suite, log)
-    return outcomes
+def longest_first(stage: Stage, plan: Mapping[str, Duration]) -> list[Suite]:
+    """The suites in the order in which they begin, if there is room for them."""
+    return sorted(stage, key=lambda suite: -plan.get(suite.name, UNKNOWN).seconds)
+
+
+def next_suite(
+    waiting: Sequence[Suite], active: Collection[Suite], plan: Mapping[str, Duration], *, built: bool
+) -> Suite | None:
+    """The first suite that can begin beside the active ones; None if it is better to wait for the end of one.
+
+    Tests with time limits of their own stay true while the processors have room: one suite more than that would slow
+    all of them.
+    """
+    room = (os.cpu_count() or 1) - sum(plan.get(suite.name, UNKNOWN).share for suite in active)
+    for suite in waiting:
+        if (built or not suite.kubernetes) and (not active or plan.get(suite.name, UNKNOWN).share <= room):
+            return suite
+    return None
+
+
+def _run_aside(suite: Suite, extra: Sequence[str], scratch: Path, progress: _Running) -> Outcome:
+    log = scratch / f"{suite.name}.log"
+    progress.begin(suite)
+    with log.open("wb") as output:
+        outcome = run_suite(suite, extra, scratch, output)
+    progress.end(suite, log)
+    return outcome
 
 
 class _Running:
@@ -187,42 +207,55 @@ class _Running:
             reporter.join()
 
 
-def chosen_stages(names: Sequence[str]) -> list[Stage]:
-    """The stages with only the suites of these names; stages and lanes without any are left out."""
-    lanes = [[tuple(suite for suite in lane if suite.name in names) for lane in stage] for stage in STAGES]
-    return [stage for each in lanes if (stage := tuple(lane for lane in each if lane))]
+class _Machine:
+    """Processor time of the whole machine, of which a suite's processes may be no children."""
+
+    def __init__(self) -> None:
+        self._before = self._ticks()
+
+    @staticmethod
+    def _ticks() -> tuple[int, int]:
+        numbers = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return sum(numbers), numbers[3] + numbers[4]
+
+    def idle_percent(self) -> float:
+        """The share of processor time since the beginning that nobody used."""
+        every, idle = (now - before for now, before in zip(self._ticks(), self._before, strict=True))
+        return 100.0 * idle / max(every, 1)
 
 
-def run_all(stages: Sequence[Stage], extra: Sequence[str], scratch: Path, *, lint: bool) -> list[Outcome]:
-    """Run the stages in order; a stage that needs Kubernetes waits until that is built."""
-    needs = [any(suite.kubernetes for lane in stage for suite in lane) for stage in stages]
-    with ExitStack() as stack:
-        builds = stack.enter_context(building(scratch)) if any(needs) else None
-        outcomes = [run_lint()] if lint else []
-        for stage, kubernetes in zip(stages, needs, strict=True):
-            if kubernetes and builds is not None:
-                outcomes.append(builds.wait())
-                builds = None
-            before = processor_seconds()
-            started = time.monotonic()
-            outcomes += run_stage(stage, extra, scratch)
-            names = " ".join(suite.name for lane in stage for suite in lane)
-            seconds, used = time.monotonic() - started, processor_seconds() - before
-            print(f"\nstage {names}: {seconds:.0f} s, {used:.0f} s of processor time", flush=True)
+def chosen_stages(names: Collection[str]) -> list[Stage]:
+    """The stages with only the suites of these names; stages without any are left out."""
+    stages = [tuple(suite for suite in stage if suite.name in names) for stage in STAGES]
+    return [stage for stage in stages if stage]
+
+
+def run_all(stages: Sequence[Stage], extra: Sequence[str], scratch: Path) -> list[Outcome]:
+    """Run the stages in order; in each, suites that need Kubernetes wait until that is built."""
+    outcomes: list[Outcome] = []
+    with building(scratch, any(suite.kubernetes for stage in stages for suite in stage)) as builds:
+        for stage in stages:
+            needed = any(suite.kubernetes for suite in stage)
+            machine, started = _Machine(), time.monotonic()
+            outcomes += run_stage(stage, extra, scratch, builds if needed else None)
+            names = " ".join(suite.name for suite in stage)
+            seconds = time.monotonic() - started
+            print(f"\nstage {names}: {seconds:.0f} s, {machine.idle_percent():.0f} % idle", flush=True)
     return outcomes
 
 
-def verdict(outcomes: Sequence[Outcome], *, ci: bool) -> int:
-    """Print the table, the flaky and skipped tests and the closing count; return the exit code."""
+def verdict(outcomes: Sequence[Outcome], *, ci: bool, notes: Sequence[str] = ()) -> int:
+    """Print the table, the flaky and skipped tests, the notes and the closing count; return the exit code."""
     print("\n===== summary =====")
     bad = False
-    limits = {suite.name: suite.limit_s for stage in STAGES for lane in stage for suite in lane}
+    limits = {suite.name: suite.limit_s for suite in SUITES}
     for outcome in outcomes:
         crashed = outcome.exit_code not in (0, 1) and not outcome.failed
         bad = bad or outcome.exit_code != 0
+        used = f", {outcome.duration.processor_seconds:.0f} s of processor time" if outcome.duration else ""
         print(
             f"{outcome.name:<10} {outcome.seconds:6.0f} s  {outcome.passed} passed, {len(outcome.failed)} failed, "
-            f"{len(outcome.skipped)} skipped"
+            f"{len(outcome.skipped)} skipped{used}"
             + (f"  (exit code {outcome.exit_code})" if crashed else "")
             + (f"  (limit {limit} s)" if outcome.seconds > (limit := limits.get(outcome.name, math.inf)) else "")
         )
@@ -240,23 +273,53 @@ def verdict(outcomes: Sequence[Outcome], *, ci: bool) -> int:
     if skipped and ci:
         print("CI=true: a skipped test is a failure")
         bad = True
+    for note in notes:
+        print(note)
     passed = sum(outcome.passed for outcome in outcomes)
     print(f"{passed} passed, {len(failed)} failed, {len(skipped)} skipped", flush=True)
     return 1 if bad else 0
 
 
+def default_suites(passed: str, found: str) -> tuple[list[str], list[str]]:
+    """Names of the suites of a whole run, and notes on what is left out; `passed` and `found` are the cluster's
+    digests: the one of the last green run of its tests, and today's."""
+    names = [suite.name for suite in SUITES]
+    if passed != found:
+        return names, []
+    names.remove(CLUSTER.name)
+    return names, [
+        f"left out: {CLUSTER.name}: e2e/local_cluster and its tests are as they were when these passed; to run them: "
+        f"python -m tests.run --suite {CLUSTER.name}"
+    ]
+
+
+def recorded_pass(outcomes: Sequence[Outcome], found: str, path: Path = PASSED) -> list[str]:
+    """Write down that the cluster's tests have passed on what is there now; notes on what to do with it."""
+    green = any(outcome.name == CLUSTER.name and outcome.exit_code == 0 and outcome.passed for outcome in outcomes)
+    if not green or passed_digest(path) == found:
+        return []
+    path.write_text(f"{found}\n")
+    return [f"the cluster's tests have passed on a new cluster: commit {path.name} in {path.parent} with the change"]
+
+
 def main(arguments: Sequence[str]) -> int:
-    names = [suite.name for stage in STAGES for lane in stage for suite in lane]
     parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__.splitlines()[0])
-    parser.add_argument("--suite", action="append", choices=["lint", *names], help="run only this suite; repeatable")
+    names = [suite.name for suite in SUITES]
+    parser.add_argument("--suite", action="append", choices=names, help="run only this suite; repeatable")
+    parser.add_argument("--record", action="store_true", help="write the measured durations to tests/durations.json")
     parser.add_argument("pytest_arguments", nargs="*", help="passed on to pytest, after --")
     options = parser.parse_args(arguments)
-    wanted = options.suite or ["lint", *names]
+    found = digest()
+    wanted, notes = (options.suite, []) if options.suite else default_suites(passed_digest(), found)
     with tempfile.TemporaryDirectory(prefix="fleet-tests-") as scratch:
         # What killed processes leave behind lies in here, and goes with it.
         os.environ["TMPDIR"] = scratch
-        outcomes = run_all(chosen_stages(wanted), options.pytest_arguments, Path(scratch), lint="lint" in wanted)
-    return verdict(outcomes, ci=os.environ.get("CI") == "true")
+        outcomes = run_all(chosen_stages(wanted), options.pytest_arguments, Path(scratch))
+    if not options.pytest_arguments:
+        notes = [*notes, *recorded_pass(outcomes, found)]
+    if options.record:
+        write_durations({outcome.name: outcome.duration for outcome in outcomes if outcome.duration is not None})
+    return verdict(outcomes, ci=os.environ.get("CI") == "true", notes=notes)
 
 
 if __name__ == "__main__":

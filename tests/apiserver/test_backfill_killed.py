@@ -155,10 +155,19 @@ def test_backfill_waits_for_the_crd_of_spark_and_begins_once_it_is_installed(
     )
     with Operator(quiet_api, "--namespace", here.name):
         spark.wait_phase(here, "Pending", "SparkNotInstalled")
-        assert here.condition("backfills", "again", "SparkAvailable")["status"] == "False"
+        available = here.condition("backfills", "again", "SparkAvailable")
+        assert available["status"] == "False"
+        assert "install the kubeflow Spark operator" in available["message"]
         spark.wait_phase(here, "Succeeded", "AllCounted", "dry")
         spark.install_crd(quiet_api)
         spark.wait_attempt(here, 1)
         spark.make_driver(here, 1)
         spark.set_state(here, 1, "RUNNING")
         spark.wait_phase(here, "Running", "Running")
+        # The other way round: an operator whose kind goes away still watches all others.
+        quiet_api.kubectl("delete", "crd", spark.CRD, "--timeout=60s")
+        here.apply(spark.backfill(here.name, "after", dryRun=True), spark.backfill(here.name, "waits"))
+        spark.wait_phase(here, "Succeeded", "AllCounted", "after")
+        spark.wait_phase(here, "Pending", "SparkNotInstalled", "waits")
+        spark.install_crd(quiet_api)
+        spark.wait_attempt(here, 1, "waits")

@@ -151,7 +151,9 @@ def test_backfill_that_can_never_run_fails_and_says_why(
     here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap), made)
     here.apply(spark.backfill(here.name, **wanted))
     status = spark.wait_phase(here, "Failed", reason)
-    assert here.condition("backfills", "again", "Failed")["status"] == "True"
+    failed = here.condition("backfills", "again", "Failed")
+    assert failed["status"] == "True"
+    assert wanted.get("source", {}).get("topic", "") in failed["message"]
     assert spark.applications(here) == []
     handler = here.condition("backfills", "again", "HandlerSupported")["status"]
     assert handler != ("True" if reason in ("HandlerUnsupported", "SparkImageRequired") else "False"), status

@@ -1,4 +1,4 @@
-"""Suites: one pytest run each, their outcomes, and the repetition of a failed test by itself.
+"""Suites: one pytest run each or the linters, their outcomes, and the repetition of a failed test by itself.
 
 A test on real parts shares the machine with brokers, clusters and other tests. One that fails there is repeated alone,
 so not before the other suites of its stage are over. If it passes then, the run is green and reports the test as
@@ -8,31 +8,38 @@ flaky: the next thing to fix.
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from tests.support.durations import Duration, case_name, read_duration
 from tests.support.together import ALONE
 
 ROOT = Path(__file__).resolve().parents[2]
 REPEATED_MAX = 8
 """The most failed tests of one suite that are repeated. More are no noise, and repeating them takes long."""
+CHECKS = (
+    ("ruff", "check", "."),
+    ("ruff", "format", "--check", "."),
+    ("mypy",),
+    ("lint-imports",),
+)
+"""What the suite `lint` runs instead of pytest, as `make lint` does."""
 SLOW = ("--durations=10", "--durations-min=5")
 """Each suite ends with its slowest tests, which shows where a run's time went."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """One pytest run: its name, its folder or files, and its limit on two cores (quality targets, in seconds).
+    """One pytest run: its name, its folder, and its limit on two cores (quality targets, in seconds).
 
     `kubernetes`: it needs what `tests.support.programs` builds. `real`: it runs on brokers, servers or clusters, and so
-    its failed tests are repeated.
+    its failed tests are repeated. Without a folder it is the linters' run.
     """
 
     name: str
@@ -44,12 +51,16 @@ class Suite:
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of one suite's run. `failed`, `flaky` and `skipped` pair a test's name with its reason."""
+    """The result of one suite's run. `failed`, `flaky` and `skipped` pair a test's name with its reason.
+
+    `duration` is that of its first run, for the plan of later ones; None if it has no report.
+    """
 
     name: str
     seconds: float
     exit_code: int
     passed: int = 0
+    duration: Duration | None = None
     failed: list[tuple[str, str]] = field(default_factory=list)
     flaky: list[tuple[str, str]] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
@@ -62,7 +73,7 @@ def read_report(path: Path, outcome: Outcome) -> None:
     except (FileNotFoundError, ElementTree.ParseError):
         return
     for case in cases:
-        name = f"{case.get('classname')}::{case.get('name')}"
+        name = case_name(case)
         skip = case.find("skipped")
         wrong = case.find("failure")
         # Not `or`: an element without children is false.
@@ -76,10 +87,23 @@ def read_report(path: Path, outcome: Outcome) -> None:
 
 
 def run_suite(suite: Suite, extra: Sequence[str], scratch: Path, output: IO[bytes] | None = None) -> Outcome:
-    """Run one suite and return the result; `output` receives what pytest prints, None passes it through."""
-    started = time.monotonic()
-    outcome = _run_pytest(suite, extra, scratch, output=output)
-    outcome.seconds = time.monotonic() - started
+    """Run one suite and return the result; `output` receives what it prints, None passes it through."""
+    return _run_pytest(suite, extra, scratch, output=output) if suite.paths else _run_lint(suite.name, output)
+
+
+def _run_lint(name: str, output: IO[bytes] | None) -> Outcome:
+    """The linters; each counts as one test."""
+    outcome = Outcome(name, 0.0, 0)
+    used = 0.0
+    for check in CHECKS:
+        code, seconds, processor_seconds = _run([str(Path(sys.executable).parent / check[0]), *check[1:]], output)
+        outcome.seconds += seconds
+        used += processor_seconds
+        outcome.exit_code = outcome.exit_code or code
+        outcome.passed += code == 0
+        if code:
+            outcome.failed.append((" ".join(check), f"exit code {code}"))
+    outcome.duration = Duration(round(outcome.seconds), round(used))
     return outcome
 
 
@@ -92,9 +116,8 @@ def repeat_failed(suite: Suite, extra: Sequence[str], scratch: Path, outcome: Ou
     if not suite.real or outcome.exit_code != 1 or not 0 < len(outcome.failed) <= REPEATED_MAX:
         return
     print(f"\n===== {suite.name}: {len(outcome.failed)} failed, repeated alone =====", flush=True)
-    started = time.monotonic()
     again = _run_pytest(suite, [*extra, "--last-failed", "--last-failed-no-failures=none"], scratch, alone=True)
-    outcome.seconds += time.monotonic() - started
+    outcome.seconds += again.seconds
     if again.exit_code not in (0, 1):
         return
     still = {name for name, _ in again.failed}
@@ -114,20 +137,26 @@ def _run_pytest(
     report = scratch / f"{suite.name}{'-repeated' if alone else ''}.xml"
     command = [sys.executable, "-m", "pytest", "-q", *SLOW, f"--junit-xml={report}", "-o", f"cache_dir={cache}"]
     environment = {**os.environ, ALONE: "1"} if alone else None
-    code = subprocess.run(
-        [*command, *suite.paths, *extra],
-        cwd=ROOT,
-        check=False,
-        env=environment,
-        stdout=output,
-        stderr=subprocess.STDOUT if output is not None else None,
-    ).returncode
-    outcome = Outcome(suite.name, 0.0, code)
+    code, seconds, processor_seconds = _run([*command, *suite.paths, *extra], output, environment)
+    outcome = Outcome(suite.name, seconds, code)
     read_report(report, outcome)
+    if outcome.passed:
+        outcome.duration = read_duration(report, seconds=seconds, processor_seconds=processor_seconds)
     return outcome
 
 
-def processor_seconds() -> float:
-    """Processor time of all ended child processes so far, in seconds."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def _run(
+    command: Sequence[str], output: IO[bytes] | None, environment: Mapping[str, str] | None = None
+) -> tuple[int, float, float]:
+    """Run a command; return its exit code, its wall time, and its and its children's processor time."""
+    started = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=output,
+        stderr=subprocess.STDOUT if output is not None else None,
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, time.monotonic() - started, usage.ru_utime + usage.ru_stime

@@ -1,7 +1,8 @@
 """Concurrent tests of one folder, since most of what they do is wait.
 
-A folder's conftest enables it in its `pytest_configure`. The tests marked `together` come before the folder's others
-and begin with the first of them, a few at a time; each still fails by itself, and the others run one by one after them.
+A folder's conftest enables it in its `pytest_configure`. The tests marked `together` come before the folder's others,
+the longest by `tests/durations.json` first, and begin with the first of them, a few at a time; each still fails by
+itself, and the others run one by one after them.
 Those marked `together("name")` are one after another among themselves, because several of them would be too much for
 the machine at a time.
 A marked test has names of its own, and leaves shared things as they were: running, with everything in them. It may take
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.durations import seconds_of_test
 
 __all__ = ["ALONE", "play_together"]
 
@@ -48,7 +51,7 @@ class _Together:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         places = [place for place, item in enumerate(items) if self._folder in item.path.parents]
-        mine = sorted((items[place] for place in places), key=lambda item: not self._marked(item))
+        mine = sorted((items[place] for place in places), key=self._turn)
         for place, item in zip(places, mine, strict=True):
             items[place] = item
             if isinstance(item, pytest.Function) and self._marked(item):
@@ -96,6 +99,10 @@ class _Together:
             failed: Future[float] = Future()
             failed.set_exception(error)
             return failed
+
+    def _turn(self, item: pytest.Item) -> tuple[bool, float]:
+        marked = self._marked(item)
+        return not marked, -seconds_of_test(item.nodeid) if marked else 0.0
 
     def _marked(self, item: pytest.Item) -> bool:
         return self._folder in item.path.parents and item.get_closest_marker("together") is not None

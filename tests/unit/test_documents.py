@@ -22,7 +22,7 @@ from fleet_consumer.worker.member import RetrySnapshot, WorkerState
 from fleet_consumer.worker.metrics import GroupLabels, metrics_page
 from fleet_consumer.worker.stats import Stats
 from fleet_operator.runtime.metrics import Metrics
-from tests.run import STAGES
+from tests.run import SUITES
 
 ROOT = Path(__file__).parents[2]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))}
@@ -120,7 +120,7 @@ def test_modules_that_are_run_exist() -> None:
 
 def test_suites_are_listed_with_their_limits() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `([\w/]+)` \| (\d+) s \|", PAGES[CONTRIBUTING], re.MULTILINE)
-    suites = [suite for stage in STAGES for lane in stage for suite in lane]
+    suites = [suite for suite in SUITES if suite.paths]
     assert rows == [(suite.name, *suite.paths, str(suite.limit_s)) for suite in suites]
     assert set(re.findall(r"--suite (\w+)", PAGES[CONTRIBUTING])) <= {suite.name for suite in suites}
 
@@ -130,6 +130,19 @@ def test_make_targets_are_in_the_makefile() -> None:
     named = {word for text in PAGES.values() for word in re.findall(r"(?:^|[`(])make (?:-s )?([a-z-]+)", text, re.M)}
     assert named
     assert named <= targets
+
+
+def test_readme_names_the_two_commands_that_set_everything_up() -> None:
+    """Both depend on the target that makes the virtual environment, and a reader is told of nothing to do before."""
+    section = re.split(r"^## ", PAGES["README.md"], flags=re.MULTILINE)[1:]
+    (text,) = [part for part in section if part.startswith("Two commands\n")]
+    assert "Each does all of its own set-up on a fresh machine" in text
+    block = re.findall(r"```\n(.*?)```", text, flags=re.DOTALL)[0]
+    named = [line.partition("#")[0].strip() for line in block.splitlines()]
+    assert named == ["make demo", "make test"]
+    makefile = (ROOT / "Makefile").read_text()
+    for command in named:
+        assert re.search(rf"^{command.removeprefix('make ')}: venv ", makefile, re.MULTILINE)
 
 
 def commands() -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""The runner of the suites: repetition of failed tests, and what its summary says of them."""
+"""The runner of the suites: its plan, repetition of failed tests, and what its summary says of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.run import run_stage, verdict
+from tests.run import (
+    CLUSTER,
+    SUITES,
+    chosen_stages,
+    default_suites,
+    longest_first,
+    next_suite,
+    recorded_pass,
+    run_stage,
+    verdict,
+)
+from tests.support.cluster_digest import digest
+from tests.support.durations import PROCESSOR_SECONDS, Duration, durations, seconds_of_test, write_durations
 from tests.support.suites import REPEATED_MAX, Outcome, Suite, repeat_failed, run_suite
 
 FAILS_ONCE = """
@@ -124,7 +136,99 @@ def test_failed_tests_are_repeated_once_the_other_suites_of_the_stage_are_over(
         f"    Path({str(busy)!r}).unlink()\n"
     )
     busy.touch()
-    lanes = ((suite_of(noisy, needs_quiet, name="noisy"),), (suite_of(slow, takes_long, name="slow"),))
-    quick, long = run_stage(lanes, [], tmp_path)
+    stage = (suite_of(noisy, needs_quiet, name="noisy"), suite_of(slow, takes_long, name="slow"))
+    quick, long = run_stage(stage, [], tmp_path)
     assert (len(quick.flaky), quick.failed, long.failed) == (1, [], [])
     assert "noisy: 1 failed, repeated alone" in capsys.readouterr().out
+
+
+PLAN = {
+    "long": Duration(900, 900),
+    "middle": Duration(600, 300),
+    "greedy": Duration(500, 750),
+    "short": Duration(100, 20),
+}
+
+
+def suites(*names: str, kubernetes: bool = False) -> list[Suite]:
+    return [Suite(name, ("tests/unit",), 10, kubernetes=kubernetes) for name in names]
+
+
+def test_longest_suites_begin_first_and_the_unmeasured_one_in_the_middle() -> None:
+    stage = tuple(suites("short", "new", "middle", "long"))
+    assert [suite.name for suite in longest_first(stage, PLAN)] == ["long", "new", "middle", "short"]
+
+
+def test_suite_begins_when_the_processors_have_room_for_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    active = suites("long", "middle")
+    assert next_suite(suites("greedy", "short"), active, PLAN, built=True) == suites("short")[0]
+    assert next_suite(suites("greedy"), active, PLAN, built=True) is None
+    assert next_suite(suites("greedy"), [], PLAN, built=True) is not None, "whatever it takes, it runs at last"
+
+
+def test_suite_that_needs_kubernetes_lets_others_pass_until_that_is_built() -> None:
+    waiting = [*suites("long", kubernetes=True), *suites("short")]
+    assert next_suite(waiting, [], PLAN, built=False) == waiting[1]
+    assert next_suite(waiting[:1], [], PLAN, built=False) is None
+    assert next_suite(waiting, [], PLAN, built=True) == waiting[0]
+
+
+def test_durations_are_recorded_from_the_report_and_kept_for_suites_that_did_not_run(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n@pytest.fixture(scope='session', autouse=True)\ndef beside(record_testsuite_property):\n"
+        f"    yield\n    record_testsuite_property({PROCESSOR_SECONDS!r}, 40.4)\n"
+    )
+    outcome = run(suite_of(tmp_path, "def test_quick():\n    pass\n"), tmp_path)
+    assert outcome.duration is not None
+    assert 40 <= outcome.duration.processor_seconds < 60, "its own time and what it says of others"
+    assert outcome.duration.tests == {}, "short tests are of no interest"
+    file = tmp_path / "durations.json"
+    write_durations({"sample": outcome.duration, "other": Duration(9, 1, {"tests.x::test_y": 5.0})}, file)
+    write_durations({"sample": Duration(7, 2)}, file)
+    assert durations(file) == {"sample": Duration(7, 2), "other": Duration(9, 1, {"tests.x::test_y": 5.0})}
+
+
+def test_recorded_durations_are_of_suites_and_tests_that_exist() -> None:
+    recorded = durations()
+    assert set(recorded) <= {suite.name for suite in SUITES}
+    longest = max(recorded["e2e"].tests.items(), key=lambda entry: entry[1])
+    path, _, name = longest[0].partition("::")
+    assert seconds_of_test(f"{path.replace('.', '/')}.py::{name}") == longest[1]
+
+
+def test_tests_of_the_cluster_run_when_it_has_changed_and_are_named_when_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names, notes = default_suites("same", "same")
+    assert CLUSTER.name not in names
+    assert not any(CLUSTER in stage for stage in chosen_stages(names))
+    assert verdict([], ci=True, notes=notes) == 0
+    assert "left out: cluster:" in capsys.readouterr().out
+    names, notes = default_suites("before", "now")
+    assert (set(names), notes) == ({suite.name for suite in SUITES}, [])
+
+
+def test_green_run_on_a_changed_cluster_is_recorded_and_a_red_one_is_not(tmp_path: Path) -> None:
+    passed = tmp_path / "passed"
+    for exit_code, tests in ((1, 8), (0, 0)):
+        assert recorded_pass([Outcome(CLUSTER.name, 1.0, exit_code, passed=tests)], "now", passed) == []
+        assert not passed.exists()
+    (note,) = recorded_pass([Outcome(CLUSTER.name, 1.0, 0, passed=8)], "now", passed)
+    assert "commit passed" in note
+    assert passed.read_text() == "now\n"
+    assert recorded_pass([Outcome(CLUSTER.name, 1.0, 0, passed=8)], "now", passed) == []
+
+
+def test_digest_of_the_cluster_changes_with_names_and_contents_of_what_matters(tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (sums := tmp_path / "modules" / "go.sum").write_text("one")
+    seen = [digest([tmp_path])]
+    sums.write_text("two")
+    seen.append(digest([tmp_path]))
+    sums.rename(tmp_path / "modules" / "go.mod")
+    seen.append(digest([tmp_path]))
+    assert len(set(seen)) == 3
+    (tmp_path / "README.md").write_text("words")
+    (tmp_path / "passed").write_text(seen[-1])
+    assert digest([tmp_path]) == seen[-1]

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from string import Template
 
@@ -18,7 +17,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from e2e.local_cluster import versions
-from e2e.local_cluster.cache import cache_entry
 from e2e.local_cluster.cgroups import existing_cgroups
 from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.commands import output
@@ -31,8 +29,6 @@ from e2e.local_cluster.node_state import NodeState
 from e2e.local_cluster.spark_operator import ensure_spark_operator, remove_spark_operator
 from e2e.local_cluster.status import cluster_parts
 from e2e.local_cluster.waiting import wait_until
-
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the embedded cluster needs root")
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS = 20
@@ -142,40 +138,6 @@ def test_ended_component_is_reported_and_next_up_restarts_the_node(
 
     assert "kube-scheduler ended" in capfd.readouterr().err
     assert unhealthy(cluster) == []
-
-
-def test_cache_entry_left_half_made_is_made_again(tmp_path: Path) -> None:
-    entry = tmp_path / "entry"
-
-    def die_midway(into: Path) -> None:
-        (into / "half").touch()
-        raise KeyboardInterrupt
-
-    def make(into: Path) -> None:
-        (into / "whole").touch()
-
-    with pytest.raises(KeyboardInterrupt):
-        cache_entry(entry, die_midway, purpose="dying")
-    (tmp_path / ".entry.partial-killed").mkdir()
-
-    assert cache_entry(entry, make, purpose="making") == entry
-
-    assert [each.name for each in entry.iterdir()] == ["whole"]
-    assert list(tmp_path.glob(".entry.partial-*")) == []
-
-
-def test_cache_entry_wanted_by_several_at_once_is_made_once(tmp_path: Path) -> None:
-    entry, made = tmp_path / "entry", []
-
-    def make(into: Path) -> None:
-        made.append(into)
-        (into / "file").touch()
-
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: cache_entry(entry, make, purpose="making"), range(4)))
-
-    assert found == [entry] * 4
-    assert len(made) == 1
 
 
 def namespaces_exist(instance: Instance) -> bool:
