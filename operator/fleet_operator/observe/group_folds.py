@@ -151,8 +151,8 @@ def extend_samples(group: GroupObservation, last: GroupObservation | None) -> tu
     if group.error is not None:
         return known
     now = group.observed_at
-    if known and now - known[-1].at > SAMPLES_GAP_SECONDS:
-        known = ()
+    if known and not 0.0 <= now - known[-1].at <= SAMPLES_GAP_SECONDS:
+        known = ()  # nobody looked for a while, or the clock was set back
     # Of the samples beyond the window one is kept, so that what is left covers all of it.
     first = max((place for place, sample in enumerate(known) if now - sample.at >= SAMPLES_SECONDS), default=0)
     return (*_thinned(known[first:], now), ProgressSample(now, group.committed, group.end_offsets))

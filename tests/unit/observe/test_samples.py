@@ -55,6 +55,12 @@ def test_failed_look_adds_no_sample() -> None:
     assert [sample.at for sample in seen.samples] == [0, 5, 15]
 
 
+def test_clock_that_was_set_back_begins_the_samples_again() -> None:
+    """The rates between then and now would be unknown until the clock has caught up."""
+    seen = after([look(5000, 0), look(5005, 10), look(1400, 20), look(1405, 30)])
+    assert [sample.at for sample in seen.samples] == [1400, 1405]
+
+
 def test_outage_begins_the_samples_anew() -> None:
     """Records that producers kept during an outage arrive at once, and are no rate."""
     seen = after([look(0, 0), look(5, 10), look(5 + SAMPLES_GAP_SECONDS + 1, 5000)])

@@ -152,9 +152,9 @@ def remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
     """The memory with the present load. Unknown load proves neither calm nor that the workers keep up."""
     busy, late = is_busy(load.due, now), is_late(load.due, now)
     if busy is not None:
-        memory = replace(memory, calm_since=None if busy else memory.calm_since or now)
+        memory = replace(memory, calm_since=None if busy else min(memory.calm_since or now, now))
     in_time = late is False and not load.held and not load.unsure
-    memory = replace(memory, keeping_up_since=(memory.keeping_up_since or now) if in_time else None)
+    memory = replace(memory, keeping_up_since=min(memory.keeping_up_since or now, now) if in_time else None)
     if late and not load.held and memory.shrunk_at is not None:
         if now - memory.shrunk_at < REGRET_S:
             memory = replace(memory, short=load.current or 0, short_at=now)
@@ -166,6 +166,8 @@ def remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
 
 def decide_retry_scale(load: RetryLoad, memory: RetryMemory, now: float) -> ScaleDecision:
     """The count for what is known; `memory` is that of before this load, `now` in epoch seconds."""
+    if load.changed_at is not None and load.changed_at > now + GROW_S:
+        load = replace(load, changed_at=None)  # noted before the clock was set back
     if load.shortest_delay_s is not None and load.shortest_delay_s < WAKE_S:
         # A worker that is started for one record would come too late.
         load = replace(load, bounds=replace(load.bounds, least=max(load.bounds.least, 1)))

@@ -200,6 +200,14 @@ def test_late_records_double_the_workers_step_by_step_up_to_the_partitions() -> 
     assert wanted(change(late, oldest_at=NOW - 1)) == 1, "due just now is not late"
 
 
+def test_clock_that_was_set_back_holds_neither_growth_nor_sleep() -> None:
+    late = change(DUE, current=2, lag=500, oldest_at=NOW - 60, changed_at=NOW + 3600)
+    assert wanted(late) == 4
+    calm = change(IDLE, current=2, changed_at=NOW + 3600, calm_since=NOW + 3600)
+    memory = remember(calm.memory, calm.load, NOW)
+    assert wanted(Scene(calm.load, memory), NOW + CALM_S + 1) == 0
+
+
 def test_workers_go_after_a_calm_minute() -> None:
     calm = change(IDLE, current=4, calm_since=NOW)
     assert decide(calm, NOW + 10).requeue_after == pytest.approx(CALM_S - 10)
