@@ -77,11 +77,15 @@ def test_fleet_without_brokers_stays_as_it_is_and_says_why(site: MakeSite, broke
     assert (status["limit"], status["targetReplicas"], status["replicas"]) == ("Unknown", 2, 2)
 
 
-def test_fleet_goes_back_to_spec_replicas_when_scaling_is_taken_out(site: MakeSite, broker: KafkaBroker) -> None:
+def test_fleet_keeps_its_number_without_scaling_until_spec_replicas_is_edited(
+    site: MakeSite, broker: KafkaBroker
+) -> None:
     here = site("fixed")
     started(here, broker, minReplicas=3)
     here.kubectl("patch", "kcg/flights", "--type=json", "--patch", '[{"op": "remove", "path": "/spec/scaling"}]')
-    here.wait_ready_replicas(1)
     here.wait_condition("consumergroups", "flights", "ScalingActive", status="False", reason="FixedReplicas")
     status = here.get("consumergroups", "flights")["status"]
     assert "scaling" not in status
+    assert (status["targetReplicas"], here.get("statefulsets", "flights")["spec"]["replicas"]) == (3, 3)
+    here.kubectl("patch", "kcg/flights", "--type=merge", "--patch", '{"spec": {"replicas": 2}}')
+    here.wait_ready_replicas(2)

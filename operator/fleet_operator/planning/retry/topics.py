@@ -7,7 +7,7 @@ record that was let in must fit to hop on. Shapes: `contract.managed_topics`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fleet_consumer.contract import managed_topics, naming
@@ -124,14 +124,17 @@ def _deletable(
 class GroupView:
     """One observation, evaluated once for one group.
 
-    `observed` is None while the group could not be observed; earlier values stay valid then. `source_topics` and
-    `partition_counts` are as in the functions of these names. `lag` is None without `observed` or `partition_counts`.
+    `observed` is None while the group could not be observed; earlier values stay valid then. `source_topics` is
+    as in the function of this name. `known_counts` has the partitions of each source topic that is there,
+    `partition_counts` is the same, and None while a topic is missing or not observed yet. `lag` is that of known
+    topics, and not complete while one is missing; None without `observed` or any topic.
     """
 
     observation: ClusterObservation | None = None
     observed: GroupObservation | None = None
     source_topics: tuple[str, ...] | None = None
     partition_counts: Mapping[str, int] | None = None
+    known_counts: Mapping[str, int] = field(default_factory=dict)
     lag: GroupLag | None = None
     topics: TopicsPlan = field(default_factory=TopicsPlan)
 
@@ -156,16 +159,20 @@ def view_group(
     observed = observation.groups.get(group.group_id)
     if observed is not None and observed.error:
         observed = None
-    counts = _partition_counts(sources, observation)
+    found = {topic: observation.topics.get(topic) for topic in sources or ()}
+    known = {name: topic.partitions for name, topic in found.items() if topic and not topic.error}
+    counts = known if known and len(known) == len(found) else None
     lag = None
-    if observed is not None and counts is not None:
-        partitions = [(topic, number) for topic, count in counts.items() for number in range(count)]
+    if observed is not None and known:
+        partitions = [(topic, number) for topic, count in known.items() for number in range(count)]
         lag = group_lag(observed, partitions, group.spec.consumer.auto_offset_reset)
+        lag = lag if counts is not None else replace(lag, complete=False)
     return GroupView(
         observation=observation,
         observed=observed,
         source_topics=sources,
         partition_counts=counts,
+        known_counts=known,
         lag=lag,
         topics=plan_topics(group, retry, counts, observation) if own_cluster else TopicsPlan(),
     )
@@ -200,10 +207,3 @@ def _source_topics(group: ConsumerGroup, observation: ClusterObservation | None)
     if observation is None or not observation.reachable:
         return None
     return observation.matches.get(group.spec.topic_pattern)
-
-
-def _partition_counts(sources: tuple[str, ...] | None, observation: ClusterObservation) -> dict[str, int] | None:
-    """Partitions of each source topic; None while one of them is missing or not observed yet."""
-    found = {topic: observation.topics.get(topic) for topic in sources or ()}
-    counts = {name: topic.partitions for name, topic in found.items() if topic and not topic.error}
-    return counts if counts and len(counts) == len(found) else None

@@ -43,8 +43,8 @@ def measure(
     stable_since: float,
     commit_interval_s: float,
 ) -> Measurement | None:
-    """The newest measurement; None while the samples since `stable_since` (epoch seconds) are too few, and where a
-    partition of a member is unknown."""
+    """The newest measurement; None while the samples since `stable_since` (epoch seconds) are too few, and where
+    commits in a partition of a member went back or began within them. A partition without a commit says nothing."""
     length = max(MEASURE_S, COMMITS_MEASURED * commit_interval_s)
     chosen = window([sample for sample in samples if sample.at >= stable_since], length)
     if span(chosen) < length:
@@ -53,7 +53,12 @@ def measure(
     assert rates is not None, "a window has a length"
     busy, total, owners, waiting = list[float](), 0.0, 0, 0
     for member in members:
-        owned = [(topic, number) for topic, numbers in member.partitions.items() for number in numbers]
+        owned = [
+            (topic, number)
+            for topic, numbers in member.partitions.items()
+            for number in numbers
+            if (topic, number) in chosen[0].committed or (topic, number) in chosen[-1].committed
+        ]
         if not owned:
             continue
         if any(key not in rates.commits for key in owned):

@@ -25,11 +25,13 @@ class ScalingFacts:
     - `current`: the number that was decided last, or is found; `spec.replicas`, to begin with.
     - `ready`: pods of the fleet that are ready; `found`: its StatefulSet's number, None without one.
     - `from_start`: a partition without a commit is read from its first record.
-    - `partition_counts`, `observed`, `lag`: None while unknown; `observed` rests on an answer, never on belief.
+    - `partition_counts`, `observed`, `lag`: None while unknown; `observed` rests on an answer, never on belief. Where a
+      topic or a partition is unknown, `lag` is not complete, and both have the others.
     - `members`: the group's members that are workers of this fleet.
     - `hold`: the reason why nothing may be decided now, with a limit's word.
+    - `rolling`: workers of a revision are on their way: only a lag that grows changes the number.
+    - `revision`: the workers' revision, None while one replaces another.
     - `reported_stuck`: partitions at which a worker reports a record that it cannot complete.
-    - `capacity`: a worker's capacity as it stands in the status.
     - `memory`: what the StatefulSet keeps.
     """
 
@@ -45,12 +47,25 @@ class ScalingFacts:
     lag: GroupLag | None = None
     members: tuple[MemberObservation, ...] = ()
     hold: Problem | None = None
+    rolling: bool = False
+    revision: str | None = None
     reported_stuck: frozenset[Partition] = frozenset()
-    capacity: float | None = None
     memory: ScaleMemory = NO_MEMORY
 
     @property
     def awaits_rates(self) -> bool:
-        """True if all offsets are known for the first time, as after a start: rates take a second look."""
-        known = self.lag is not None and self.lag.complete and self.partition_counts is not None
+        """True if offsets are known for the first time, as after a start: rates take a second look."""
+        known = self.lag is not None and self.lag.total is not None and self.partition_counts is not None
         return known and self.observed is not None and span(self.observed.samples) <= 0.0
+
+    @property
+    def stable_since(self) -> float | None:
+        """Time since which the group has been Stable as far as it was observed; None where it is not.
+
+        A change that is later than what was observed was noted before the clock was set back.
+        """
+        observed = self.observed
+        if observed is None or observed.state != STABLE or not observed.transitions or not observed.samples:
+            return None
+        at = observed.transitions[-1].at
+        return at if at <= observed.observed_at else observed.samples[0].at

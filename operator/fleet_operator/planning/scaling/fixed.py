@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.scaling.decision import NO_LIMIT, OFFSET_RESET, PARTITIONS, SUSPENDED, ScaleDecision
 from fleet_operator.planning.scaling.memory import NO_MEMORY, Growth, ScaleMemory
+
+
+def is_kept(group: ConsumerGroup, memory: ScaleMemory) -> bool:
+    """True if the fleet goes on with the number that its load gave it: `spec.replicas` was not edited since. One that
+    sleeps would never wake.
+
+    Earlier operators noted no `spec.replicas`, and noted the growth of a fleet that no load sizes like any other.
+    """
+    edited = memory.growth is not None if memory.replicas is None else memory.replicas != group.spec.replicas
+    return bool(memory.count) and not edited
+
+
+def fixed_count(group: ConsumerGroup, memory: ScaleMemory) -> int:
+    """`spec.replicas`, or the number that a load gave the fleet before."""
+    return memory.count if memory.count and is_kept(group, memory) else group.spec.replicas
 
 
 def decide_fixed(
@@ -17,15 +33,19 @@ def decide_fixed(
     memory: ScaleMemory = NO_MEMORY,
     now: float = 0.0,
 ) -> ScaleDecision:
-    """`spec.replicas`; `partition_counts` is None while unknown.
+    """The number of a fleet that no load sizes; `partition_counts` is None while unknown.
 
     `found` is the StatefulSet's number, None without one. Growth is remembered, so that its workers join together.
     """
-    replicas = group.spec.replicas
+    replicas = fixed_count(group, memory)
     limited = partition_counts is not None and replicas > sum(partition_counts.values())
-    kept = memory if memory.growth is not None and memory.growth.after == replicas else None
+    growth = memory.growth if memory.growth is not None and memory.growth.after == replicas else None
     if found and replicas > found:
         growth = Growth(before=found, after=replicas, commits=0.0, at=round(now, 1))
+    kept: ScaleMemory | None = None
+    if is_kept(group, memory):
+        kept = replace(memory, replicas=group.spec.replicas, growth=growth)
+    elif growth is not None:
         kept = ScaleMemory(count=replicas, growth=growth)
     return ScaleDecision(replicas=replicas, limit=PARTITIONS if limited else NO_LIMIT, memory=kept)
 

@@ -9,7 +9,7 @@ from typing import Final
 from fleet_operator.planning.observation import GroupObservation
 from fleet_operator.planning.scaling.capacity import Measurement, measure, percentile
 from fleet_operator.planning.scaling.demand import Demand, demand, find_stuck, rebalance_seconds
-from fleet_operator.planning.scaling.facts import STABLE, ScalingFacts
+from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.rates import Partition, Rates, rates_over, window
 from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.scaling.useful import UsefulCounts, useful_counts
@@ -25,9 +25,9 @@ SETTLED_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load as far as it is known.
+    """The load as far as it is known: that of all partitions if it is `complete`, the least that it can be otherwise.
 
-    - `lags`: of all partitions; `fast`, `slow`: rates over the shortest window and over all samples.
+    - `lags`: of known partitions; `fast`, `slow`: rates over the shortest window and over all samples.
     - `counts`: the useful numbers of workers, `most` the bound of the spec among them.
     - `capacity`: records per second of one worker, None while it was never learnt.
     - `growth`, `steady`: the demand by the shortest window and by the next; None without a capacity.
@@ -49,6 +49,7 @@ class Load:
     calm: Demand | None
     stuck: frozenset[Partition]
     safe_to_sleep: bool
+    complete: bool = True
 
     @property
     def total_lag(self) -> int:
@@ -62,7 +63,7 @@ class Load:
     @property
     def idle(self) -> bool:
         """True if nothing waits and nothing has arrived within the samples."""
-        return self.total_lag == 0 and not any(self.slow.arrival.values())
+        return self.complete and self.total_lag == 0 and not any(self.slow.arrival.values())
 
     @property
     def shown(self) -> Demand | None:
@@ -70,20 +71,26 @@ class Load:
         return self.calm if self.capacity is not None or self.idle else None
 
     @property
+    def lag_grows(self) -> bool:
+        """True if more has arrived within the samples than was handled."""
+        arrival, commits = self.slow.arrival, self.slow.commits
+        return sum(arrival.get(key, 0.0) - commits.get(key, 0.0) for key in self.lags.keys() - self.stuck) > 0.0
+
+    @property
     def every_rate_known(self) -> bool:
-        return self.lags.keys() <= self.slow.arrival.keys() and self.lags.keys() <= self.fast.arrival.keys()
+        return self.complete and self.lags.keys() <= self.slow.arrival.keys() & self.fast.arrival.keys()
 
 
 def read_load(facts: ScalingFacts, trail: Trail) -> tuple[Load | None, Trail]:
     """The load, and the trail with what was learnt from it; None while it is unknown."""
     observed, counts, lag = facts.observed, facts.partition_counts, facts.lag
-    if observed is None or counts is None or lag is None or not lag.complete:
+    if observed is None or counts is None or lag is None or lag.total is None:
         return None, trail.forgotten()
     fast, steady = (rates_over(window(observed.samples, seconds)) for seconds in (FAST_S, STEADY_S))
     slow = rates_over(observed.samples)
     if fast is None or steady is None or slow is None:
         return None, trail.forgotten()
-    trail = trail.with_measurement(_measure(facts, observed), facts.capacity)
+    trail = trail.of_revision(facts.revision, facts.memory.capacity).with_measurement(_measure(facts, observed))
     capacity = _capacity(trail)
     least_capacity = capacity or trail.proven or None
     lags = {key: value for key, value in lag.partitions.items() if value is not None}
@@ -96,12 +103,13 @@ def read_load(facts: ScalingFacts, trail: Trail) -> tuple[Load | None, Trail]:
         fast=fast,
         slow=slow,
         counts=useful,
-        most=useful.most if ceiling is None else min(ceiling, useful.most),
+        most=useful.most if ceiling is None else useful.within(ceiling),
         capacity=capacity,
         growth=_demand(facts, fast.arrival, lags, capacity, stuck),
         steady=_demand(facts, steady.arrival, lags, capacity, stuck),
         calm=_demand(facts, _largest(fast.arrival, steady.arrival, slow.arrival), lags, least_capacity, stuck),
         stuck=stuck,
+        complete=lag.complete,
         safe_to_sleep=facts.from_start or lags.keys() <= observed.committed.keys(),
     )
     return load, trail
@@ -109,12 +117,13 @@ def read_load(facts: ScalingFacts, trail: Trail) -> tuple[Load | None, Trail]:
 
 def _measure(facts: ScalingFacts, observed: GroupObservation) -> Measurement | None:
     """The newest measurement of this fleet's workers, in a group that has been Stable all the time."""
-    if observed.state != STABLE or not observed.transitions:
+    since = facts.stable_since
+    if since is None:
         return None
     return measure(
         observed.samples,
         facts.members,
-        stable_since=observed.transitions[-1].at + SETTLED_S,
+        stable_since=since + SETTLED_S,
         commit_interval_s=facts.commit_interval_s,
     )
 

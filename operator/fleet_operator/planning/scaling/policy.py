@@ -1,7 +1,8 @@
 """The rules of scaling, in order: what holds, what wakes, what grows, what shrinks. Pure.
 
 One step goes to the final number, because each stops the group for a rebalance. Growth is quick, shrinking waits until
-fewer workers have been enough for the whole stabilization window. Unknown values change nothing.
+fewer workers have been enough for the whole stabilization window. What is known of a load is the least that it can be:
+a fleet grows and wakes by it, and shrinks only while all is known.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 from fleet_operator.planning.scaling import decision as limits
 from fleet_operator.planning.scaling.brake import BRAKE_S, can_judge, count_without_effect
 from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
-from fleet_operator.planning.scaling.explain import describe, two_digits
+from fleet_operator.planning.scaling.explain import describe, name_partitions, two_digits
 from fleet_operator.planning.scaling.facts import RESTING, STABLE, ScalingFacts
 from fleet_operator.planning.scaling.load import SETTLED_S, STEADY_S, Load, read_load
 from fleet_operator.planning.scaling.memory import HOUR_S, Bound, Growth, ScaleMemory
@@ -24,8 +25,12 @@ RISING_S: Final = 60.0
 producers send after an outage is no rate."""
 SETTLE_S: Final = 45.0
 """Time in one generation, with all workers, before the next growth."""
+OVERDUE_S: Final = 180.0
+"""Time after which a lag that grows asks for workers beyond the budget of rebalances: no rebalance costs as much."""
 BROKEN_S: Final = 120.0
 """Time without a decision after which nothing is known of what was between: a suspended machine, a slow operator."""
+
+ROLLING_TEXT: Final = "workers of a revision are on their way: their number stays, unless a lag grows"
 
 
 def decide(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDecision, Trail]:
@@ -103,14 +108,18 @@ class _Policy:
             return self.wake(load), trail
         if facts.observed is not None and facts.observed.state not in (STABLE, *RESTING):
             return self.stay(limits.REBALANCING, f"the group is {facts.observed.state}"), trail
+        numbers = self.growth_counts(load)
+        if facts.rolling:
+            return self.grow_in_rollout(load, trail, numbers), trail
         braked, trail = self.brake(load, trail)
         if braked is not None:
             return braked, trail
-        numbers = self.growth_counts(load)
         if numbers is not None:
             return self.grow(load, trail, *numbers), trail
         if load.growth is None and _waits_long(load, facts):
             return self.probe(load, trail), trail
+        if not load.complete:
+            return self.partly_known(), trail
         return self.shrink(load, trail), trail
 
     def unknown(self) -> ScaleDecision:
@@ -122,7 +131,17 @@ class _Policy:
             return self.step(count, limits.UNKNOWN, reason)
         return self.stay(limits.UNKNOWN, reason)
 
+    def partly_known(self) -> ScaleDecision:
+        """Some of the load is unknown, and what is known asks for no more workers."""
+        assert self.facts.lag is not None, "a part of the load"
+        unknown = sorted(key for key, lag in self.facts.lag.partitions.items() if lag is None)
+        named = f"the lag of {name_partitions(unknown)}" if unknown else "a topic"
+        reason = f"{named} is unknown: the fleet grows by what is known, and does not shrink"
+        return self.stay(limits.UNKNOWN, reason)
+
     def wake(self, load: Load) -> ScaleDecision:
+        if not load.total_lag and not load.complete:
+            return self.partly_known()
         if not load.total_lag:
             return self.stay(limits.SCALED_TO_ZERO, "nothing waits and nothing arrives")
         wanted = load.calm.wanted if load.calm is not None else 0.0
@@ -134,6 +153,8 @@ class _Policy:
         growth, newest = self.facts.memory.growth, trail.newest
         if growth is None or newest is None or trail.judged == growth.at or not self.settled(trail):
             return None, trail
+        if not load.complete:
+            return None, trail  # what is unknown may be handled, too
         if growth.after != self.facts.current or self.now - growth.at > BRAKE_S or not can_judge(growth, newest):
             return None, trail
         back = count_without_effect(growth, newest, load)
@@ -149,11 +170,10 @@ class _Policy:
 
     def settled(self, trail: Trail) -> bool:
         """True if all workers have been in one generation for a while, and were measured there."""
-        observed = self.facts.observed
-        if observed is None or observed.state != STABLE or not self.complete or not observed.transitions:
+        observed, since = self.facts.observed, self.facts.stable_since
+        if observed is None or since is None or not self.complete:
             return False
-        began = observed.transitions[-1].at + SETTLED_S
-        return trail.newest is not None and observed.observed_at - began >= SETTLE_S
+        return trail.newest is not None and observed.observed_at - since >= SETTLED_S + SETTLE_S
 
     @property
     def complete(self) -> bool:
@@ -172,20 +192,30 @@ class _Policy:
             target = max(bound, facts.current)
             if target == facts.current:
                 return self.stay(limits.DOWNSTREAM, f"more workers did not help before: {text}")
-        if not self.complete or observed.state != STABLE:
+        if not (self.complete or facts.rolling) or observed.state != STABLE:
             return self.stay(limits.STARTING, f"{facts.ready} of {facts.current} workers are ready: {text}")
-        first = not facts.memory.steps
-        if span(observed.samples) < RISING_S or (not first and not self.settled(trail)):
+        first = not facts.memory.steps and facts.memory.growth is None
+        settled = first or facts.rolling or self.settled(trail)
+        if span(observed.samples) < RISING_S or not settled:
             return self.stay(limits.SETTLING, f"more workers are wanted, and what there is has to settle: {text}")
         assert trail.exceeded_since is not None, "the load exceeds the fleet"
         rises = trail.still_rises or fast > steady
         if rises and self.now - trail.exceeded_since < RISING_S:
             return self.stay(limits.SETTLING, f"the rate is still rising: {text}")
-        if self.budget_spent:
-            return self.stay(limits.REBALANCE_BUDGET, f"{len(facts.memory.steps)} steps within an hour: {text}")
+        if self.budget_spent and not self.overdue(load, trail):
+            return self.stay(limits.REBALANCE_BUDGET, f"{len(self.steps)} steps within an hour: {text}")
         commits = sum(load.slow.commits.values()) if trail.newest is None else trail.newest.commits
         growth = Growth(before=facts.current, after=target, commits=commits, at=round(self.now, 1))
         return self.step(target, self.bound_of(load, target), text, growth=growth)
+
+    def grow_in_rollout(self, load: Load, trail: Trail, numbers: tuple[int, int] | None) -> ScaleDecision:
+        """Grow while workers of a revision are on their way, for a lag that has grown for a while: they may wait for
+        nodes or images without end. Nothing else changes, as a revision is good once all its workers are ready."""
+        since, step = trail.exceeded_since, self.facts.memory.growth
+        recent = step is not None and 0.0 <= self.now - step.at < RISING_S + SETTLE_S
+        if numbers is None or since is None or self.now - since < RISING_S or recent or not load.lag_grows:
+            return self.stay(limits.ROLLOUT, ROLLING_TEXT)
+        return self.grow(load, trail, *numbers)
 
     def probe(self, load: Load, trail: Trail) -> ScaleDecision:
         """One useful step up without knowledge of a worker's capacity, which a backlog normally teaches within one
@@ -226,14 +256,30 @@ class _Policy:
                 return self.stay(limit, f"not every partition has a commit, so one worker stays: {text}")
         if facts.observed is None or facts.observed.state != STABLE:
             return self.stay(limits.STARTING, f"{facts.ready} of {facts.current} workers are ready: {text}")
-        if target > 0 and self.budget_spent:
-            return self.stay(limits.REBALANCE_BUDGET, f"{len(facts.memory.steps)} steps within an hour: {text}")
+        if target > 0 and len(self.steps) >= self.shrinks_most:
+            reason = f"{fewer} workers are enough, and what is left of maxRebalancesPerHour is kept for growth: {text}"
+            return self.stay(limits.COOLDOWN, reason)
         word = limits.SCALED_TO_ZERO if target == 0 else limits.NO_LIMIT
         return self.step(target, word, text)
 
     @property
+    def steps(self) -> tuple[float, ...]:
+        return self.facts.memory.steps_within_hour(self.now)
+
+    @property
     def budget_spent(self) -> bool:
-        return len(self.facts.memory.steps_within_hour(self.now)) >= self.facts.spec.max_rebalances_per_hour
+        return len(self.steps) >= self.facts.spec.max_rebalances_per_hour
+
+    @property
+    def shrinks_most(self) -> int:
+        """Steps within an hour up to which a fleet shrinks: a third is kept for growth."""
+        most = self.facts.spec.max_rebalances_per_hour
+        return max(1, most - -(-most // 3))
+
+    def overdue(self, load: Load, trail: Trail) -> bool:
+        """True if growth is due whatever the budget: the lag has grown for minutes, and the last step is as old."""
+        since = max(trail.exceeded_since or self.now, *self.steps[-1:])
+        return load.lag_grows and self.now - since >= OVERDUE_S
 
     def bound_of(self, load: Load, count: int) -> str:
         """The rule that keeps a fleet of this size smaller than its load asks for, or larger."""
@@ -256,10 +302,16 @@ class _Policy:
 
     # Forms of a decision.
 
+    @property
+    def memory(self) -> ScaleMemory:
+        """The memory with what was learnt since."""
+        load, facts = self.load, self.facts
+        return facts.memory if load is None else facts.memory.with_capacity(load.capacity, facts.revision)
+
     def inputs(self) -> ScaleInputs:
         load = self.load
         if load is None:
-            return ScaleInputs(capacity=self.facts.capacity)
+            return ScaleInputs()
         demand = load.shown
         return ScaleInputs(
             arrival=load.arrival,
@@ -269,15 +321,14 @@ class _Policy:
         )
 
     def stay(self, limit: str, reason: str) -> ScaleDecision:
-        facts = self.facts
-        memory = facts.memory if facts.memory.count is not None else replace(facts.memory, count=facts.current)
+        facts, memory = self.facts, self.memory
         return ScaleDecision(
             replicas=facts.current,
             current=facts.current,
             limit=limit,
             reason=reason,
             inputs=self.inputs(),
-            memory=memory,
+            memory=memory if memory.count is not None else replace(memory, count=facts.current),
         )
 
     def step(
@@ -292,7 +343,8 @@ class _Policy:
     ) -> ScaleDecision:
         if growth is None and count > self.facts.current:
             growth = Growth(before=self.facts.current, after=count, commits=0.0, at=round(self.now, 1))
-        memory: ScaleMemory = self.facts.memory.after_step(count, self.now, growth=growth, bound=bound, probed=probed)
+        living = count > 0 and self.facts.current > 0
+        memory = self.memory.after_step(count, self.now, living=living, growth=growth, bound=bound, probed=probed)
         return ScaleDecision(
             replicas=count,
             current=self.facts.current,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fleet_operator.planning.scaling.capacity import KEPT, MEASURE_S, Measurement
+from fleet_operator.planning.scaling.memory import Capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Trail:
     - `measured`: capacities, newest last; `measured_at` the time of the last one, `newest` the last measurement.
     - `proven`: the largest rate that one worker handled on average, busy or not.
     - `judged`: time of the growth whose effect has been judged.
+    - `revision`: the revision whose workers were measured.
     """
 
     decided_at: float | None = None
@@ -46,6 +48,7 @@ class Trail:
     newest: Measurement | None = None
     proven: float = 0.0
     judged: float | None = None
+    revision: str | None = None
 
     def forgotten(self) -> Trail:
         """The trail after the load was unknown: nothing that was wanted before proves anything now."""
@@ -55,15 +58,26 @@ class Trail:
             measured_at=self.measured_at,
             proven=self.proven,
             judged=self.judged,
+            revision=self.revision,
         )
 
-    def with_measurement(self, found: Measurement | None, capacity: float | None) -> Trail:
-        """The trail with a measurement. Those of one length of time count once; `capacity` is what an earlier process
-        had learnt."""
-        trail = self if self.measured or capacity is None else replace(self, measured=(capacity,))
-        proven = trail.proven if found is None else max(trail.proven, found.mean)
-        trail = replace(trail, newest=found, proven=proven)
-        if found is None or found.busy is None or found.at - trail.measured_at < MEASURE_S:
+    def of_revision(self, revision: str | None, kept: Capacity | None) -> Trail:
+        """The trail for workers of a revision, None while one replaces another: what those of another one could do is
+        forgotten. `kept` is what an earlier process had learnt."""
+        trail = self
+        if trail.revision is None and not trail.measured and kept is not None:
+            trail = replace(trail, measured=(kept.rate,), revision=kept.revision)
+        if revision in (None, trail.revision):
+            return trail
+        if trail.revision is None:
+            return replace(trail, revision=revision)
+        return replace(trail, measured=(), newest=None, proven=0.0, revision=revision)
+
+    def with_measurement(self, found: Measurement | None) -> Trail:
+        """The trail with a measurement. Those of one length of time count once."""
+        proven = self.proven if found is None else max(self.proven, found.mean)
+        trail = replace(self, newest=found, proven=proven)
+        if found is None or found.busy is None or 0.0 <= found.at - trail.measured_at < MEASURE_S:
             return trail
         return replace(trail, measured=(*trail.measured, found.busy)[-KEPT:], measured_at=found.at)
 

@@ -50,6 +50,10 @@ class UsefulCounts:
             return 0
         return next((count for count in self.counts if self.carries(count, raw)), self.most)
 
+    def within(self, ceiling: int) -> int:
+        """The largest useful number up to a ceiling; 0 without one."""
+        return max((count for count in self.counts if count <= ceiling), default=0)
+
     def above(self, count: int) -> int:
         """The next larger useful number; the largest where there is none."""
         return next((useful for useful in self.counts if useful > count), self.most)

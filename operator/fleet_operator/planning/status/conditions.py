@@ -139,7 +139,7 @@ def _lag_known(facts: ConsumerGroupFacts) -> Condition:
         unknown = _not_observed(facts, c.LAG_KNOWN)
         seen_before = facts.observation is not None and unknown.reason != c.NOT_YET_OBSERVED
         return Condition(c.LAG_KNOWN, "False", unknown.reason, unknown.message) if seen_before else unknown
-    if lag is None:
+    if lag is None or facts.view.partition_counts is None:
         problem = topics_problem(facts)
         if problem is None:
             return Condition(c.LAG_KNOWN, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been observed yet")

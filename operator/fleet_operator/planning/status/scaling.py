@@ -15,6 +15,7 @@ from fleet_operator.planning import times
 from fleet_operator.planning.scaling import decision as limits
 from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
 from fleet_operator.planning.scaling.explain import two_digits
+from fleet_operator.planning.scaling.fixed import is_kept
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 REASON_CHARACTERS_MAX: Final = 1024
@@ -45,7 +46,7 @@ def scaling_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: 
     decision = facts.scale
     if decision.inputs is None:
         return {"scaling": dict(before)} if before else {}
-    shown = entry_of(decision, before)
+    shown = entry_of(decision)
     if decision.limit == limits.UNKNOWN and before:
         # The last known numbers stay, with their time.
         return {"scaling": {**before, "decision": shown["decision"], "reason": shown["reason"]}}
@@ -62,15 +63,12 @@ def is_moved(before: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
     return exact[0] != exact[1] or not all(_is_near(before.get(name), shown.get(name)) for name in DRIFTING)
 
 
-def entry_of(decision: ScaleDecision, before: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry for a decision, without its time; `before` is the one in the status."""
+def entry_of(decision: ScaleDecision) -> dict[str, Any]:
+    """The entry for a decision, without its time."""
     inputs = decision.inputs
     assert inputs is not None, "a decision by load"
     rates = {"arrivalPerSecond": inputs.arrival, "perReplicaPerSecond": inputs.capacity, "rawReplicas": inputs.raw}
     entry: dict[str, Any] = {name: two_digits(value) for name, value in rates.items() if value is not None}
-    if "perReplicaPerSecond" not in entry and "perReplicaPerSecond" in before:
-        # Learnt by an earlier process; it counts until this one has measured.
-        entry["perReplicaPerSecond"] = before["perReplicaPerSecond"]
     if inputs.useful is not None:
         entry["usefulReplicas"] = inputs.useful
     if decision.proposed is not None:
@@ -130,8 +128,11 @@ def stored_number(text: str | int | None) -> float | None:
 def scaling_active(facts: ConsumerGroupFacts) -> Condition:
     """False while the number of workers does not follow the load."""
     scaling, decision = facts.group.spec.scaling, facts.scale
+    kept = decision.memory is not None and is_kept(facts.group, decision.memory)
+    held = f"the fleet keeps the {decision.replicas} workers that its load asked for, until spec.replicas is edited"
     if scaling is None:
-        return Condition(c.SCALING_ACTIVE, "False", c.FIXED_REPLICAS, "the fleet has spec.replicas workers")
+        message = held if kept else "the fleet has spec.replicas workers"
+        return Condition(c.SCALING_ACTIVE, "False", c.FIXED_REPLICAS, message)
     if decision.inputs is None:
         reason = decision.limit if decision.limit != limits.NO_LIMIT else c.SUSPENDED
         return Condition(c.SCALING_ACTIVE, "False", reason, "no workers may run now, whatever the load")
@@ -139,7 +140,8 @@ def scaling_active(facts: ConsumerGroupFacts) -> Condition:
         reason = c.LOAD_UNKNOWN if decision.limit == limits.UNKNOWN else decision.limit
         return Condition(c.SCALING_ACTIVE, "False", reason, decision.reason)
     if decision.proposed is not None:
-        message = "spec.scaling.dryRun is true: spec.replicas holds; status.scaling has what the load asks for"
+        count = held if kept else "spec.replicas holds"
+        message = f"spec.scaling.dryRun is true: {count}; status.scaling has what the load asks for"
         return Condition(c.SCALING_ACTIVE, "False", c.DRY_RUN, message)
     written = facts.group.spec.replicas
     if written not in (1, decision.replicas):
@@ -158,5 +160,7 @@ def scaling_limited(facts: ConsumerGroupFacts) -> Condition:
         return Condition(c.SCALING_LIMITED, "Unknown", c.LOAD_UNKNOWN, "the load is unknown: see ScalingActive")
     if decision.limit not in limits.BOUNDS:
         message = "no bound keeps the fleet from what its load asks for"
+        if decision.limit in limits.HOLDS:
+            message = f"no bound is in force, but the number of workers stays while the limit is {decision.limit}"
         return Condition(c.SCALING_LIMITED, "False", c.WITHIN_BOUNDS, message)
     return Condition(c.SCALING_LIMITED, "True", decision.limit, f"{decision.reason}; {REMEDIES[decision.limit]}")

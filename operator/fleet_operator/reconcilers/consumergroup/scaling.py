@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.fleet import rollout
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
@@ -15,20 +16,17 @@ from fleet_operator.planning.retry.topics import GroupView
 from fleet_operator.planning.scaling import decision as limits
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
-from fleet_operator.planning.scaling.fixed import decide_fixed, decide_stopped
-from fleet_operator.planning.scaling.memory import ScaleMemory, read_memory
-from fleet_operator.planning.scaling.policy import decide
+from fleet_operator.planning.scaling.fixed import decide_fixed, decide_stopped, fixed_count, is_kept
+from fleet_operator.planning.scaling.memory import NO_MEMORY, ScaleMemory, read_memory
+from fleet_operator.planning.scaling.policy import ROLLING_TEXT, decide
 from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.status.members import Roster, sort_members
-from fleet_operator.planning.status.scaling import decision_of, stored_number
+from fleet_operator.planning.status.scaling import decision_of
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
-ROLLING: Final = frozenset({RolloutPhase.CHECKING, RolloutPhase.APPLYING, RolloutPhase.WAITING})
-"""Phases in which the number of workers stays: a revision is good once all its workers are ready, and a fleet whose
-size changes on the way never gets there."""
-CAPACITY_LEAST: Final = 1e-6
-CAPACITY_MOST: Final = 1e9
-"""Bounds of the records per second of one worker. A status with other numbers was not written by an operator."""
+ROLLING: Final = frozenset({RolloutPhase.APPLYING, RolloutPhase.WAITING})
+"""Phases in which workers of a revision are on their way: it is good once all of them are ready, and a fleet whose size
+changes all the time never gets there. A check is one pod next to the fleet."""
 
 
 def scale_memory(gathered: Gathered) -> ScaleMemory:
@@ -82,7 +80,7 @@ def count_before(gathered: Gathered, *, resetting: bool) -> int:
     group = gathered.group
     if decide_stopped(group, stopped=gathered.stopped, resetting=resetting) is not None:
         return 0
-    return group.spec.replicas if group.spec.scaling is None else current_count(gathered, scale_memory(gathered))
+    return current_count(gathered, scale_memory(gathered))
 
 
 def scale_fleet(
@@ -104,12 +102,12 @@ def scale_fleet(
     if last is None or last.limit == limits.UNKNOWN:  # perhaps of a plan before the first look, which nobody has seen
         last = decision_of(gathered.body.get("status") or {}, facts.current, dry_run=scaling.dry_run)
     if last is not None and last.inputs is not None and (around.doubted or facts.awaits_rates):
-        noted = None if scaling.dry_run else facts.memory
-        decision = replace(last, replicas=facts.current, memory=noted)
+        decision = replace(last, replicas=facts.current, memory=facts.memory)
         # Rates are awaited after a gap, too, and nothing that was wanted before it proves anything now.
         trail = before.trail if around.doubted else before.trail.forgotten()
     else:
         decision, trail = decide_load(facts, before.trail, now)
+    decision = replace(decision, memory=_noted(group, memory, decision))
     if decision.replicas != at_before.wanted_replicas:
         at_present = rollout.decide(replace(at_before, wanted_replicas=decision.replicas), now)
     return Scaled(decision, at_present, facts, trail)
@@ -119,8 +117,19 @@ def decide_load(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDec
     """The decision by load; that of a dry run proposes, and changes nothing."""
     decision, trail = decide(facts, trail, now)
     if facts.spec.dry_run:
-        decision = replace(decision, replicas=facts.current, proposed=decision.replicas, memory=None)
+        decision = replace(decision, replicas=facts.current, proposed=decision.replicas)
     return decision, trail
+
+
+def _noted(group: ConsumerGroup, before: ScaleMemory, decision: ScaleDecision) -> ScaleMemory | None:
+    """What the StatefulSet keeps of a decision; a dry run changes nothing but the capacity."""
+    noted = decision.memory or before
+    if group.spec.scaling is not None and group.spec.scaling.dry_run:
+        kept = before if is_kept(group, before) else NO_MEMORY
+        if kept.count is None and noted.capacity is None:
+            return None
+        noted = replace(kept, capacity=noted.capacity)
+    return replace(noted, replicas=group.spec.replicas)
 
 
 def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase, memory: ScaleMemory) -> ScalingFacts:
@@ -132,6 +141,9 @@ def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase,
     roster = None
     if observed is not None:
         roster = sort_members(group, observed.members, gathered.worker_reports, main.workers)
+    hold = _find_hold(roster, around)
+    if phase is RolloutPhase.APPLYING or (phase in ROLLING and hold is not None and hold.reason == limits.UNKNOWN):
+        hold = Problem(limits.ROLLOUT, ROLLING_TEXT)
     return ScalingFacts(
         spec=group.spec.scaling,
         current=current_count(gathered, memory),
@@ -140,15 +152,16 @@ def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase,
         commit_interval_s=float(group.spec.consumer.commit_interval_seconds),
         from_start=group.spec.consumer.auto_offset_reset == "Earliest",
         assignor=(observed.assignor if observed is not None else "") or group.spec.consumer.classic.assignors[0],
-        partition_counts=view.partition_counts,
+        partition_counts=view.known_counts or None,
         observed=observed,
         lag=view.lag,
         members=roster.ours if roster is not None else (),
-        hold=_find_hold(roster, phase, around),
+        hold=hold,
+        rolling=phase is RolloutPhase.WAITING,
+        revision=main.fleet.revision if main.fleet is not None and phase not in ROLLING else None,
         reported_stuck=frozenset(
             (stuck.topic, stuck.partition) for worker in gathered.worker_reports for stuck in worker.stuck
         ),
-        capacity=_noted_capacity(gathered),
         memory=memory,
     )
 
@@ -162,19 +175,16 @@ def _found(gathered: Gathered) -> int | None:
 def current_count(gathered: Gathered, memory: ScaleMemory) -> int:
     """The number that was decided last; to begin with the one that is found, or `spec.replicas`.
 
-    A dry run decides for the fleet that there is, which `spec.replicas` sizes.
+    A dry run decides for the fleet that there is.
     """
     spec = gathered.group.spec
-    if spec.scaling is not None and spec.scaling.dry_run:
-        return spec.replicas
+    if spec.scaling is None or spec.scaling.dry_run:
+        return fixed_count(gathered.group, memory)
     return memory.count if memory.count is not None else _found(gathered) or spec.replicas
 
 
-def _find_hold(roster: Roster | None, phase: RolloutPhase, around: Surroundings) -> Problem | None:
+def _find_hold(roster: Roster | None, around: Surroundings) -> Problem | None:
     """The reason why nothing may be decided, with a limit's word."""
-    if phase in ROLLING:
-        message = f"the rollout of a revision is {phase}: the number of workers stays until it is complete"
-        return Problem(limits.ROLLOUT, message)
     if around.breaker_open:
         return Problem(limits.BREAKER_OPEN, "a breaker is open, so that lag says nothing about load")
     if around.breaker_open is None and around.may_pause:
@@ -185,10 +195,3 @@ def _find_hold(roster: Roster | None, phase: RolloutPhase, around: Surroundings)
         message = f"members of other programs are in the Kafka group, and what they can do is unknown: {named}"
         return Problem(limits.GROUP_SHARED, message)
     return None
-
-
-def _noted_capacity(gathered: Gathered) -> float | None:
-    """A worker's capacity as the status has it: what earlier processes have learnt."""
-    noted = (gathered.body.get("status") or {}).get("scaling") or {}
-    capacity = stored_number(noted.get("perReplicaPerSecond"))
-    return capacity if capacity is not None and CAPACITY_LEAST <= capacity <= CAPACITY_MOST else None

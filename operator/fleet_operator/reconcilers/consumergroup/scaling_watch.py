@@ -75,4 +75,7 @@ class ScalingWatch:
         before = found.decision
         if (decision.replicas, decision.limit) != (before.replicas, before.limit):
             return True
-        return decision.inputs is not None and is_moved(found.shown, entry_of(decision, found.shown))
+        noted, learnt = before.memory, decision.memory.capacity if decision.memory is not None else None
+        if noted and learnt and noted.with_capacity(learnt.rate, learnt.revision) != noted:
+            return True
+        return decision.inputs is not None and is_moved(found.shown, entry_of(decision))

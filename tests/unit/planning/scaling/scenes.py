@@ -16,13 +16,14 @@ from fleet_operator.planning.observation import (
 )
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
-from fleet_operator.planning.scaling.memory import ScaleMemory
+from fleet_operator.planning.scaling.memory import Capacity, ScaleMemory
 from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.scaling.trail import Trail
 
 NOW: Final = 1_800_000_000.0
 TOPIC: Final = "orders"
 LOOK_S: Final = 5.0
+REVISION: Final = "0a1b2c3d4e"
 
 
 @dataclass
@@ -44,6 +45,9 @@ class Scene:
     weights: Mapping[int, float] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
     """Changes of the facts."""
+    leaderless: frozenset[int] = frozenset()
+    uncommitted: frozenset[int] = frozenset()
+    """Partitions whose ends, or whose commits, are unknown from now on; both have no lag."""
     samples: list[ProgressSample] = field(default_factory=list)
     decision: ScaleDecision | None = None
 
@@ -52,10 +56,12 @@ class Scene:
         self._ends = ends
         self._done = {key: end - self.lag / self.partitions for key, end in ends.items()}
         self._since = self.now
+        if self.capacity is not None:
+            self.memory = replace(self.memory, capacity=Capacity(rate=self.capacity, revision=REVISION))
         self.samples.append(self._sample())
 
     def _sample(self) -> ProgressSample:
-        return ProgressSample(self.now, _whole(self._done), _whole(self._ends))
+        return ProgressSample(self.now, _whole(self._done, self.uncommitted), _whole(self._ends, self.leaderless))
 
     def pass_time(self, seconds: float) -> ScaleDecision:
         """Let time pass, with a decision at each look; a step is carried out. Returns the last decision."""
@@ -107,13 +113,13 @@ class Scene:
             assignor="cooperative-sticky",
             partition_counts={TOPIC: self.partitions},
             observed=observed,
-            lag=group_lag(observed, latest.end_offsets, "Earliest"),
+            lag=group_lag(observed, self._ends, "None" if self.uncommitted else "Earliest"),
             members=members,
-            capacity=self.capacity,
+            revision=REVISION,
             memory=self.memory,
         )
         return replace(facts, **self.changes)
 
 
-def _whole(offsets: Mapping[tuple[str, int], float]) -> dict[tuple[str, int], int]:
-    return {key: round(offset) for key, offset in offsets.items()}
+def _whole(offsets: Mapping[tuple[str, int], float], unknown: frozenset[int]) -> dict[tuple[str, int], int]:
+    return {key: round(offset) for key, offset in offsets.items() if key[1] not in unknown}

@@ -57,20 +57,22 @@ STRETCHES: Final = st.tuples(
     st.one_of(st.just({}), CHANGES),
     st.sampled_from([0.0, 0.0, 0.0, -50.0, 500.0, 1e5]),
     st.sampled_from([5.0, 60.0, 200.0]),
+    st.sampled_from([frozenset[int](), frozenset[int](), frozenset({0})]),
 )
 
 
 @settings(max_examples=60, deadline=None)
 @given(FLEETS, st.lists(STRETCHES, min_size=1, max_size=12))
 def test_every_facts_have_a_decision_and_unknown_load_takes_no_worker_away(
-    scene: Scene, stretches: list[tuple[float, float | None, str, dict[str, Any], float, float]]
+    scene: Scene, stretches: list[tuple[float, float | None, str, dict[str, Any], float, float, frozenset[int]]]
 ) -> None:
     """Clocks go back and jump, topics vanish, members are unknown, offsets are more than workers can have handled."""
-    for arrival, handled, state, changes, jump, seconds in stretches:
+    for arrival, handled, state, changes, jump, seconds, leaderless in stretches:
         scene.arrival, scene.handled, scene.state, scene.changes = arrival, handled, state, changes
         scene.now += jump
+        scene.leaderless = leaderless
         before = scene.current
         scene.pass_time(seconds)
-        if "observed" in changes or "lag" in changes:
+        if "observed" in changes or "lag" in changes or leaderless:
             most = scene.spec.get("maxReplicas", before)
             assert scene.current >= min(before, most)

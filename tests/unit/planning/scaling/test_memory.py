@@ -12,6 +12,7 @@ from fleet_operator.planning.scaling.memory import (
     NO_MEMORY,
     STEPS_MAX,
     Bound,
+    Capacity,
     Growth,
     ScaleMemory,
     read_memory,
@@ -24,6 +25,8 @@ FULL = ScaleMemory(
     growth=Growth(before=3, after=6, commits=120.5, at=NOW),
     bound=Bound(count=3, until=NOW + 3600),
     probed=True,
+    replicas=1,
+    capacity=Capacity(rate=55.5, revision="0a1b2c3d4e"),
 )
 
 
@@ -49,6 +52,11 @@ def test_text_is_read_back(memory: ScaleMemory) -> None:
         '{"count": 6, "steps": [NaN], "probed": false}',
         json.dumps({"count": 6, "steps": [], "probed": False, "growth": {"before": 1}}),
         json.dumps({"count": 6, "steps": [], "probed": False, "bound": [3]}),
+        json.dumps({"count": 6, "steps": [], "probed": False, "capacity": 55}),
+        *(
+            json.dumps({"count": 6, "steps": [], "probed": False, "capacity": {"rate": rate, "revision": "r"}})
+            for rate in (1e-300, float("nan"), float("inf"), 0, -3, "many")
+        ),
     ],
 )
 def test_text_of_somebody_else_is_no_memory(text: Any) -> None:
@@ -66,10 +74,37 @@ def test_steps_of_the_last_hour_are_kept_and_bounded() -> None:
 
 def test_step_keeps_a_bound_until_its_time_and_drops_the_growth() -> None:
     assert FULL.after_step(4, NOW + 10) == ScaleMemory(
-        count=4, steps=(NOW - 60, NOW, NOW + 10), bound=FULL.bound, growth=None, probed=False
+        count=4,
+        steps=(NOW - 60, NOW, NOW + 10),
+        bound=FULL.bound,
+        replicas=1,
+        capacity=FULL.capacity,
     )
     assert FULL.after_step(4, NOW + 3601).bound is None
     assert (FULL.bound_at(NOW + 3599), FULL.bound_at(NOW + 3600)) == (3, None)
+
+
+def test_bound_of_a_clock_that_was_ahead_is_none() -> None:
+    assert FULL.bound_at(NOW - 600) is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "revision", "kept"),
+    [
+        (58.0, "0a1b2c3d4e", 55.5),
+        (70.0, "0a1b2c3d4e", 70.0),
+        (40.0, "0a1b2c3d4e", 40.0),
+        (55.5, "another", 55.5),
+        (90.0, None, 55.5),
+        (None, "another", 55.5),
+    ],
+)
+def test_capacity_is_kept_in_steps_of_a_tenth(rate: float | None, revision: str | None, kept: float) -> None:
+    """Each is a write to the API server."""
+    noted = FULL.with_capacity(rate, revision).capacity
+    assert noted is not None
+    assert noted.rate == kept
+    assert noted.revision == (revision if rate and revision else "0a1b2c3d4e")
 
 
 def test_step_of_a_clock_that_was_ahead_is_not_counted() -> None:

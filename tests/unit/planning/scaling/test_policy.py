@@ -10,7 +10,7 @@ import pytest
 from fleet_operator.planning.observation import MemberObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.scaling.memory import Growth, ScaleMemory
+from fleet_operator.planning.scaling.memory import Bound, Growth, ScaleMemory
 from fleet_operator.planning.scaling.trail import Trail
 from tests.unit.planning.scaling.scenes import NOW, TOPIC, Scene
 
@@ -115,7 +115,7 @@ def test_fleet_does_not_grow_before_the_workers_of_the_last_step_are_there(missi
 
 def test_fleet_stays_within_the_bounds_of_the_spec() -> None:
     scene = Scene(spec={"maxReplicas": 5, "minReplicas": 2}, current=2, arrival=600.0, handled=120.0)
-    assert words(scene, 65) == (5, limits.MAX_REPLICAS)
+    assert words(scene, 65) == (4, limits.MAX_REPLICAS), "five of twelve partitions have the busiest worker of four"
     scene.arrival, scene.handled = 1.0, 300.0
     assert words(scene, 900) == (2, limits.MIN_REPLICAS)
 
@@ -129,13 +129,164 @@ def test_changed_bounds_hold_at_once_even_while_the_load_is_unknown(
     assert scene.decide().replicas == wanted
 
 
-def test_spent_budget_of_rebalances_holds_until_the_hour_has_passed() -> None:
-    steps = tuple(NOW - 60.0 * number for number in range(12, 0, -1))
-    scene = Scene(current=2, arrival=420.0, handled=120.0, memory=ScaleMemory(count=2, steps=steps))
-    assert words(scene, 300) == (2, limits.REBALANCE_BUDGET)
+SPENT = ScaleMemory(count=2, steps=tuple(NOW - 60.0 * number for number in range(12, 0, -1)))
+
+
+def test_lag_that_grows_waits_for_minutes_only_once_the_budget_is_spent() -> None:
+    scene = Scene(current=2, arrival=420.0, handled=120.0, memory=SPENT)
+    assert words(scene, 150) == (2, limits.REBALANCE_BUDGET)
+    while scene.current == 2:
+        scene.pass_time(5)
+    assert scene.now <= NOW + 240
+    assert len(scene.memory.steps) == 13, "the group lives"
+
+
+def test_spent_budget_of_rebalances_holds_a_lag_that_shrinks_until_the_hour_has_passed() -> None:
+    """A hundred thousand records are not worked off within ten minutes, and less arrives than is handled."""
+    scene = Scene(current=2, arrival=100.0, handled=110.0, lag=100_000, memory=SPENT)
+    assert words(scene, 1200) == (2, limits.REBALANCE_BUDGET)
     while scene.current == 2:
         scene.pass_time(5)
     assert NOW + 2880 <= scene.now <= NOW + 2900
+
+
+def test_wakes_and_falling_asleep_cost_nothing_of_the_budget() -> None:
+    scene = Scene(spec={"minReplicas": 0, "scaleDownStabilizationSeconds": 60}, current=0, arrival=30.0)
+    for _ in range(14):
+        scene.arrival, scene.handled = 30.0, 0.0
+        scene.pass_time(30)
+        scene.arrival, scene.handled = 0.0, 600.0
+        scene.pass_time(170)
+        assert scene.current == 0
+    assert scene.memory.steps == ()
+
+
+def test_growth_after_a_wake_settles_as_any_other() -> None:
+    scene = Scene(spec={"minReplicas": 0}, current=0, arrival=0.0)
+    scene.pass_time(90)
+    scene.arrival, scene.handled = 600.0, 60.0
+    woken = words(scene, 5)[0]
+    assert woken > 0
+    assert words(scene, 30)[0] == woken
+
+
+@pytest.mark.parametrize(("most", "shrinks"), [(12, 8), (3, 2), (2, 1), (1, 1)])
+def test_a_third_of_the_budget_is_kept_for_growth(most: int, shrinks: int) -> None:
+    def fleet(made: int) -> Scene:
+        steps = tuple(NOW - 60.0 * number for number in range(made, 0, -1))
+        return Scene(spec={"maxRebalancesPerHour": most}, current=12, memory=ScaleMemory(count=12, steps=steps))
+
+    assert words(fleet(shrinks), 600) == (12, limits.COOLDOWN)
+    assert words(fleet(shrinks - 1), 600)[0] == 3
+
+
+@pytest.mark.parametrize("unknown", [{"leaderless": frozenset({7})}, {"uncommitted": frozenset({7})}])
+@pytest.mark.parametrize("capacity", [60.0, None])
+def test_fleet_grows_by_what_is_known_of_its_load(unknown: dict[str, Any], capacity: float | None) -> None:
+    scene = Scene(current=2, handled=120.0, capacity=capacity)
+    scene.pass_time(90)
+    for name, value in unknown.items():
+        setattr(scene, name, value)
+    assert words(scene, 90) == (2, limits.UNKNOWN)
+    assert scene.decision is not None
+    assert f"{TOPIC}-7" in scene.decision.reason
+    scene.arrival = 420.0
+    assert words(scene, 60)[0] == 12
+    scene.handled = 440.0
+    scene.pass_time(120)
+    assert words(scene, 60) == (12, limits.UNKNOWN)
+
+
+@pytest.mark.parametrize("unknown", [{"leaderless": frozenset({7})}, {"uncommitted": frozenset({7})}])
+def test_fleet_shrinks_a_whole_window_after_all_of_its_load_is_known_again(unknown: dict[str, Any]) -> None:
+    scene = Scene(current=12, **unknown)
+    assert words(scene, 900) == (12, limits.UNKNOWN)
+    scene.leaderless = scene.uncommitted = frozenset()
+    assert words(scene, 280)[0] == 12
+    assert words(scene, 150)[0] == 3
+
+
+def test_growth_is_not_judged_by_a_part_of_the_load() -> None:
+    scene = Scene(current=2, arrival=600.0, handled=120.0)
+    scene.pass_time(90)
+    scene.leaderless = frozenset({7})
+    scene.pass_time(300)
+    assert scene.current == 12
+
+
+def test_sleeping_fleet_wakes_for_records_next_to_a_partition_without_a_leader() -> None:
+    scene = Scene(spec={"minReplicas": 0}, current=0, arrival=0.0, leaderless=frozenset({7}))
+    assert words(scene, 60) == (0, limits.UNKNOWN), "records may wait"
+    scene.arrival, scene.handled = 30.0, 0.0
+    assert words(scene, 10)[0] == 1
+
+
+def test_fleet_does_not_sleep_while_a_partition_is_unknown() -> None:
+    scene = Scene(spec={"minReplicas": 0}, current=1, arrival=0.0, leaderless=frozenset({7}))
+    assert words(scene, 1800) == (1, limits.UNKNOWN)
+
+
+@pytest.mark.parametrize("there", [3, 4])
+def test_lag_that_grows_is_answered_while_workers_of_a_revision_are_on_their_way(there: int) -> None:
+    """They may wait for a node without end."""
+    scene = Scene(current=4, arrival=100.0)
+    scene.changes = {"rolling": True, "ready": there, "revision": None}
+    assert words(scene, 600) == (4, limits.ROLLOUT)
+    scene.arrival, scene.handled = 420.0, 180.0
+    scene.pass_time(150)
+    assert scene.current == 12
+
+
+def test_rollout_shrinks_nothing_and_takes_no_growth_back() -> None:
+    scene = Scene(current=12, memory=ScaleMemory(growth=Growth(before=2, after=12, commits=120.0, at=NOW)))
+    scene.changes = {"rolling": True}
+    assert words(scene, 1800) == (12, limits.ROLLOUT)
+
+
+def test_capacity_of_another_revision_is_forgotten() -> None:
+    scene = Scene(current=12, arrival=420.0)
+    known = scene.pass_time(60).inputs
+    scene.changes = {"revision": None}
+    rolling = scene.pass_time(60).inputs
+    scene.changes = {"revision": "another"}
+    new = scene.pass_time(10).inputs
+    assert known is not None
+    assert rolling is not None
+    assert new is not None
+    assert (known.capacity, rolling.capacity, new.capacity) == (60.0, 60.0, None)
+    scene._done = {key: end - 30_000.0 for key, end in scene._ends.items()}
+    scene.handled = 3600.0
+    scene.pass_time(60)
+    assert scene.memory.capacity is not None
+    assert (round(scene.memory.capacity.rate, -1), scene.memory.capacity.revision) == (300.0, "another")
+
+
+def test_capacity_that_decisions_use_is_kept_for_the_next_process() -> None:
+    scene = Scene(current=6, arrival=400.0, handled=330.0, capacity=100.0, spec={"maxReplicas": 6})
+    scene.pass_time(400)
+    assert scene.memory.capacity is not None
+    assert scene.memory.capacity.rate == pytest.approx(55.0, rel=0.1)
+    scene.trail, scene.capacity = Trail(), None
+    scene.arrival = 240.0
+    scene.pass_time(1200)
+    assert scene.current == 6
+
+
+def test_clock_that_was_set_back_holds_nothing() -> None:
+    scene = Scene(current=2, arrival=100.0)
+    scene.pass_time(120)
+    scene.memory = ScaleMemory(
+        count=2,
+        capacity=scene.memory.capacity,
+        steps=(scene.now - 30,),
+        growth=Growth(before=1, after=2, commits=50.0, at=scene.now - 30),
+        bound=Bound(count=2, until=scene.now + 3500),
+    )
+    scene.now -= 3600.0
+    scene.samples = []
+    scene.arrival, scene.handled = 600.0, 120.0
+    scene.pass_time(100)
+    assert scene.current == 12
 
 
 def test_time_without_decisions_proves_nothing() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from fleet_operator.planning.scaling import decision as limits
 from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
+from fleet_operator.planning.scaling.memory import ScaleMemory
 from fleet_operator.planning.status.scaling import REMEDIES
 from tests.unit.planning.builders import NOW, consumer_group, facts, ready_fleet
 from tests.unit.planning.status.projecting import condition, message, project
@@ -84,10 +85,29 @@ def test_unknown_load_keeps_the_last_numbers_with_their_time() -> None:
     assert condition(status, "ScalingLimited") == ("Unknown", "LoadUnknown")
 
 
-def test_capacity_of_an_earlier_process_stays_until_it_is_measured_anew() -> None:
+def test_capacity_that_is_not_known_any_more_is_not_shown() -> None:
+    """As after a rollout: what a worker of the revision before could do says nothing."""
     before = project(scaled(keep()))
     fresh = ScaleInputs(arrival=123.4, capacity=None, raw=2.57, useful=3)
-    assert project(scaled(keep(inputs=fresh)), before, NOW + 60)["scaling"]["perReplicaPerSecond"] == "60"
+    assert "perReplicaPerSecond" not in project(scaled(keep(inputs=fresh)), before, NOW + 60)["scaling"]
+
+
+@pytest.mark.parametrize("limit", [limits.ROLLOUT, limits.BREAKER_OPEN, limits.GROUP_SHARED, limits.STARTING])
+def test_hold_is_not_said_to_let_the_fleet_follow_its_load(limit: str) -> None:
+    status = project(scaled(keep(limit=limit)))
+    assert condition(status, "ScalingLimited") == ("False", "WithinBounds")
+    assert limit in message(status, "ScalingLimited")
+    assert "asks for" not in message(status, "ScalingLimited")
+
+
+@pytest.mark.parametrize("scaling", [{}, {"scaling": {"dryRun": True}}], ids=["removed", "dry run"])
+def test_number_that_outlives_its_autoscaling_is_told(scaling: dict[str, Any]) -> None:
+    inputs = ScaleInputs() if scaling else None
+    memory = ScaleMemory(count=24, replicas=1)
+    kept = ScaleDecision(replicas=24, inputs=inputs, proposed=3 if scaling else None, memory=memory)
+    status = project(facts(group=consumer_group(replicas=1, **scaling), scale=kept))
+    assert "keeps the 24 workers" in message(status, "ScalingActive")
+    assert "until spec.replicas is edited" in message(status, "ScalingActive")
 
 
 def test_suspended_fleet_keeps_its_entry() -> None:

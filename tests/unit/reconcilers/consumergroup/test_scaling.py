@@ -12,11 +12,12 @@ from fleet_operator.clients.kinds import JsonObject, annotated
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import MAIN, read_part
 from fleet_operator.planning.fleet.revision import with_known
+from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
-from fleet_operator.planning.labels import SCALING_ANNOTATION
-from fleet_operator.planning.observation import MemberObservation, ProgressSample
+from fleet_operator.planning.labels import SCALING_ANNOTATION, STATE_ANNOTATION
+from fleet_operator.planning.observation import MemberObservation, ProgressSample, TopicObservation
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.scaling.memory import Growth, ScaleMemory, read_memory
+from fleet_operator.planning.scaling.memory import Capacity, Growth, ScaleMemory, read_memory
 from fleet_operator.planning.status.scaling import entry_of, is_moved
 from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
@@ -92,15 +93,6 @@ def test_scaling_begins_at_the_fleet_that_there_is() -> None:
     assert decided.scale.memory.count == 3
 
 
-@pytest.mark.parametrize("written", ["1e-300", "nan", "inf", "0", "-3", "many"])
-def test_capacity_that_no_worker_has_is_not_taken_from_the_status(written: str) -> None:
-    """The number of workers that it asks for would be too long for the status, and no status would be written."""
-    body = {**found().body, "status": {"scaling": {"perReplicaPerSecond": written}}}
-    decided = plan(replace(found(), body=body))
-    assert decided.scale.inputs is not None
-    assert decided.scale.inputs.capacity is None
-
-
 def test_memory_stands_on_the_stateful_set() -> None:
     of = found(replicas=3)
     decided = plan(of)
@@ -112,17 +104,106 @@ def test_suspended_fleet_comes_back_with_the_number_it_had() -> None:
     memory = ScaleMemory(count=4)
     of = found(replicas=4, memory=memory, wanted={"suspend": True})
     decided = plan(of)
-    assert (decided.scale.replicas, decided.scale.memory) == (0, memory)
+    assert (decided.scale.replicas, decided.scale.memory) == (0, memory), "as it was"
     assert plan(found(replicas=0, memory=memory)).scale.replicas == 4
 
 
-def test_rollout_holds_the_number() -> None:
-    of = found(replicas=2)
-    old = replace(of, config_maps=())  # the running revision is not known to be good
-    assert plan(old).scale.limit in (limits.ROLLOUT, limits.NO_LIMIT, limits.MIN_REPLICAS)
+def test_check_next_to_the_fleet_holds_nothing() -> None:
+    """It may wait for an image that does not exist, without end."""
     checking = found(replicas=2, wanted={"image": "other:1"})
-    changed = replace(checking, group=consumer_group(scaling={}, replicas=2, image="another:2"))
-    assert plan(changed).scale.limit == limits.ROLLOUT
+    changed = replace(checking, group=consumer_group(scaling={"minReplicas": 3}, replicas=2, image="another:2"))
+    decided = plan(changed)
+    assert decided.decision.phase is RolloutPhase.CHECKING
+    assert decided.scaling is not None
+    assert (decided.scaling.hold, decided.scaling.rolling) == (None, False)
+    assert decided.scale.limit != limits.ROLLOUT
+
+
+def rolling(of: Gathered) -> Gathered:
+    """The same while its revision is not known to be good yet, and a worker is not ready."""
+    body = of.parts[MAIN].body
+    assert body is not None
+    body = {**body, "status": {**body["status"], "readyReplicas": 1, "availableReplicas": 1}}
+    first, *others = of.parts[MAIN].pods
+    pods = ({**first, "status": {}}, *others)
+    (record,) = of.config_maps
+    fresh = annotated(record, STATE_ANNOTATION, RevisionState.CANDIDATE)
+    return replace(of, config_maps=(fresh,), parts={**of.parts, MAIN: read_part(MAIN, body, pods, NOW)})
+
+
+def test_workers_of_a_revision_on_their_way_hold_all_but_growth() -> None:
+    decided = plan(rolling(found(replicas=2)))
+    assert decided.decision.phase is RolloutPhase.WAITING
+    assert decided.scaling is not None
+    assert (decided.scaling.hold, decided.scaling.rolling, decided.scaling.revision) == (None, True, None)
+    assert decided.scale.limit == limits.ROLLOUT
+
+
+KEPT = ScaleMemory(count=24, replicas=2)
+
+
+@pytest.mark.parametrize("wanted", [{"scaling": None}, {"scaling": {"dryRun": True}}], ids=["removed", "dry run"])
+def test_fleet_keeps_its_number_without_autoscaling_until_spec_replicas_is_edited(wanted: dict[str, Any]) -> None:
+    scaled = plan(found(replicas=24, memory=ScaleMemory(count=24))).scale
+    assert scaled.memory is not None
+    assert (scaled.memory.count, scaled.memory.replicas) == (24, 2)
+    memory: ScaleMemory | None = scaled.memory
+    for _ in range(2):
+        decided = plan(found(replicas=24, memory=memory, wanted=wanted)).scale
+        assert decided.replicas == 24
+        memory = decided.memory
+    assert memory is not None
+    edited = plan(found(replicas=24, memory=memory, wanted={**wanted, "replicas": 5})).scale
+    assert edited.replicas == 5
+    back = plan(found(replicas=5, memory=edited.memory, wanted={**wanted, "replicas": 2})).scale
+    assert back.replicas == 2, "what was edited once is in force"
+
+
+def test_number_that_was_kept_is_where_scaling_begins_again() -> None:
+    without = plan(found(replicas=24, memory=KEPT, wanted={"scaling": None})).scale
+    assert plan(found(replicas=24, memory=without.memory)).scale.replicas == 24
+
+
+def test_fleet_that_sleeps_does_not_go_on_sleeping_without_autoscaling() -> None:
+    asleep = ScaleMemory(count=0, replicas=2)
+    assert plan(found(replicas=0, memory=asleep, wanted={"scaling": None})).scale.replicas == 2
+
+
+def test_growth_of_a_fleet_that_no_load_sizes_is_no_number_to_keep() -> None:
+    grown = plan(found(replicas=2, wanted={"scaling": None, "replicas": 5})).scale
+    assert plan(found(replicas=5, memory=grown.memory, wanted={"scaling": None, "replicas": 3})).scale.replicas == 3
+
+
+def test_capacity_is_that_of_the_running_revision_as_the_stateful_set_keeps_it() -> None:
+    """The status shows changes by a factor of two, for people."""
+    running = found().parts[MAIN].fleet
+    assert running is not None
+    shown = {"status": {"scaling": {"perReplicaPerSecond": "100"}}}
+    for capacity, known in (
+        (Capacity(rate=55.0, revision=running.revision), 55.0),
+        (Capacity(rate=55.0, revision="another"), None),
+        (None, None),
+    ):
+        of = found(memory=ScaleMemory(count=2, capacity=capacity))
+        decided = plan(replace(of, body={**of.body, **shown}))
+        assert decided.scale.inputs is not None
+        assert decided.scale.inputs.capacity == known
+
+
+def test_missing_topic_keeps_no_fleet_from_waking() -> None:
+    of = found(
+        replicas=0, memory=ScaleMemory(count=0), wanted={"scaling": {"minReplicas": 0}, "topics": ["orders", "b"]}
+    )
+    assert of.observation is not None
+    seen = of.observation.groups["orders"]
+    ends = {key: end + 100 for key, end in seen.end_offsets.items()}
+    missing = {"b": TopicObservation(partitions=0, error="TopicNotFound")}
+    waiting = observation(replace(seen, end_offsets=ends, members=(), state="Empty"))
+    decided = plan(replace(of, observation=replace(waiting, topics={**waiting.topics, **missing})))
+    assert decided.view.partition_counts is None, "no topic is made or grown by it"
+    assert decided.view.lag is not None
+    assert not decided.view.lag.complete
+    assert decided.scale.replicas > 0
 
 
 def test_foreign_member_holds_the_number() -> None:
@@ -163,12 +244,12 @@ def test_decision_in_the_status_stands_until_a_new_process_has_looked_twice(want
     decided = plan(of, plan(of).memory, NOW + 1).scale
     of = replace(of, parts=found(replicas=decided.replicas, memory=decided.memory).parts)
     settled = plan(of, now=NOW + 2).scale
-    entry = entry_of(settled, {})
+    entry = entry_of(settled)
     status = {"limit": settled.limit, "scaling": entry}
     unseen = plan(replace(restarted(of, status), observation=None), now=NOW + 59)
     first = plan(restarted(of, status), unseen.memory, NOW + 60)
     assert (first.scale.replicas, first.scale.limit) == (settled.replicas, settled.limit)
-    assert not is_moved(entry, entry_of(first.scale, entry))
+    assert not is_moved(entry, entry_of(first.scale))
     again = plan(restarted(of, status), first.memory, NOW + 61)
     assert (again.scale.replicas, again.scale.limit) == (settled.replicas, settled.limit), "no second look yet"
     lost = replace(restarted(of, status), observation=None)

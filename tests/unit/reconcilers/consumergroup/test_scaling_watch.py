@@ -29,7 +29,7 @@ def looked(scene: Scene, watch: ScalingWatch, clock: StillClock) -> bool:
 
 def follow(scene: Scene, watch: ScalingWatch) -> ScaleDecision:
     decision = scene.decide()
-    watch.follow(KEY, scene.facts(), decision, scene.trail, entry_of(decision, {}))
+    watch.follow(KEY, scene.facts(), decision, scene.trail, entry_of(decision))
     return decision
 
 
