@@ -181,9 +181,7 @@ def test_group_that_is_called_like_anothers_retries_waits(site: MakeSite, broker
     here.wait_ready_replicas(1)
     here.apply(objects.group(here.name, name="later", group_id=f"{here.name}.a.retry"))
     found = here.wait_condition("consumergroups", "later", "Ready", status="False", reason="GroupIdTaken")
-    assert (
-        f"Kafka group '{here.name}.a.retry' belongs to the older ConsumerGroup {here.name}/flights" in found["message"]
-    )
+    assert f"Kafka group '{here.name}.a.retry' belongs to ConsumerGroup {here.name}/flights" in found["message"]
     here.wait_names("statefulsets", "flights", "flights-retry")
 
 

@@ -106,6 +106,12 @@ class Side:
         self.kafka.keep_topics(gathered, view.topics, lambda: None)
         return Seen(view.topics.ready, shown.topics.problem or self.kafka.refusal(gathered.key))
 
+    def rights(self) -> tuple[bool | None, bool | None]:
+        """The rights to be a member of the main and of the retry group."""
+        seen = self.observers.latest(CLUSTER)
+        group = seen.groups[self.group.group_id] if seen is not None else None
+        return (group.may_read, group.retry.may_read if group.retry else None) if group is not None else (None, None)
+
     async def until_ready(self) -> None:
         async def ready() -> bool:
             seen = self.reconcile()
@@ -210,6 +216,14 @@ async def test_missing_rights_are_reported_with_the_rights_to_grant() -> None:
             assert "begin with _fleet." in problem.message
             grant(broker, AclOperation.CREATE, ResourceType.TOPIC, prefix="_fleet.")
             await here.until_ready()
+            # Neither group exists: a claim on one in another namespace rests on the right alone.
+            assert here.rights() == (False, False)
+            grant(broker, AclOperation.READ, ResourceType.GROUP, prefix=group_id)
+
+            async def may_read() -> bool:
+                return here.rights() == (True, True)
+
+            await eventually_async(may_read, timeout_s=PATIENCE_S, what="the right to read")
 
 
 def grant(broker: KafkaBroker, operation: AclOperation, kind: ResourceType, *, prefix: str = "") -> None:

@@ -101,7 +101,7 @@ CLIENT_APIS = {
     "Heartbeat": 4,
     "LeaveGroup": 5,
     "SyncGroup": 5,
-    "DescribeGroups": 6,
+    "DescribeGroups": 5,
     "ListGroups": 5,
     "SaslHandshake": 1,
     "ApiVersions": 4,

@@ -20,10 +20,12 @@ class DescribedGroupMember:
 
 @structure
 class DescribedGroup:
-    """One group; before version 6 an unknown group has the state Dead and no error."""
+    """One group; an unknown one has the state Dead and no error.
+
+    Version 6 refuses an unknown group with an error, and then does not say what may be done with it.
+    """
 
     error_code: int = int16()
-    error_message: str | None = string(since=6, default=None, nullable_since=6)
     group_id: str = string()
     group_state: str = string()
     protocol_type: str = string()
@@ -33,7 +35,7 @@ class DescribedGroup:
 
 
 @structure
-class DescribeGroupsResponse(Response, api_key=15, versions=(0, 6), flexible_from=5, bytes_max=64 * 1024 * 1024):
+class DescribeGroupsResponse(Response, api_key=15, versions=(0, 5), flexible_from=5, bytes_max=64 * 1024 * 1024):
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     groups: tuple[DescribedGroup, ...] = array(DescribedGroup)
 

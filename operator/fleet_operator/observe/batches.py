@@ -50,8 +50,11 @@ def chunks(items: Iterable[str], size: int) -> list[tuple[str, ...]]:
 
 
 def describe_requests(groups: Iterable[str]) -> list[DescribeGroupsRequest]:
-    """DescribeGroups for the groups of one coordinator."""
-    return [DescribeGroupsRequest(groups=part) for part in chunks(groups, GROUPS_PER_REQUEST_MAX)]
+    """DescribeGroups for the groups of one coordinator, with what our login may do with them."""
+    return [
+        DescribeGroupsRequest(groups=part, include_authorized_operations=True)
+        for part in chunks(groups, GROUPS_PER_REQUEST_MAX)
+    ]
 
 
 def offset_fetch_requests(partitions: Mapping[str, Mapping[str, int] | None]) -> list[OffsetFetchRequest]:

@@ -302,6 +302,7 @@ class FlowMemory:
             next_due_at=self._next_due_at(spans),
             topics=managed,
             source_max_message_bytes=self._source_max_message_bytes(interest.topics),
+            may_read=folding.may_read(described),
             error=error,
         )
 

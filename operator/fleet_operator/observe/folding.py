@@ -60,6 +60,9 @@ class TopicLog:
 
 
 NOT_READ: Final = TopicLog()
+OPERATIONS_UNSAID: Final = -(2**31)
+READ: Final = 3
+"""The bit of an operation in the field of those that are authorized is its code in an ACL."""
 
 
 def reason_of(code: int) -> str:
@@ -243,6 +246,14 @@ def state_of(described: DescribedGroup) -> str:
     return DEAD if described.error_code else described.group_state
 
 
+def may_read(described: DescribedGroup | None) -> bool | None:
+    """True if our login may be a member of the group; None where the broker did not say."""
+    if described is None or described.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        return None if described is None else False
+    unsaid = described.error_code or described.authorized_operations == OPERATIONS_UNSAID
+    return None if unsaid else bool(described.authorized_operations >> READ & 1)
+
+
 def is_classic(listed: ListedGroup) -> bool:
     """True if DescribeGroups describes this group."""
     return listed.group_type.lower() in CLASSIC_TYPES
@@ -332,7 +343,7 @@ def differs(before: observation.GroupObservation | None, after: observation.Grou
 
 def _shape(group: observation.GroupObservation) -> tuple[object, ...]:
     error = None if group.doubtful else group.error
-    shape = group.state, group.assignor, group.coordinator_id, group.members, group.transitions, error
+    shape = group.state, group.assignor, group.coordinator_id, group.members, group.transitions, group.may_read, error
     return shape if group.retry is None else (*shape, *_retry_shape(group.retry))
 
 

@@ -122,7 +122,9 @@ def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> 
     if described is not None and described.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         error = error or folding.reason_of(described.error_code)
     if error is not None or described is None or facts.committed is None:
-        return unobserved(facts.group_id, last, error or NOT_OBSERVED, now)
+        failed = unobserved(facts.group_id, last, error or NOT_OBSERVED, now)
+        told = folding.may_read(described)
+        return failed if told is None else replace(failed, may_read=told)
     state, members = folding.mirror(described)
     failed_records, failed_end = count_failed(facts)
     return GroupObservation(
@@ -142,6 +144,7 @@ def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> 
         end_history=facts.log.history,
         failed_records=failed_records,
         failed_end=failed_end,
+        may_read=folding.may_read(described),
     )
 
 

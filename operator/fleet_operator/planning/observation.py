@@ -162,6 +162,7 @@ class RetryObservation:
     - `next_due_at`: when the next record becomes due, None when none waits.
     - `source_max_message_bytes`: the largest `max.message.bytes` of the source topics.
     - `found_delays`: delays of all retry topics of the group on the cluster, None unless they were asked for.
+    - `may_read`: as of a group.
     - `error`: the reason word for unknown values. `counted` tells the two meanings of None apart for the times.
     """
 
@@ -175,6 +176,7 @@ class RetryObservation:
     topics: Mapping[str, ManagedTopic] = field(default_factory=dict)
     source_max_message_bytes: int | None = None
     found_delays: tuple[str, ...] | None = None
+    may_read: bool | None = None
     error: str | None = None
 
     @property
@@ -197,6 +199,7 @@ class GroupObservation:
       that an outage begins them anew.
     - `failed_records`: records in the failed topic; `failed_end`: sum of its end offsets. None unless every partition
       was observed.
+    - `may_read`: the KafkaCluster's login has the right to be a member; None while that is unknown.
     - `error`: the reason word when only this group could not be observed; the other fields keep their last values.
     - `failing_since`: the first of the failed observations in a row, None for a group that was never observed;
       `doubtful` while that is recent.
@@ -220,6 +223,7 @@ class GroupObservation:
     samples: tuple[ProgressSample, ...] = ()
     failed_records: int | None = None
     failed_end: int | None = None
+    may_read: bool | None = None
     error: str | None = None
     failing_since: float | None = None
     doubtful: bool = False

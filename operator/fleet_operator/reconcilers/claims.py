@@ -1,4 +1,4 @@
-"""Ownership when several ConsumerGroups claim one Kafka group: the oldest wins.
+"""Ownership when several ConsumerGroups claim one Kafka group, as `planning.claims` decides it.
 
 They may be in one namespace or in two, and use one KafkaCluster or two. All that Kafka keeps for a group (commits,
 retry topics) belongs to the owner of the group.
@@ -10,28 +10,30 @@ from collections.abc import Iterator
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, main_group_of, policy_of
-from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
-from fleet_operator.planning.claims import Claim, are_rivals, older_owner
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject
+from fleet_operator.planning.claims import Claim, Use, are_rivals, older_owner
+from fleet_operator.planning.fleet.parts import MAIN, RETRY
+from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.runtime.cache import key_of
 
 
 def older_claim(context: Context, body: JsonObject) -> Claim | None:
-    """The older claim on one of the same Kafka groups, if another object has one.
+    """The claim of the object that owns one of the same Kafka groups, if another one does.
 
     A group with retries needs two: its own, and that of its retry workers.
     """
     found = (older_owner(mine, [other]) for mine, other in _rivals(context, body))
-    return min((claim for claim in found if claim), key=lambda claim: claim.created_at, default=None)
+    return min((claim for claim in found if claim), key=lambda claim: claim.rank, default=None)
 
 
 def heir_of(context: Context, body: JsonObject) -> Claim | None:
-    """The oldest other claim on one of the same Kafka groups, also when this object's own is older.
+    """The strongest other claim on one of the same Kafka groups, also when this object's own is stronger.
 
     When this object goes, that one takes over what is kept in Kafka.
     """
     found = (other for mine, other in _rivals(context, body) if are_rivals(mine, other))
-    return min(found, key=lambda claim: claim.age, default=None)
+    return min(found, key=lambda claim: claim.rank, default=None)
 
 
 def _rivals(context: Context, body: JsonObject) -> Iterator[tuple[Claim, Claim]]:
@@ -73,4 +75,33 @@ def _claim(context: Context, body: JsonObject, group_id: str) -> Claim:
         namespace=namespace,
         name=name,
         answered=frozenset({*(seen.answered if seen else ()), *status.get("answered", ())}) if noted else None,
+        use=_use(context, body),
+        may_read=_may_read(seen, body, group_id),
     )
+
+
+def _may_read(seen: ClusterObservation | None, body: JsonObject, group_id: str) -> bool | None:
+    group = seen.groups.get(group_id_of(body)) if seen is not None else None
+    if group is None or group_id == group.group_id:
+        return None if group is None else group.may_read
+    return group.retry.may_read if group.retry is not None else None
+
+
+def _use(context: Context, body: JsonObject) -> Use:
+    """The use that an object makes of its Kafka groups, as its StatefulSets and their pods show it.
+
+    Those of a former object of its name count: one that was made again finds them until they are collected, or takes
+    them over.
+    """
+    store, (namespace, name) = context.store, key_of(body)
+    pods = store.cache(POD).having((namespace, name))
+    owners = (owner for pod in pods for owner in pod["metadata"].get("ownerReferences") or ())
+    found = [store.get(STATEFUL_SET, (namespace, part.child(name))) for part in (MAIN, RETRY)]
+    fleets = [each for each in found if each is not None]
+    if any(owner.get("kind") == STATEFUL_SET.kind for owner in owners):
+        return Use.RUNS
+    if any((fleet.get("spec") or {}).get("replicas", 1) != 0 for fleet in fleets):
+        return Use.RUNS
+    if fleets:
+        return Use.RAN
+    return Use.ASLEEP if body["spec"].get("suspend") else Use.NONE

@@ -230,3 +230,15 @@ def test_commit_beyond_the_end_counts_once_it_is_old() -> None:
     assert look(moving, 103, 5).beyond_end == {KEY}, "the topic was made anew"
     assert look(None, 103, 5).beyond_end == {KEY}, "nothing is known of its age"
     assert look(look(None, 103, 5), 5, 5).beyond_end == frozenset()
+
+
+def test_right_to_be_a_member_is_known_where_the_broker_says_so() -> None:
+    group = DescribedGroup(
+        error_code=0, group_id="g", group_state="Dead", protocol_type="", protocol_data="", members=()
+    )
+    reading, describing = 1 << 3 | 1 << 8, 1 << 8
+    told = [folding.may_read(replace(group, authorized_operations=each)) for each in (reading, describing)]
+    assert told == [True, False]
+    assert folding.may_read(replace(group, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)) is False
+    for unknown in (None, group, replace(group, authorized_operations=reading, error_code=ErrorCode.NOT_COORDINATOR)):
+        assert folding.may_read(unknown) is None

@@ -5,13 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject, Kind
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.cache import ObjectCache
 from tests.unit.planning import builders
+
+WORKER = {"kind": "StatefulSet", "name": "orders", "uid": "of-a-former-object"}
 
 
 def group(namespace: str, second: int, *, group_id: str = "orders", **changes: Any) -> JsonObject:
@@ -34,6 +36,7 @@ class Place:
         seen: dict[str, str | None],
         stored: dict[str, str] | None = None,
         answered: dict[str, list[str]] | None = None,
+        rights: dict[str, bool | None] | None = None,
     ) -> None:
         self._caches = {each.kind: ObjectCache(each.kind, each.index) for each in WATCHED}
         for body in groups:
@@ -44,7 +47,7 @@ class Place:
             if answered is not None:
                 status["answered"] = answered[namespace]
             self._caches[KAFKA_CLUSTER].observe({"metadata": metadata, "spec": {}, "status": status})
-        self._seen = seen
+        self._seen, self._rights = seen, rights or {}
         store = SimpleNamespace(
             cache=lambda kind: self._caches[kind], get=lambda kind, key: self._caches[kind].get(*key)
         )
@@ -52,7 +55,14 @@ class Place:
 
     def latest(self, cluster: tuple[str, str]) -> ClusterObservation | None:
         found = self._seen.get(cluster[0])
-        return builders.observation(cluster_id=found) if cluster[0] in self._seen else None
+        group = builders.observed_group(may_read=self._rights.get(cluster[0]))
+        return builders.observation(group, cluster_id=found) if cluster[0] in self._seen else None
+
+    def run(self, kind: Kind, namespace: str, name: str, **body: Any) -> None:
+        """Show a child of the group of a namespace."""
+        labels = {"consumerfleet.io/group": "orders"}
+        metadata = {"name": name, "namespace": namespace, "uid": f"{namespace}-{name}", "resourceVersion": "1"}
+        self._caches[kind].observe({"metadata": {**metadata, "labels": labels, **body.pop("metadata", {})}, **body})
 
 
 RETRY = {"policyRef": {"name": "standard"}}
@@ -119,3 +129,48 @@ def test_heir_is_found_for_an_object_under_deletion() -> None:
     assert found.namespace == "b"
     assert older_claim(place.context, young) is None, "who is going does not hold up the next one"
     assert heir_of(Place(going, seen=dict(SAME)).context, going) is None
+
+
+def test_object_that_is_made_again_over_its_running_fleet_keeps_the_group() -> None:
+    """A squatter has waited for that: older by now, suspended, without workers. Every login may do everything here."""
+    again = group("bank", 2)
+    for suspend in (True, False):
+        squatter = group("evil", 1, suspend=suspend)
+        place = Place(squatter, again, seen=dict.fromkeys(("evil", "bank"), "k"), rights={"evil": True, "bank": True})
+        place.run(POD, "bank", "orders-0", metadata={"ownerReferences": [WORKER]})
+        assert older_claim(place.context, again) is None
+        found = older_claim(place.context, squatter)
+        assert found is not None
+        assert found.namespace == "bank"
+
+
+def test_statefulset_that_wants_workers_keeps_the_group_and_an_empty_one_goes_before_none() -> None:
+    old, young = group("a", 1), group("b", 2)
+    for replicas in (2, 0):
+        place = Place(old, young, seen=dict(SAME), rights={"a": True, "b": True})
+        place.run(STATEFUL_SET, "b", "orders", spec={"replicas": replicas})
+        assert older_claim(place.context, young) is None
+        assert older_claim(place.context, old) is not None
+
+
+def test_check_pods_and_pods_of_runs_are_no_workers() -> None:
+    old, young = group("a", 1), group("b", 2)
+    place = Place(old, young, seen=dict(SAME), rights={"a": True, "b": True})
+    for kind in ("ConsumerGroup", "Job"):
+        place.run(POD, "b", f"x-{kind}", metadata={"ownerReferences": [{"kind": kind, "uid": "u"}]})
+    assert older_claim(place.context, young) is not None
+
+
+def test_claim_of_a_login_that_may_not_read_the_group_neither_owns_nor_inherits_it() -> None:
+    old, young = group("a", 1), group("b", 2)
+    place = Place(old, young, seen=dict(SAME), rights={"a": False, "b": True})
+    assert older_claim(place.context, young) is None
+    assert heir_of(place.context, young) is None
+    found = older_claim(place.context, old)
+    assert found is not None
+
+
+def test_right_on_the_retry_group_is_asked_for_by_itself() -> None:
+    old, young = group("a", 1, retry=RETRY), group("b", 2, group_id="orders.retry")
+    place = Place(old, young, seen=dict(SAME), rights={"a": False})
+    assert older_claim(place.context, young) is not None, "what is known of `orders` says nothing of `orders.retry`"

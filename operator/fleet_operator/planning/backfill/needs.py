@@ -119,7 +119,7 @@ def find_obstacle(backfill: Backfill, around: Surroundings) -> Problem | None:
         return cluster
     if around.older is not None:
         message = (
-            f"Kafka group {around.older.group_id!r} belongs to the older ConsumerGroup "
+            f"Kafka group {around.older.group_id!r} belongs to ConsumerGroup "
             f"{around.older.namespace}/{around.older.name}: create the Backfill there"
         )
         return Problem(c.GROUP_ID_TAKEN, message)

@@ -50,7 +50,7 @@ def find_blocking_problem(
     if older is not None:
         return Problem(
             conditions.GROUP_ID_TAKEN,
-            f"Kafka group {older.group_id!r} belongs to the older ConsumerGroup {older.namespace}/{older.name}: "
+            f"Kafka group {older.group_id!r} belongs to ConsumerGroup {older.namespace}/{older.name}: "
             "delete one of the two, or recreate this one with another spec.groupId",
         )
     if cluster_id_changed(cluster, observation):

@@ -86,7 +86,7 @@ def find_obstacle(
         return cluster
     if older is not None:
         message = (
-            f"Kafka group {older.group_id!r} belongs to the older ConsumerGroup {older.namespace}/{older.name}: "
+            f"Kafka group {older.group_id!r} belongs to ConsumerGroup {older.namespace}/{older.name}: "
             "create the Redrive there"
         )
         return Problem(c.GROUP_ID_TAKEN, message)

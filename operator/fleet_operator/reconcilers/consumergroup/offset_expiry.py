@@ -157,7 +157,7 @@ def _obstacle(gathered: Gathered, reset: ResetDecision) -> Problem | None:
         message = "annotation consumerfleet.io/paused is set: the operator changes nothing"
         return Problem(conditions.PAUSED_BY_ANNOTATION, message)
     if gathered.older is not None:
-        return Problem(conditions.GROUP_ID_TAKEN, "an older ConsumerGroup owns the Kafka group and keeps its commits")
+        return Problem(conditions.GROUP_ID_TAKEN, "another ConsumerGroup owns the Kafka group and keeps its commits")
     if reset.stop or reset.step is not None:
         return Problem(conditions.RESETTING_OFFSETS, "a reset of offsets needs the group empty, and commits anew")
     return None

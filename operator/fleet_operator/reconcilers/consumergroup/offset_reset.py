@@ -86,7 +86,7 @@ def _obstacle(gathered: Gathered) -> Problem | None:
     if isinstance(gathered.cluster, Problem):
         return gathered.cluster
     if gathered.older is not None:
-        return Problem(conditions.GROUP_ID_TAKEN, "an older ConsumerGroup owns the Kafka group")
+        return Problem(conditions.GROUP_ID_TAKEN, "another ConsumerGroup owns the Kafka group")
     if gathered.cluster_changed:
         return Problem(conditions.CLUSTER_ID_CHANGED, changed_id_message(gathered.cluster, observation))
     if observation is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -32,6 +33,9 @@ from fleet_operator.reconcilers.waves import Waves
 from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
+
+OWNED_SECONDS: Final = 15.0
+"""Interval at which a group looks again whose Kafka group another one owns: of that one's workers no event tells it."""
 
 
 class ConsumerGroupReconciler:
@@ -131,6 +135,7 @@ class ConsumerGroupReconciler:
         skips = awaits_skips((previous.get("offsets") or {}).get("skipped") or ())
         reports = awaits_report(status["transitions"], gathered.worker_reports, now)
         watched = FRESH_SECONDS if skips or reports or needs_revisit(facts) else None
+        watched = OWNED_SECONDS if gathered.older is not None else watched
         wishes = (plan.requeue_after if facts.refusal is None else REFUSED_RETRY_S, watched, facts.expiry.requeue_after)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.planning.claims import Claim, older_owner
+from fleet_operator.planning.claims import Claim, Use, older_owner
 from fleet_operator.planning.fleet.blocking import (
     changed_id_message,
     cluster_id_changed,
@@ -131,6 +131,49 @@ def test_claim_of_another_namespace_counts_only_where_the_same_brokers_answered(
     assert [older_owner(mine, [other]) for other in (stranger, silent, backed)] == [None, None, backed]
     beside, before = replace(stranger, namespace="shop"), replace(stranger, answered=None)
     assert [older_owner(mine, [other]) for other in (beside, before)] == [beside, before]
+
+
+OLD = "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize("use", [Use.RAN, Use.NONE, Use.ASLEEP])
+@pytest.mark.parametrize("right", [True, None])
+def test_older_claim_without_workers_takes_no_group_from_a_fleet_that_runs(use: Use, right: bool | None) -> None:
+    mine, other = claim("mine", use=Use.RUNS), claim("x", OLD, namespace="evil", use=use, may_read=right)
+    assert older_owner(mine, [other]) is None
+    assert older_owner(other, [mine]) == mine, "two fleets never run in one Kafka group"
+
+
+def test_login_without_the_right_to_be_a_member_claims_nothing_in_another_namespace() -> None:
+    mine = claim("mine")
+    for use in Use:
+        other = claim("x", OLD, namespace="evil", use=use, may_read=False)
+        assert older_owner(mine, [other]) is None
+        assert older_owner(other, [replace(mine, use=Use.RUNS, may_read=True)]) is not None
+
+
+def test_what_is_unknown_stops_no_fleet_and_starts_none_beside_one_that_runs() -> None:
+    unknown = claim("x", OLD, namespace="other", use=Use.RUNS)
+    for right in (True, None):
+        assert older_owner(claim("mine", use=Use.RUNS, may_read=right), [unknown]) is None
+        assert older_owner(claim("mine", use=Use.NONE, may_read=right), [unknown]) == unknown
+    asleep = replace(unknown, use=Use.RAN)
+    assert older_owner(claim("mine", may_read=True), [asleep]) == asleep, "a new operator knows no rights yet"
+    never = replace(unknown, use=Use.NONE)
+    assert older_owner(claim("mine", may_read=True), [never]) is None
+    assert older_owner(claim("mine"), [never]) == never
+
+
+def test_where_everybody_may_read_what_ran_goes_first_and_then_the_oldest_that_is_not_suspended() -> None:
+    uses = (Use.RUNS, Use.RAN, Use.NONE, Use.ASLEEP)
+    ranked = [
+        claim(f"{use}", at, namespace=f"{use}", use=use, may_read=True)
+        for use in uses
+        for at in (OLD, "2026-01-02T00:00:00Z")
+    ]
+    for place, each in enumerate(ranked):
+        assert older_owner(each, ranked) == (ranked[0] if place else None)
+        assert [older_owner(each, [other]) is None for other in ranked] == [n >= place for n in range(len(ranked))]
 
 
 def test_fleet_waits_for_an_offsets_topic_that_the_operator_creates() -> None:
