@@ -12,6 +12,7 @@ import pytest
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.managed_topics import WantedTopic
+from fleet_operator.planning.observation import Gap
 from fleet_operator.planning.retry.topics import TopicsPlan
 from tests.broker.members import create_topic, unique
 from tests.broker.operator_looks import Watcher, append_times, commit, cut, watching, write, write_together
@@ -128,7 +129,8 @@ def test_handled_records_do_not_wait_and_deleted_ones_neither(flow: Flow) -> Non
     flow.watcher.part.flow.forget([short])
     del flow.records[short]
     check(flow, last + 122_000)
-    assert flow.watcher.known(last + 122_000).waiting == 8
+    seen = flow.watcher.known(last + 122_000)
+    assert (seen.waiting, seen.expired) == (8, (Gap(short, 1, 5, 12),))
 
 
 def test_redriven_records_are_due_at_once(flow: Flow) -> None:

@@ -152,9 +152,9 @@ def test_topics_are_made_with_the_settings_that_due_times_and_sizes_need(broker:
     here.converge(intent("5s", "30s"))
     group_id = here.group.group_id
     hours = {
-        naming.retry_topic(group_id, "5s"): 7 * 24,
-        naming.retry_topic(group_id, "30s"): 7 * 24,
-        naming.redrive_topic(group_id): 1 + 8 * 24,
+        naming.retry_topic(group_id, "5s"): 30 * 24,
+        naming.retry_topic(group_id, "30s"): 30 * 24,
+        naming.redrive_topic(group_id): 30 * 24,
         naming.failed_topic(group_id): 1,
     }
     here.watcher.await_topics(list(hours)[:-1])
@@ -181,6 +181,25 @@ def test_drift_is_corrected_and_foreign_settings_stay(broker: KafkaBroker, stack
     found = settings_of(broker, topic)
     assert (found["cleanup.policy"], found["segment.bytes"]) == ("delete", "12345678")
     assert found["max.message.bytes"] == str(3_000_000 + 65_536)
+
+
+def test_suspended_group_keeps_what_waits_until_it_is_handled(broker: KafkaBroker, stack: ExitStack) -> None:
+    here = keeper(stack, broker, "5s", "30s")
+    here.converge(intent("5s", "30s"))
+    short, long = (naming.retry_topic(here.group.group_id, delay) for delay in ("5s", "30s"))
+    usual = settings_of(broker, short)["retention.ms"]
+    write(broker.bootstrap, short, 0, 2)
+    here.group = here.group.model_copy(update={"spec": here.group.spec.model_copy(update={"suspend": True})})
+
+    def kept(count: int, retention: str) -> bool:
+        here.converge(intent("5s", "30s"))
+        seen = here.watcher.known().topics[short]
+        found = [settings_of(broker, topic)["retention.ms"] for topic in (short, long)]
+        return (seen.waiting, found) == (count, [retention, usual])
+
+    eventually(lambda: kept(2, "-1"), timeout_s=PATIENCE_S, what="retention to be lifted")
+    commit(broker.bootstrap, naming.retry_group(here.group.group_id), {(short, 0): 2})
+    eventually(lambda: kept(0, usual), timeout_s=PATIENCE_S, what="the limit to return")
 
 
 def test_topics_grow_with_their_source(broker: KafkaBroker, stack: ExitStack) -> None:

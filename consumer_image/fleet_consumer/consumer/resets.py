@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fleet_consumer.record import TopicPartition
 
@@ -26,11 +27,13 @@ class OffsetReset:
 
 @dataclass(frozen=True, slots=True)
 class OutOfRangeReport:
-    """A consumer's OFFSET_OUT_OF_RANGE errors: their number, the offsets skipped in all, and the last one."""
+    """A consumer's OFFSET_OUT_OF_RANGE errors: their number, the offsets skipped in all, the last one, and the last one
+    of each partition."""
 
     count: int = 0
     skipped: int = 0
     last: OffsetReset | None = None
+    by_partition: Mapping[TopicPartition, OffsetReset] = field(default_factory=dict, compare=False)
 
     def plus(self, reset: OffsetReset) -> OutOfRangeReport:
         """The report with one more, which is logged."""
@@ -38,7 +41,8 @@ class OutOfRangeReport:
             "partition %s-%d: reading goes on at %d; %d offsets were skipped, %d up to and without %d",
             *(*reset.partition, reset.start, reset.skipped, reset.position, max(reset.position, reset.start)),
         )
-        return OutOfRangeReport(self.count + 1, self.skipped + reset.skipped, reset)
+        by_partition = {**self.by_partition, reset.partition: reset}
+        return OutOfRangeReport(self.count + 1, self.skipped + reset.skipped, reset, by_partition)
 
 
 @dataclass(frozen=True, slots=True)

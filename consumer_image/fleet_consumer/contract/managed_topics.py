@@ -13,8 +13,9 @@ from typing import Final
 
 from fleet_consumer.contract.naming import DAY_SECONDS, parse_delay, redrive_topic, retry_topic
 
-RETENTION_SECONDS_MIN: Final = 7 * DAY_SECONDS
-"""Default minimum retention of retry topics: an outage of a long weekend, twice."""
+RETENTION_SECONDS_MIN: Final = 30 * DAY_SECONDS
+"""Default minimum retention of retry topics. While a fleet cannot run, the operator keeps what waits for longer; an
+operator that is away as well has this time to come back."""
 RETENTION_FACTOR: Final = 3
 """Retention is this many times the whole sequence: a record must outlive its waiting and an equally long outage."""
 FAILED_RETENTION_SECONDS: Final = 30 * DAY_SECONDS
@@ -77,7 +78,7 @@ class TopicShape:
         # A failed record whose ledger entry was deleted first would be redriven again. So the ledger outlives the
         # segment that the record lies in, and the brokers' next check of their segments.
         ledger = self.failed_retention_seconds + self.failed_segment_ms // 1000 + DAY_SECONDS
-        yield self._topic(redrive_topic(group_id), max(RETENTION_SECONDS_MIN, ledger))
+        yield self._topic(redrive_topic(group_id), max(self.retention_seconds or RETENTION_SECONDS_MIN, ledger))
 
     def failed(self, name: str) -> WantedTopic:
         """The failed topic. Any record of a retry topic must fit, however large it was allowed to be there."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from fleet_consumer.contract.naming import is_managed_topic
 from fleet_consumer.contract.skips import Place
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import Membership
@@ -205,6 +206,7 @@ def member_document(state: WorkerState) -> dict[str, Any]:
         "breaker": _breaker(state.breaker()),
         "retry": _retry(state.retry()),
         "failed": _failed(state.failed()),
+        "expired": _expired(session) if session else [],
         "skipped": [{**place._asdict(), "at": now_text(at)} for place, at in sorted(state.skipped().items())],
     }
 
@@ -213,6 +215,15 @@ def _failed(counts: Mapping[tuple[str, str], int]) -> list[dict[str, object]]:
     """Reasons for which this process has given records up, most frequent first."""
     most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:FAILED_KINDS_MAX]
     return [{"reason": reason, "errorClass": kind, "records": count} for (reason, kind), count in most]
+
+
+def _expired(session: Session) -> list[dict[str, object]]:
+    """The last gap that this session met in each partition of a retry topic: records deleted while they waited."""
+    return [
+        {"topic": topic, "partition": number, "first": reset.position, "next": reset.start}
+        for (topic, number), reset in sorted(session.consumer.out_of_range().by_partition.items())
+        if is_managed_topic(topic) and reset.skipped
+    ]
 
 
 def _ended(ended: SessionEnd | None) -> dict[str, object] | None:

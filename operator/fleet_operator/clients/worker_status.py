@@ -18,7 +18,7 @@ from fleet_consumer.contract.skips import Place
 from fleet_operator.planning import times
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.lag import lag_bucket
-from fleet_operator.planning.observation import BreakerObservation, StuckPartition, WorkerObservation, WorkerRejoin
+from fleet_operator.planning.observation import BreakerObservation, Gap, StuckPartition, WorkerObservation, WorkerRejoin
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +100,7 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
             },
             revoking=answer.get("revoking") is True,
             rejoins=tuple(_rejoin(entry) for entry in (answer.get("rejoins") or ())[-REJOINS_MAX:]),
+            expired=tuple(_gap(entry) for entry in answer.get("expired") or ()),
             skipped={_place(entry): _time(entry.get("at")) or 0.0 for entry in answer.get("skipped") or ()},
         )
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -131,6 +132,11 @@ def _rejoin(entry: dict[str, Any]) -> WorkerRejoin:
 def _place(entry: dict[str, Any]) -> Place:
     partition, offset = _number(entry["partition"], GENERATION_MAX), _number(entry["offset"], OFFSET_MAX)
     return Place(str(entry["topic"]), partition, offset)
+
+
+def _gap(entry: dict[str, Any]) -> Gap:
+    first, end = (_number(entry[key], OFFSET_MAX) for key in ("first", "next"))
+    return Gap(str(entry["topic"]), _number(entry["partition"], GENERATION_MAX), first, end)
 
 
 def _stuck(entry: dict[str, Any]) -> StuckPartition:

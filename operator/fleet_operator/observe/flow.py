@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from fleet_consumer.contract.managed_topics import SIZE
@@ -20,7 +20,7 @@ from fleet_operator.observe.batches import Partition, chunks
 from fleet_operator.observe.due import Found, Frontier, Head
 from fleet_operator.observe.folding import NOT_OBSERVED, GroupFacts, Offsets
 from fleet_operator.observe.interests import GroupInterest, RetryInterest
-from fleet_operator.planning.observation import ManagedTopic, RetryObservation, TopicObservation
+from fleet_operator.planning.observation import Gap, ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.retry.topics import ASKED_SETTINGS
 
 FRESH_SECONDS: Final = 60.0
@@ -98,8 +98,10 @@ ago."""
 
 
 class Span(NamedTuple):
-    """The records that wait for the retry workers in one partition: from `position` to before `end`."""
+    """The records that wait for the retry workers in one partition: from `position` to before `end`. Those from
+    `unread` to before `position` were deleted before they were handled."""
 
+    unread: int
     position: int
     end: int
     delay_ms: int
@@ -130,6 +132,8 @@ class FlowMemory:
     _heads: dict[Partition, Head] = field(default_factory=dict)
     _beyond: dict[Partition, int] = field(default_factory=dict)
     """Commits that lay beyond the end of the log at the last look."""
+    _uncommitted: dict[Partition, int] = field(default_factory=dict)
+    """Starts of logs without a commit as first seen: what retention deletes from there on has waited."""
     _there: dict[str, float] = field(default_factory=dict)
     """Time at which each managed topic was last seen (epoch seconds)."""
 
@@ -141,6 +145,7 @@ class FlowMemory:
         if gone:
             self.starts = {key: start for key, start in self.starts.items() if key[0] not in gone}
             self._beyond = {key: offset for key, offset in self._beyond.items() if key[0] not in gone}
+            self._uncommitted = {key: offset for key, offset in self._uncommitted.items() if key[0] not in gone}
             self._there = {name: at for name, at in self._there.items() if name not in gone}
         return {topic for topic in topics if self._starts_due.get(topic, 0.0) <= now}
 
@@ -186,7 +191,13 @@ class FlowMemory:
         if place is not None and place > end and self._beyond.get(key) != place:
             self._beyond[key] = place
             return None
-        return Span(due.position(place, start, end), end, delay_ms)
+        position = due.position(place, start, end)
+        if place is None:
+            self._uncommitted[key] = unread = min(self._uncommitted.get(key, start), start)
+        else:
+            self._uncommitted.pop(key, None)
+            unread = place
+        return Span(min(unread, position), position, end, delay_ms)
 
     def search(self, flows: Collection[Spans], now_ms: int, ask: Ask) -> None:
         """Find out up to where each flow is due, and since when, in one round of questions or a few."""
@@ -276,14 +287,19 @@ class FlowMemory:
         if described is not None and described.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
             error = error or folding.reason_of(described.error_code)
         waiting: dict[str, list[int | None]] = defaultdict(list)
-        for (name, _), span in spans.items():
-            waiting[name].append(None if span is None else span.waiting)
+        oldest: dict[str, list[float | None]] = defaultdict(list)
+        for key, span in spans.items():
+            waiting[key[0]].append(None if span is None else span.waiting)
+            if span is not None and span.waiting:
+                oldest[key[0]].append(self._oldest_at(key))
         known = facts.committed is not None
         held = {topic for topic, _ in facts.committed or ()}
         managed = {}
         for name in retry.flow:
             count = _sum(waiting[name]) if known and self._told(name, topics.get(name), held, now) else None
-            managed[name] = self._topic(name, topics.get(name), count)
+            appended = [at for at in oldest[name] if at is not None]
+            oldest_at = min(appended) if count and len(appended) == len(oldest[name]) else None
+            managed[name] = replace(self._topic(name, topics.get(name), count), oldest_at=oldest_at)
         counted = _sum(topic.waiting for topic in managed.values())
         if error is None and (described is None or counted is None):
             error = next((topic.error for topic in managed.values() if topic.waiting is None and topic.error), None)
@@ -301,6 +317,11 @@ class FlowMemory:
             oldest_due_at=self._oldest_due_at(spans),
             next_due_at=self._next_due_at(spans),
             topics=managed,
+            expired=tuple(
+                Gap(*key, span.unread, span.position)
+                for key, span in spans.items()
+                if span and span.unread < span.position
+            ),
             source_max_message_bytes=self._source_max_message_bytes(interest.topics),
             may_read=folding.may_read(described),
             error=error,
@@ -344,6 +365,12 @@ class FlowMemory:
             nothing = waiting is not None and error == TOPIC_NOT_FOUND
             return ManagedTopic(waiting=0 if nothing else None, error=error)
         return ManagedTopic(partitions=seen.partitions, configs=self.settings.of(name), waiting=waiting)
+
+    def _oldest_at(self, key: Partition) -> float | None:
+        """The append time of a partition's first waiting record, or a little earlier; None while it is searched."""
+        head, last = self._heads.get(key), self._frontiers.get(key)
+        append_ms = head.low if head is not None else last.append_ms if last is not None else None
+        return None if append_ms is None else append_ms / 1000
 
     def _oldest_due_at(self, spans: Spans) -> float | None:
         times = [self._heads[key].high + span.delay_ms for key, span in spans.items() if span and key in self._heads]

@@ -359,6 +359,7 @@ def _retry_shape(retry: observation.RetryObservation) -> tuple[object, ...]:
         retry.source_max_message_bytes,
         retry.found_delays,
         topics,
+        retry.expired,
         unattended,
     )
 

@@ -33,6 +33,15 @@ class MissingEnd(NamedTuple):
     log_start: int | None
 
 
+class Gap(NamedTuple):
+    """Offsets from `first` up to and without `next` that were deleted before the group had handled them."""
+
+    topic: str
+    partition: int
+    first: int
+    next: int
+
+
 class ProgressSample(NamedTuple):
     """A group's commits and the ends of its logs at a time; unknown partitions are absent."""
 
@@ -141,13 +150,15 @@ class ManagedTopic:
 
     `configs` holds the managed settings as the brokers return them (defaults too), None while unknown. `waiting` counts
     the records that the retry workers have not committed: 0 for a topic that does not exist, None while unknown, and
-    for the failed topic, which no worker reads. `error` is the reason word when the topic cannot be used
+    for the failed topic, which no worker reads. `oldest_at` is the append time of the oldest of these, or a little
+    earlier; None without any and while unknown. `error` is the reason word when the topic cannot be used
     (`TopicNotFound`, `AuthorizationFailed`, …).
     """
 
     partitions: int = 0
     configs: Mapping[str, str] | None = None
     waiting: int | None = None
+    oldest_at: float | None = None
     error: str | None = None
 
 
@@ -160,6 +171,7 @@ class RetryObservation:
       whose due time (append time plus the topic's delay) has passed.
     - `oldest_due_at`: when the oldest of these became due (a later time while it is still searched), None without any.
     - `next_due_at`: when the next record becomes due, None when none waits.
+    - `expired`: what retention deleted while it waited, and workers have not committed past.
     - `source_max_message_bytes`: the largest `max.message.bytes` of the source topics.
     - `found_delays`: delays of all retry topics of the group on the cluster, None unless they were asked for.
     - `may_read`: as of a group.
@@ -174,6 +186,7 @@ class RetryObservation:
     oldest_due_at: float | None = None
     next_due_at: float | None = None
     topics: Mapping[str, ManagedTopic] = field(default_factory=dict)
+    expired: tuple[Gap, ...] = ()
     source_max_message_bytes: int | None = None
     found_delays: tuple[str, ...] | None = None
     may_read: bool | None = None
@@ -388,8 +401,9 @@ class WorkerObservation:
 
     `error_…` is its present error; `ended_…` the error that ended its last session, reported until a session has run
     for a while. `failed` counts the records that it failed since its process began, by reason and error class, in
-    powers of two. `skipped` has the records that it passed by on request, with the time. `heard_at`: when it answered.
-    `revoking`: its group's rebalance waits until its handler has let go of partitions.
+    powers of two. `skipped` has the records that it passed by on request, with the time. `expired` are the last gaps
+    that it met in partitions of retry topics. `heard_at`: when it answered. `revoking`: its group's rebalance waits
+    until its handler has let go of partitions.
     """
 
     pod: str
@@ -409,6 +423,7 @@ class WorkerObservation:
     breaker: BreakerObservation | None = None
     failed: Mapping[tuple[str, str], int] = field(default_factory=dict)
     skipped: Mapping[Place, float] = field(default_factory=dict)
+    expired: tuple[Gap, ...] = ()
     rejoins: tuple[WorkerRejoin, ...] = ()
     revoking: bool = False
     heard_at: float = field(default=0.0, compare=False)

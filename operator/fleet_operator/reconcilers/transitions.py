@@ -19,6 +19,7 @@ GOOD: Final[dict[str, str]] = {
     conditions.STUCK: "False",
     conditions.GROUP_SHARED: "False",
     conditions.OFFSETS_KEPT: "True",
+    conditions.RETRIES_KEPT: "True",
 }
 """The conditions whose turning is worth an Event, with the status that is good news."""
 
@@ -72,6 +73,7 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
         *_group_turns(before, after),
         *_upgrade_turns(before, after),
         *_coordinator_turns(before, after),
+        *_expired_turns(before, after),
     ]
     for condition in after.get("conditions", ()):
         good = GOOD.get(condition["type"])
@@ -150,6 +152,19 @@ def _coordinator_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
     return [Turn("Warning", conditions.COORDINATOR_CROWDED, note)]
 
 
+def _expired_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
+    """Records that were deleted while they waited for a retry."""
+    old, new = (status.get("retry") or {} for status in (before, after))
+    lost = new.get("expired", 0) - old.get("expired", 0)
+    if lost <= 0:
+        return []
+    known = old.get("expiredTo") or {}
+    topics = [topic for topic, ends in sorted((new.get("expiredTo") or {}).items()) if ends != known.get(topic)]
+    note = f"{lost} records that waited in {', '.join(topics)} were deleted before they could be handled: they are lost"
+    return [Turn("Warning", RETRIES_EXPIRED, f"{note}; {new['expired']} in all")]
+
+
+RETRIES_EXPIRED: Final = "RetriesExpired"
 RESET_REASONS: Final = {"Succeeded": "OffsetsReset", "Failed": "OffsetResetFailed", "Cancelled": "OffsetResetCancelled"}
 SHOWN_PARTITIONS: Final = 20
 

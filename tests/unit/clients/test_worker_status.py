@@ -13,7 +13,7 @@ import pytest
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.member import WorkerState, member_document
 from fleet_operator.clients.worker_status import ANSWER_BYTES_MAX, WorkerStatusClient, parse_member
-from fleet_operator.planning.observation import BreakerObservation, WorkerRejoin
+from fleet_operator.planning.observation import BreakerObservation, Gap, WorkerRejoin
 
 SINCE = 1_700_000_000.0
 
@@ -134,6 +134,14 @@ async def report_of(pieces: Sequence[bytes]) -> object:
         report = await client.member("orders-0", "127.0.0.1", port, "uid-1")
         await client.close()
         return report
+
+
+def test_gaps_in_retry_topics_are_read() -> None:
+    gap = {"topic": "_fleet.g.retry.5s", "partition": 1, "first": 7, "next": 12}
+    found = parse_member("orders-0", json.dumps({"expired": [gap]}).encode())
+    assert found is not None
+    assert found.expired == (Gap("_fleet.g.retry.5s", 1, 7, 12),)
+    assert parse_member("orders-0", json.dumps({"expired": [{**gap, "next": 2**70}]}).encode()) is None
 
 
 async def test_report_that_comes_in_pieces_is_read_to_its_end() -> None:

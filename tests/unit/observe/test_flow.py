@@ -21,7 +21,7 @@ from fleet_operator.observe.due import Found
 from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.observe.folding import GroupFacts
 from fleet_operator.observe.interests import GroupInterest, retry_interest
-from fleet_operator.planning.observation import RetryObservation, TopicObservation
+from fleet_operator.planning.observation import Gap, RetryObservation, TopicObservation
 
 TOPIC, REDRIVE, FAILED = "_fleet.g.retry.10s", "_fleet.g.redrive", "_fleet.g.failed"
 DELAY_MS = 10_000
@@ -148,6 +148,42 @@ def test_idle_flow_is_not_looked_up_again_until_a_record_is_due() -> None:
 def test_commit_below_the_start_of_the_log_counts_from_the_start() -> None:
     seen = one([NOW_MS - 50_000, NOW_MS], start=100, committed=20).look(NOW_MS)
     assert (seen.waiting, seen.due_lag) == (2, 1)
+
+
+def test_records_that_were_deleted_before_they_were_handled_are_reported_until_workers_commit_past_them() -> None:
+    cluster = one([NOW_MS - 50_000, NOW_MS], start=100, committed=20)
+    assert cluster.look(NOW_MS).expired == (Gap(TOPIC, 0, 20, 100),)
+    cluster.logs[TOPIC, 0] = Log([], 102, 20)
+    seen = cluster.look(NOW_MS)
+    assert (seen.waiting, seen.expired) == (0, (Gap(TOPIC, 0, 20, 102),))
+    cluster.logs[TOPIC, 0] = Log([NOW_MS], 102, 102)
+    assert cluster.look(NOW_MS).expired == ()
+
+
+def test_deleted_records_of_a_topic_that_nobody_ever_read_are_reported_from_where_it_began() -> None:
+    cluster = one([NOW_MS - 50_000, NOW_MS], start=7)
+    assert cluster.look(NOW_MS).expired == (), "what went before the first look may be of a group before"
+    cluster.logs[TOPIC, 0] = Log([], 9)
+    assert cluster.look(NOW_MS).expired == (Gap(TOPIC, 0, 7, 9),)
+    cluster.logs[TOPIC, 0] = Log([NOW_MS], 0)
+    assert cluster.look(NOW_MS).expired == (), "made anew"
+
+
+def test_records_deleted_after_they_were_handled_are_no_loss() -> None:
+    assert one([NOW_MS], start=100, committed=100).look(NOW_MS).expired == ()
+    assert one([NOW_MS], start=100, committed=101).look(NOW_MS).expired == ()
+
+
+def test_oldest_waiting_record_has_its_append_time_due_or_not() -> None:
+    assert one([NOW_MS - 4_000, NOW_MS]).look(NOW_MS).topics[TOPIC].oldest_at == (NOW_MS - 4_000) / 1000
+    assert one([]).look(NOW_MS).topics[TOPIC].oldest_at is None
+    cluster = Cluster({(TOPIC, 0): Log([NOW_MS - 900_000]), (TOPIC, 1): Log([NOW_MS - 4_000])})
+    oldest_at = cluster.look(NOW_MS).topics[TOPIC].oldest_at
+    assert oldest_at is not None
+    assert NOW_MS - 900_000 - 60_000 <= oldest_at * 1000 <= NOW_MS - 900_000
+    cluster.silent.add((TOPIC, 1))
+    cluster.logs[TOPIC, 1].times[:] = [NOW_MS - 3_000, NOW_MS + 2_000]
+    assert cluster.look(NOW_MS + 8_000).topics[TOPIC].oldest_at is None, "one does not answer"
 
 
 def test_records_of_one_instant_are_all_due_at_it() -> None:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from fleet_consumer.consumer.resets import OffsetReset, OutOfRangeReport
 from fleet_consumer.fetch.read_errors import PartitionError
 from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, FencedInstance, TopicMissing
 from fleet_consumer.group.membership import Membership, Rejoin
 from fleet_consumer.net import ConnectionSettings
-from fleet_consumer.record import Produce, Record
+from fleet_consumer.record import Produce, Record, TopicPartition
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.consume.intake import WaitingHead
 from fleet_consumer.worker.consume.writing import ACK_WAIT_S
@@ -106,8 +107,18 @@ def test_member_shows_membership_and_offsets() -> None:
         "breaker": None,
         "retry": None,
         "failed": [],
+        "expired": [],
         "skipped": [],
     }
+
+
+def test_member_shows_the_last_gap_in_each_partition_of_a_retry_topic() -> None:
+    lived = Lived()
+    retry, report = TopicPartition("_fleet.g.retry.5s", 1), OutOfRangeReport()
+    for reset in (OffsetReset(retry, 3, 5), OffsetReset(P0, 0, 9), OffsetReset(retry, 7, 12)):
+        report = report.plus(reset)
+    lived.bench.consumer.out_of_range = lambda: report
+    assert member_document(lived.state)["expired"] == [{"topic": retry.topic, "partition": 1, "first": 7, "next": 12}]
 
 
 def test_member_and_metrics_show_retries() -> None:

@@ -242,8 +242,8 @@ class RetryIntake(Intake):
             self._windows[topic_partition] = Window()
             self._due.assign({topic_partition: self._delay_s(topic_partition.topic)})
             first, end = bounds.get(topic_partition, (start, start))
-            # Never before the beginning of the log: out of range, reading would go on wherever the reset policy says.
-            # That it may where the log ends before the start: what is below it now is not what was committed.
+            # Never before the beginning of the log: it would count as skipped what was handled. Nor where the log ends
+            # before the start: what is below it now is not what was committed.
             offset = max(start - REBUILD_RECORDS, first)
             if offset < start <= end:
                 self._histories[topic_partition] = _History(offset, start, share)

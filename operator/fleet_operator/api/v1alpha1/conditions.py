@@ -43,6 +43,7 @@ OFFSETS_TOPIC_SIZED: Final = "OffsetsTopicSized"  # __consumer_offsets has the s
 COORDINATORS_AVAILABLE: Final = "CoordinatorsAvailable"  # every partition of __consumer_offsets has a leader
 COORDINATORS_BALANCED: Final = "CoordinatorsBalanced"  # no broker coordinates far more groups than its share
 OFFSETS_KEPT: Final = "OffsetsKept"  # the commits of the group are not about to expire
+RETRIES_KEPT: Final = "RetriesKept"  # retention is not about to delete what waits in retry topics
 
 CONSUMER_GROUP_CONDITIONS: Final = (
     READY,
@@ -60,6 +61,7 @@ CONSUMER_GROUP_CONDITIONS: Final = (
     GROUP_SHARED,
     UPGRADE_AVAILABLE,
     OFFSETS_KEPT,
+    RETRIES_KEPT,
 )
 KAFKA_CLUSTER_CONDITIONS: Final = (
     READY,
@@ -137,6 +139,11 @@ VISITED: Final = "Visited"
 EXPIRY_ALLOWED: Final = "ExpiryAllowed"
 OTHER_PROTOCOL: Final = "OtherProtocol"
 OFFSETS_GONE: Final = "OffsetsGone"
+NOTHING_WAITS: Final = "NothingWaits"
+KEPT_WITHOUT_LIMIT: Final = "KeptWithoutLimit"
+WITHIN_RETENTION: Final = "WithinRetention"
+RETENTION_SET: Final = "RetentionSet"
+RETENTION_ENDS: Final = "RetentionEnds"
 
 # --- reasons: the fleet ----------------------------------------------------------------------------------------------
 FLEET_READY: Final = "FleetReady"

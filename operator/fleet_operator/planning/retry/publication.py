@@ -22,6 +22,7 @@ from fleet_operator.planning.observation import ManagedTopic, RetryObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, RetryIntent, delays_of, sort_delays
 from fleet_operator.planning.retry.records import Published
+from fleet_operator.planning.retry.retention import is_kept
 
 SUPERSEDED_S: Final = 120.0
 """Longest use of an older file by workers, so that a drained topic proves nothing: kubelets renew mounted files
@@ -188,7 +189,8 @@ def _may_leave(
     retention = configured or max(
         managed_topics.RETENTION_SECONDS_MIN, managed_topics.RETENTION_FACTOR * revision.total_seconds
     )
-    return now >= since + len(revision.sequence) * retention
+    kept = any(delay not in topics or is_kept(topics[delay]) for delay in revision.sequence)
+    return not kept and now >= since + len(revision.sequence) * retention
 
 
 def _topics_by_delay(group: ConsumerGroup, seen: RetryObservation | None) -> dict[str, ManagedTopic]:

@@ -6,16 +6,18 @@ record that was let in must fit to hop on. Shapes: `contract.managed_topics`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fleet_consumer.contract import managed_topics, naming
+from fleet_consumer.contract.managed_topics import RETENTION
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, RetryTopics
 from fleet_operator.planning.lag import GroupLag, group_lag
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, ManagedTopic, RetryObservation
 from fleet_operator.planning.problem import Problem, name_some
+from fleet_operator.planning.retry import retention
 from fleet_operator.planning.retry.intent import RetryIntent
 
 ASKED_SETTINGS: Final = (*managed_topics.MANAGED_SETTINGS, managed_topics.SEGMENT)
@@ -28,7 +30,8 @@ class TopicsPlan:
 
     `create` and `grow` name topics as they should be, `alter` the settings to set, `delete` topics of drained delays in
     which nothing waits. `ready` is True once all wanted topics exist as wanted, False while something must be done or
-    is in the way, None while unknown. `problem` is what the operator cannot correct.
+    is in the way, None while unknown; retention alone keeps no worker from its work. `problem` is what the operator
+    cannot correct. `requeue_after`: seconds until the plan is another one although nothing else changes.
     """
 
     create: tuple[managed_topics.WantedTopic, ...] = ()
@@ -37,6 +40,7 @@ class TopicsPlan:
     delete: tuple[str, ...] = ()
     ready: bool | None = None
     problem: Problem | None = None
+    requeue_after: float | None = None
 
     @property
     def idle(self) -> bool:
@@ -64,14 +68,47 @@ def plan_topics(
     create = tuple(topic for topic, seen in asked if seen.error == conditions.TOPIC_NOT_FOUND)
     there = [(topic, seen) for topic, seen in asked if seen.error is None]
     grow = tuple(topic for topic, seen in there if seen.partitions < topic.partitions) if intent is not None else ()
-    read = [(topic, configs) for topic, _ in there if (configs := _managed(retry, topic.name).configs) is not None]
-    alter = {topic.name: drift for topic, seen in read if (drift := managed_topics.drifted(topic.configs, seen))}
+    alter = _alter(group, intent, (topic for topic, _ in there), retry)
     problem = _unusable(wanted, observation)
     ready: bool | None = None
     if wanted and len(asked) == len(wanted):
-        ready = not (create or grow or alter or problem)
-    delete = tuple(_deletable(group, intent, observation, retry))
-    return TopicsPlan(create=create, grow=grow, alter=alter, delete=delete, ready=ready, problem=problem)
+        ready = not (create or grow or problem or any(drift.keys() - {RETENTION} for drift in alter.values()))
+    return TopicsPlan(
+        create=create,
+        grow=grow,
+        alter=alter,
+        delete=tuple(_deletable(group, intent, observation, retry)),
+        ready=ready,
+        problem=problem,
+        requeue_after=retention.next_change(group, retry) if retry is not None else None,
+    )
+
+
+def _alter(
+    group: ConsumerGroup,
+    intent: RetryIntent | None,
+    there: Iterable[managed_topics.WantedTopic],
+    retry: RetryObservation | None,
+) -> dict[str, dict[str, str]]:
+    """The settings to set, by topic. Retention is lifted while what waits must be kept, and not lowered while that is
+    unknown. Topics of retries that have ended are the user's."""
+    if retry is None:
+        return {}
+    flow = tuple(retention.flow_topics(group.group_id, retry))
+    must_keep = {name: retention.must_keep(group, topic, delay_s, retry.observed_at) for name, topic, delay_s in flow}
+    found: dict[str, dict[str, str]] = {}
+    for topic in there:
+        seen = _managed(retry, topic.name).configs
+        raised = (
+            (managed_topics.SIZE,) if must_keep.get(topic.name, False) is False else (managed_topics.SIZE, RETENTION)
+        )
+        if seen is not None:
+            found[topic.name] = managed_topics.drifted(topic.configs, seen, never_lowered=raised)
+    if intent is not None and not intent.ended and not retention.is_set(group):
+        for name, managed, _ in flow:
+            if must_keep[name] and managed.configs is not None and not retention.is_kept(managed):
+                found.setdefault(name, {})[RETENTION] = managed_topics.UNLIMITED
+    return {name: settings for name, settings in found.items() if settings}
 
 
 def wanted_topics(

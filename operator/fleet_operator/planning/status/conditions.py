@@ -34,7 +34,7 @@ def project_conditions(
     """All conditions in their fixed order. `stuck` is None when no worker answered."""
     observed = facts.observed_group
     roster = sort_members(facts.group, observed.members, facts.workers, facts.pods) if observed else None
-    problems = list(find_problems(facts))
+    problems, kept = list(find_problems(facts)), _retries_kept(facts)
     found = (
         _ready(facts, previous, roster, problems),
         progressing(facts),
@@ -46,11 +46,12 @@ def project_conditions(
         _scaling_limited(facts),
         _paused(facts),
         stands := _stuck(facts, stuck),
-        _degraded(facts, problems, stands),
+        _degraded(facts, problems, stands, kept),
         _topics_ready(facts),
         _group_shared(facts, roster),
         _upgrade_available(facts),
         _offsets_kept(facts),
+        kept,
     )
     assert tuple(condition.type for condition in found) == c.CONSUMER_GROUP_CONDITIONS
     return list(found)
@@ -223,7 +224,7 @@ def _stuck(facts: ConsumerGroupFacts, stuck: Sequence[Any] | None) -> Condition:
     return Condition(c.STUCK, "False", c.ALL_PARTITIONS_MOVE, "no worker reports a stuck partition")
 
 
-def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem], stands: Condition) -> Condition:
+def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem], stands: Condition, kept: Condition) -> Condition:
     """True when a person should look, even if the fleet works; the message names the revision that keeps running."""
     phase, cause = facts.rollout.phase, facts.rollout.cause
     runs = facts.fleet is not None and facts.rollout.target is not None and facts.scale.replicas > 0
@@ -249,6 +250,8 @@ def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem], stands: Co
     expiry = facts.expiry.problem
     if expiry is not None:
         return Condition(c.DEGRADED, "True", expiry.reason, expiry.message)
+    if kept.status == "False" and kept.reason != c.PAUSED_BY_ANNOTATION:
+        return Condition(c.DEGRADED, "True", kept.reason, kept.message)
     if facts.observation is None:
         return Condition(c.DEGRADED, "Unknown", c.NOT_YET_OBSERVED, "the Kafka cluster has not been observed yet")
     return Condition(c.DEGRADED, "False", c.AS_WANTED, "no problem is known")
@@ -298,6 +301,14 @@ def _offsets_kept(facts: ConsumerGroupFacts) -> Condition:
     if facts.expiry.verdict is None:
         return _not_observed(facts, c.OFFSETS_KEPT)
     return Condition(c.OFFSETS_KEPT, *facts.expiry.verdict)
+
+
+def _retries_kept(facts: ConsumerGroupFacts) -> Condition:
+    """False while records may expire that wait in retry topics."""
+    if facts.observed_group is None:
+        return _not_observed(facts, c.RETRIES_KEPT)
+    found = facts.retries_kept
+    return Condition(c.RETRIES_KEPT, found.status, found.reason, found.message)
 
 
 def _upgrade_available(facts: ConsumerGroupFacts) -> Condition:

@@ -183,7 +183,7 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[st
         }
     before = previous.get("retry") or {}
     redriven = find_redriven(facts.redrives, observed.observed_at, facts.failed_topic_id, before.get("redriven") or {})
-    retry = retry_status(observed, facts.retry, before, facts.workers, redriven)
+    retry = retry_status(observed, facts.retry, before, facts.workers, redriven, facts.retries_kept.safe_until)
     if retry:
         seen["retry"] = retry
     return kept | seen

@@ -19,6 +19,7 @@ from fleet_operator.planning.offsets.expiry import NOTHING_KNOWN, ExpiryDecision
 from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import RetryIntent
+from fleet_operator.planning.retry.retention import NOTHING_WAITS, Kept, judge
 from fleet_operator.planning.retry.topics import GroupView
 from fleet_operator.planning.scaling.decision import ScaleDecision
 
@@ -95,6 +96,12 @@ class ConsumerGroupFacts:
         """Pods whose breaker is open. While there are any, lag says nothing about load, and a partition that does not
         move is not stuck."""
         return tuple(sorted(worker.pod for worker in self.workers if worker.breaker_open))
+
+    @property
+    def retries_kept(self) -> Kept:
+        """Until when what waits in retry topics is safe."""
+        retry = self.observed_group.retry if self.observed_group is not None else None
+        return NOTHING_WAITS if retry is None else judge(self.group, retry, self.topic_problem)
 
     @property
     def failed_topic_id(self) -> str | None:

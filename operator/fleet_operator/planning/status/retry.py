@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
 from fleet_operator.planning.lag import HYSTERESIS, count_bucket, lag_bucket
 from fleet_operator.planning.observation import GroupObservation, RetryObservation, WorkerObservation
@@ -103,6 +104,7 @@ def retry_status(
     previous: Mapping[str, Any],
     workers: Iterable[WorkerObservation] = (),
     redriven: Redriven | None = None,
+    safe_until: float | None = None,
 ) -> dict[str, Any]:
     """`status.retry`; empty while nothing is known. Fields that could not be observed keep their previous values.
 
@@ -124,9 +126,11 @@ def retry_status(
     if reasons:
         status["failedReasons"] = reasons
     if intent is not None:
+        status |= _expired(observed.retry, workers, previous)
         status |= {"policyRevision": revision_text(intent)} if intent.current else {}
         if observed.retry is not None and observed.retry.counted:
             status = _counted(observed.retry, status)
+            status |= {"safeUntil": times.to_text(safe_until)} if safe_until is not None else {}
     return status
 
 
@@ -143,7 +147,7 @@ def _counted(seen: RetryObservation, previous: Mapping[str, Any]) -> dict[str, A
     if oldest is not None and now - oldest < OVERDUE_SECONDS_MIN:
         oldest = None
     late = seen.due_lag if oldest is not None else 0
-    status = {key: value for key, value in previous.items() if key not in ("oldestDueAt", "nextDueAt")}
+    status = {key: value for key, value in previous.items() if key not in ("oldestDueAt", "nextDueAt", "safeUntil")}
     status |= {
         "waiting": lag_bucket(seen.waiting, previous.get("waiting")),
         "dueLag": lag_bucket(late, previous.get("dueLag")),
@@ -162,6 +166,32 @@ def _calm(at: float, shown: str | None, *, later: float) -> str:
     if before is not None and -SOONER_SECONDS_MAX <= at - before <= later:
         return str(shown)
     return times.to_text(at)
+
+
+PARTITIONS_MAX: Final = 5000
+"""The CRD's limit of partitions in one entry of `expiredTo`."""
+
+
+def _expired(
+    seen: RetryObservation | None, workers: Iterable[WorkerObservation], previous: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`expired`, the number of records that were deleted while they waited, and `expiredTo`: the offset in each
+    partition up to which they are counted, so that nothing counts twice, whoever sees it.
+
+    The brokers show a gap until workers commit past it, workers those that they met. A topic that is gone takes its
+    offsets with it.
+    """
+    if seen is None:
+        return {}
+    known = {name: topic for name, topic in seen.topics.items() if topic.error != conditions.TOPIC_NOT_FOUND}
+    ends = {name: dict(of) for name, of in (previous.get("expiredTo") or {}).items() if name in known}
+    total = int(previous.get("expired") or 0)
+    for gap in (*seen.expired, *(gap for worker in workers for gap in worker.expired)):
+        if gap.topic in known and gap.partition < min(known[gap.topic].partitions, PARTITIONS_MAX):
+            of, number = ends.setdefault(gap.topic, {}), str(gap.partition)
+            total += max(0, gap.next - max(gap.first, of.get(number, 0)))
+            of[number] = max(gap.next, of.get(number, 0))
+    return {"expired": total, "expiredTo": ends} if total else {}
 
 
 SHOWN_MAX: Final = 5

@@ -128,7 +128,7 @@ class Plan:
     def requeue_after(self) -> float | None:
         """Seconds until the next plan if nothing changes before."""
         retries = self.retry.requeue_after if self.retry else None
-        wishes = (self.decision.requeue_after, retries, self.reset.requeue_after)
+        wishes = (self.decision.requeue_after, retries, self.reset.requeue_after, self.view.topics.requeue_after)
         return min((wish for wish in wishes if wish is not None), default=None)
 
     def facts(self, gathered: Gathered) -> ConsumerGroupFacts:

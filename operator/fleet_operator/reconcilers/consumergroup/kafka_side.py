@@ -97,7 +97,7 @@ class KafkaSide:
 
     def keep_topics(self, gathered: Gathered, plan: TopicsPlan, again: Callable[[], None]) -> None:
         """Create, alter and grow managed topics, and delete those of removed delays, as planned."""
-        if plan.ready:
+        if plan.ready and plan.idle:
             self._refusals.pop(gathered.key, None)
         if not plan.idle:
             # Thousands may wait for their turn, so each keeps no more than it needs.

@@ -220,7 +220,7 @@ def test_revision_leaves_when_the_brokers_must_have_dropped_its_last_record() ->
     group.visit()
     group.wanted = NEW
     group.visit(10)
-    group.visit(2 * 7 * DAY - 60)
+    group.visit(2 * 30 * DAY - 60)
     assert group.known == {OLD.hash, NEW.hash}
     group.visit(120)
     assert group.known == {NEW.hash}

@@ -71,7 +71,7 @@ def test_topic_settings_use_append_time_and_admit_every_record() -> None:
     limits = {name: int(topic.configs["max.message.bytes"]) - SOURCE_BYTES for name, topic in topics.items()}
     assert limits == {FIVE: 65_536, HOUR: 65_536, REDRIVE: 65_536, FAILED: 131_072}
     days = {name: int(topic.configs["retention.ms"]) / 86_400_000 for name, topic in topics.items()}
-    assert days == {FIVE: 7, HOUR: 7, REDRIVE: 30 + 7 + 1, FAILED: 30}
+    assert days == {FIVE: 30, HOUR: 30, REDRIVE: 30 + 7 + 1, FAILED: 30}
 
 
 def test_retention_exceeds_the_sequence_of_every_live_revision() -> None:

@@ -102,6 +102,7 @@ def test_status_of_a_working_fleet_is_complete() -> None:
         "GroupShared": "False",
         "UpgradeAvailable": "False",
         "OffsetsKept": "Unknown",
+        "RetriesKept": "True",
     }
 
 

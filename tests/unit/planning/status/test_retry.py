@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import (
     BreakerObservation,
+    Gap,
+    ManagedTopic,
     RetryObservation,
     TopicObservation,
     WorkerObservation,
@@ -18,6 +20,7 @@ from fleet_operator.planning.observation import (
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.status.problems import find_problems
 from fleet_operator.planning.status.retry import retry_status
+from fleet_operator.reconcilers.transitions import turns
 from tests.unit.planning.builders import NOW, consumer_group, facts, kafka_cluster, observation, observed_group
 from tests.unit.planning.status.projecting import condition, message, project
 
@@ -58,6 +61,48 @@ def test_unobservable_values_keep_the_last_one_and_are_never_zero() -> None:
     assert shown(None, before) == before
     assert retry_status(None, INTENT, before) == before
     assert "waiting" not in shown(flow(waiting=None))
+
+
+RETRY = "_fleet.orders.retry.5s"
+
+
+def with_gaps(*gaps: Gap, **changes: Any) -> RetryObservation:
+    return flow(topics={RETRY: ManagedTopic(partitions=4, waiting=0)}, expired=gaps, **changes)
+
+
+def test_expired_records_are_counted_once_whoever_sees_them() -> None:
+    first = shown(with_gaps(Gap(RETRY, 0, 10, 15), Gap(RETRY, 1, 0, 3)))
+    assert (first["expired"], first["expiredTo"]) == (8, {RETRY: {"0": 15, "1": 3}})
+    assert shown(with_gaps(Gap(RETRY, 0, 10, 15), Gap(RETRY, 1, 0, 3)), first) == first
+    grown = shown(with_gaps(Gap(RETRY, 0, 10, 20)), first)
+    assert (grown["expired"], grown["expiredTo"]) == (13, {RETRY: {"0": 20, "1": 3}})
+    met = WorkerObservation(pod="orders-retry-0", expired=(Gap(RETRY, 0, 10, 22), Gap(RETRY, 2, 1, 2)))
+    after = retry_status(observed_group(retry=with_gaps()), INTENT, grown, [met, met])
+    assert (after["expired"], after["expiredTo"]) == (16, {RETRY: {"0": 22, "1": 3, "2": 2}})
+    assert shown(with_gaps(), after)["expired"] == 16
+
+
+def test_expired_records_of_a_topic_made_anew_are_counted_from_its_beginning() -> None:
+    before = shown(with_gaps(Gap(RETRY, 0, 10, 15)))
+    gone = flow(topics={RETRY: ManagedTopic(waiting=0, error="TopicNotFound")})
+    between = shown(gone, before)
+    assert (between["expired"], between["expiredTo"]) == (5, {})
+    assert shown(with_gaps(Gap(RETRY, 0, 0, 4)), between)["expired"] == 9
+
+
+def test_gaps_in_other_topics_than_the_groups_own_count_for_nothing() -> None:
+    met = WorkerObservation(pod="orders-0", expired=(Gap("_fleet.other.retry.5s", 0, 0, 9), Gap(RETRY, 4, 0, 9)))
+    assert "expired" not in retry_status(observed_group(retry=with_gaps()), INTENT, {}, [met])
+    assert "expired" not in shown(with_gaps())
+
+
+def test_loss_makes_one_event() -> None:
+    before = {"retry": shown(with_gaps(Gap(RETRY, 0, 10, 15)))}
+    after = {"retry": shown(with_gaps(Gap(RETRY, 0, 10, 17)), before["retry"])}
+    (turn,) = turns(before, after)
+    assert (turn.type, turn.reason) == ("Warning", "RetriesExpired")
+    assert turn.note.startswith(f"2 records that waited in {RETRY} were deleted")
+    assert turns(after, after) == []
 
 
 def test_record_that_has_just_become_due_is_not_late() -> None:
