@@ -36,7 +36,7 @@ class FleetLoop:
         self.consumer = Consumer(ConsumerSettings(connection=connection, group_id=group))
         outbox = Outbox(_no_producer)
         pauses, intake, pacing = Pauses(self.consumer), Intake(), Pacing()
-        readings = Readings(self.consumer, clock, bounded=False)
+        readings = Readings(self.consumer, pauses, clock, bounded=False)
         rules = OutcomeRules(group_id=group, outputs=Outputs(()), failed_topic="none", policies=lambda: None)
         retell = readings.retelling(intake.retell)
         outcomes = Outcomes(rules, outbox, retell, pacing=pacing, stats=stats, clock=clock)

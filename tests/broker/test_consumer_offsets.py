@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from unittest.mock import patch
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Part
 
 from fleet_consumer import Consumer, TopicPartition
-from fleet_consumer.group.errors import CommitFailed, OffsetLookupFailed
+from fleet_consumer.group import commits as group_commits
+from fleet_consumer.group.errors import CommitFailed, CommitRefused, OffsetLookupFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
 from tests.broker.members import Member, await_shares, committed, create_topic, iterate, produce, settings, unique
 from tests.support.kafka import KafkaBroker
@@ -190,3 +192,31 @@ def test_committed_metadata_comes_back(broker: KafkaBroker) -> None:
         list(iterate(consumer, 1))
         consumer.commit({part: OffsetAndMetadata(1, 0, "checked by añna")})
         assert consumer.committed([part]) == {part: OffsetAndMetadata(1, 0, "checked by añna")}
+
+
+@patch.object(group_commits, "COMMIT_PARTITIONS_MAX", 2)
+def test_commit_in_parts_stores_all_that_is_not_refused_and_tells_what_is(broker: KafkaBroker) -> None:
+    topic = create_topic(broker.bootstrap, 5)
+    parts = [TopicPartition(topic, number) for number in range(5)]
+    offsets = {part: OffsetAndMetadata(part.partition + 1) for part in parts}
+    answers: list[Exception | None] = []
+    with Consumer(settings(broker.bootstrap, unique("group"))) as consumer:
+        consumer.assign(parts)
+        consumer.commit(offsets)
+        assert {part: entry.offset for part, entry in stored(consumer, parts).items()} == {
+            part: part.partition + 1 for part in parts
+        }
+        large = {part: OffsetAndMetadata(part.partition + 10, -1, "x" * 5000 * (part in parts[1:3])) for part in parts}
+        with pytest.raises(CommitRefused) as raised:
+            consumer.commit(large)
+        refusals = raised.value.not_committed or {}
+        assert sorted(refusals) == parts[1:3]
+        assert all(each is not None and "OFFSET_METADATA_TOO_LARGE" in each.words for each in refusals.values())
+        assert [entry.offset for _, entry in sorted(stored(consumer, parts).items())] == [10, 2, 3, 13, 14]
+        consumer.commit_async(offsets, lambda _, error: answers.append(error))
+        eventually(lambda: list(consumer.poll(0.1)) or answers == [None], what="one answer for all parts")
+        assert [entry.offset for _, entry in sorted(stored(consumer, parts).items())] == [1, 2, 3, 4, 5]
+
+
+def stored(consumer: Consumer, parts: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {part: entry for part, entry in consumer.committed(parts).items() if entry is not None}

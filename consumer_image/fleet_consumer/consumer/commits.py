@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
+from fleet_consumer.clock import Clock
 from fleet_consumer.consumer.call_guard import CallGuard
 from fleet_consumer.consumer.engine import Engine
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.group import errors
+from fleet_consumer.group.commits import commit_parts
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.group.messages import FinishCommit
 from fleet_consumer.librdkafka.group_metadata import group_metadata
@@ -20,13 +22,42 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 CommitCallback = Callable[[Offsets, Exception | None], None]
 
 
+class _Request:
+    """A commit in as many requests as it takes, and the tickets of those that have not ended."""
+
+    def __init__(self, offsets: Offsets, callback: CommitCallback | None = None) -> None:
+        self.offsets = offsets
+        self.callback = callback
+        self.parts: dict[Ticket[None], Offsets] = {}
+        self.open: set[Ticket[None]] = set()
+
+    def wait(self, until: float, clock: Clock) -> bool:
+        """Wait for the end of all parts; False at the timeout."""
+        return all(ticket.wait(max(0.0, until - clock.monotonic())) for ticket in self.parts)
+
+    @property
+    def error(self) -> Exception | None:
+        """The first part's error, one that ends the consumer before others, about all that is not stored."""
+        failed = [(ticket.error, part) for ticket, part in self.parts.items() if ticket.error is not None]
+        if not failed:
+            return None
+        first = min((error for error, _ in failed), key=lambda error: not isinstance(error, errors.FatalConsumerError))
+        if isinstance(first, errors.ConsumerError):
+            missing: dict[TopicPartition, errors.Refusal | None] = {}
+            for error, part in failed:
+                known = error.not_committed if isinstance(error, errors.ConsumerError) else None
+                missing |= dict.fromkeys(part) if known is None else known
+            first.not_committed = missing
+        return first
+
+
 class Commits:
     """`Consumer.commit` and its relatives; their docstrings are there."""
 
     def __init__(self, engine: Engine, guard: CallGuard) -> None:
         self._engine = engine
         self._guard = guard
-        self._callbacks: dict[Ticket[None], CommitCallback] = {}
+        self._requests: dict[Ticket[None], _Request] = {}
         self._interval_ms = engine.settings.auto_commit_interval_ms
         self._auto_commit_at = engine.clock.monotonic() + (self._interval_ms or 0) / 1000
         self._auto_commit_in_flight = False
@@ -36,22 +67,19 @@ class Commits:
             chosen = self._chosen("commit", offsets)
             if not chosen:
                 return
-            ticket = self._request(chosen, timeout_s)
-            # The thread ends the ticket at its deadline; the second on top is for a thread that is busy.
-            if not ticket.wait(timeout_s + 1.0):
+            request = self._request(chosen, timeout_s)
+            if not self._ended(request, timeout_s):
                 group_id = self._engine.settings.group_id
                 raise errors.RetriableCommitFailed(f"group {group_id!r}: commit not confirmed in time")
             self.take_results()
-            if ticket.error is not None:
-                raise ticket.error
+            if request.error is not None:
+                raise request.error
 
     def commit_async(self, offsets: Offsets | None, callback: CommitCallback | None) -> None:
         with self._guard.entered():
             chosen = self._chosen("commit_async", offsets)
             if chosen:
-                ticket = self._request(chosen, None)
-                if callback is not None:
-                    self._callbacks[ticket] = callback
+                self._request(chosen, None, callback)
 
     def group_metadata(self) -> bytes:
         with self._guard.entered():
@@ -73,7 +101,7 @@ class Commits:
         offsets = self._engine.started().committable()
         if offsets:
             self._auto_commit_in_flight = True
-            self._callbacks[self._request(offsets, None)] = self._auto_committed
+            self._request(offsets, None, self._auto_committed)
 
     def _auto_committed(self, _offsets: Offsets, error: Exception | None) -> None:
         self._auto_commit_in_flight = False
@@ -90,12 +118,12 @@ class Commits:
         offsets = {part: entry for part, entry in self._engine.started().committable().items() if part in going}
         if not offsets:
             return
-        ticket = self._request(offsets, timeout_s)
-        if not ticket.wait(timeout_s + 1.0) or ticket.error is not None:
+        request = self._request(offsets, timeout_s)
+        if not self._ended(request, timeout_s) or request.error is not None:
             logger.warning(
                 "group %s: automatic commit of %d partitions that are given back failed; their next owner repeats "
                 "records: %s",
-                *(self._engine.settings.group_id, len(offsets), ticket.error),
+                *(self._engine.settings.group_id, len(offsets), request.error),
             )
 
     def take_results(self) -> None:
@@ -111,18 +139,32 @@ class Commits:
         news.extendleft(reversed(kept))
 
     def finish(self, news: FinishCommit) -> None:
-        """Run the callback of a commit that has ended."""
-        callback = self._callbacks.pop(news.commit.ticket, None)
-        if callback is not None:
-            callback(news.commit.offsets, news.error)
+        """Run the callback of a commit whose last part has ended."""
+        request = self._requests.pop(news.commit.ticket, None)
+        if request is None:
+            return
+        request.open.discard(news.commit.ticket)
+        if not request.open and request.callback is not None:
+            request.callback(request.offsets, request.error)
 
     def _chosen(self, call: str, offsets: Offsets | None) -> Offsets:
         self._engine.check_group(call)
         return self._engine.started().committable() if offsets is None else offsets
 
-    def _request(self, offsets: Offsets, timeout_s: float | None) -> Ticket[None]:
+    def _request(self, offsets: Offsets, timeout_s: float | None, callback: CommitCallback | None = None) -> _Request:
         """Begin a commit, retried for `timeout_s`, or not at all with None."""
-        engine = self._engine
+        engine, request = self._engine, _Request(offsets, callback)
         ids = {} if engine.positions is None else engine.positions.topic_ids(offsets)
         deadline = None if timeout_s is None else engine.clock.monotonic() + timeout_s
-        return engine.group.commit(offsets, deadline, alone=engine.manual, ids=ids)
+        for part in commit_parts(offsets):
+            known = {each: ids[each] for each in part if each in ids}
+            ticket = engine.group.commit(part, deadline, alone=engine.manual, ids=known)
+            request.parts[ticket] = part
+        request.open = set(request.parts)
+        self._requests |= dict.fromkeys(request.parts, request)
+        return request
+
+    def _ended(self, request: _Request, timeout_s: float) -> bool:
+        """Wait for a commit. The thread ends it at its deadline; the second on top is for a thread that is busy."""
+        clock = self._engine.clock
+        return request.wait(clock.monotonic() + timeout_s + 1.0, clock)

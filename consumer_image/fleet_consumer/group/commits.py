@@ -6,13 +6,13 @@ means for the membership. Without a response a commit is neither stored nor fail
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
 from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api, Rule, Verdict, error_for, rule_for
-from fleet_consumer.group.membership import GroupSettings
+from fleet_consumer.group.membership import GroupSettings, OffsetAndMetadata
 from fleet_consumer.group.messages import Action, Channel, Commit, FinishCommit, ForCommit, MemberIdentity, Send
 from fleet_consumer.group.timing import NEVER, Backoff
 from fleet_consumer.record import TopicPartition
@@ -33,6 +33,13 @@ ids are never reused, so the finding holds for later commits, too."""
 NAMED_MAX = 20
 """Refused partitions that an error names."""
 
+COMMIT_PARTITIONS_MAX = 1_000
+COMMIT_BYTES_MAX = 512 * 1024
+"""Partitions of one request, and about the bytes that they take. The coordinator appends a request as one batch to its
+topic, which refuses one above `max.message.bytes` (1 MiB): as a whole, whatever is in it."""
+COMMIT_BYTES = 336
+"""At most the bytes of one partition there, without its topic's name and metadata: 80, and a group id."""
+
 NOT_A_MEMBER = "this consumer is not a member of the group now, others may own its partitions; poll to join again"
 
 _GRAVITY = (
@@ -50,11 +57,13 @@ _GRAVITY = (
 
 @dataclass(frozen=True, slots=True)
 class CommitJudgement:
-    """Verdict on a whole commit: the rule, its error code, and the partitions that got it."""
+    """Verdict on a whole commit: the rule, its error code, and the partitions that got it. `refused` has all that are
+    not stored."""
 
     rule: Rule
     code: int
     partitions: tuple[TopicPartition, ...]
+    refused: Mapping[TopicPartition, errors.Refusal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +90,8 @@ class Standing:
 def commit_request(settings: GroupSettings, identity: MemberIdentity, commit: Commit) -> OffsetCommitRequest:
     """Build the OffsetCommit of this member and generation, or of no member while the group is empty.
 
-    Topics go by id if the broker takes ids and all of them are known, else all by name, as in Java's client. A commit
-    is never split: the coordinator writes one request as a whole, and it has one outcome. An id is unknown with
-    brokers before Kafka 2.8, which take none either, and for partitions that were not read.
+    Topics go by id if the broker takes ids and all of them are known, else all by name, as in Java's client. An id is
+    unknown with brokers before Kafka 2.8, which take none either, and for partitions that were not read.
     """
     topics: dict[tuple[str, UUID], list[OffsetCommitRequestPartition]] = {}
     for part, entry in commit.offsets.items():
@@ -108,6 +116,23 @@ def commit_request(settings: GroupSettings, identity: MemberIdentity, commit: Co
     )
 
 
+def commit_parts(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+) -> Iterator[dict[TopicPartition, OffsetAndMetadata]]:
+    """Cut a commit into as many requests as it takes; each has an outcome of its own."""
+    part, size = dict[TopicPartition, OffsetAndMetadata](), 0
+    for each, entry in offsets.items():
+        # Characters have at most four bytes.
+        length = COMMIT_BYTES + len(each.topic) + 4 * len(entry.metadata)
+        if part and (len(part) == COMMIT_PARTITIONS_MAX or size + length > COMMIT_BYTES_MAX):
+            yield part
+            part, size = {}, 0
+        part[each] = entry
+        size += length
+    if part:
+        yield part
+
+
 def judge(response: OffsetCommitResponse, ids: Mapping[TopicPartition, UUID]) -> CommitJudgement:
     """The gravest verdict among the partitions. `ids` are those of the commit, for responses without names."""
     names = {topic_id: part.topic for part, topic_id in ids.items()}
@@ -116,11 +141,19 @@ def judge(response: OffsetCommitResponse, ids: Mapping[TopicPartition, UUID]) ->
         name = topic.name or names.get(topic.topic_id, str(topic.topic_id))
         for part in topic.partitions:
             by_code.setdefault(part.error_code, []).append(TopicPartition(name, part.partition_index))
+    refused = {part: _refusal(code) for code, parts in by_code.items() if code != ErrorCode.NONE for part in parts}
     judgements = [
-        CommitJudgement(rule_for(Api.OFFSET_COMMIT, code), code, tuple(parts)) for code, parts in by_code.items()
+        CommitJudgement(rule_for(Api.OFFSET_COMMIT, code), code, tuple(parts), refused)
+        for code, parts in by_code.items()
     ]
-    stored = CommitJudgement(rule_for(Api.OFFSET_COMMIT, ErrorCode.NONE), ErrorCode.NONE, ())
+    stored = CommitJudgement(rule_for(Api.OFFSET_COMMIT, ErrorCode.NONE), ErrorCode.NONE, (), {})
     return min(judgements, key=lambda judgement: _GRAVITY.index(judgement.rule.verdict), default=stored)
+
+
+def _refusal(code: int) -> errors.Refusal:
+    rule = rule_for(Api.OFFSET_COMMIT, code)
+    lasting = rule.verdict is Verdict.REFUSED and rule.error in (errors.CommitRefused, errors.TopicAuthorizationFailed)
+    return errors.Refusal(describe(code) + (f"; {rule.advice}" if lasting else ""), lasting)
 
 
 class CommitFlow:
@@ -195,7 +228,9 @@ class CommitFlow:
                 self._backoff.reset()
                 error = None
             case Verdict.RETRY | Verdict.COORDINATOR_LOST if not self._in_vain(commit, judgement, now):
-                return self._later(commit, now, self._retriable(describe(judgement.code))), judgement
+                failure = self._retriable(describe(judgement.code))
+                failure.not_committed = judgement.refused
+                return self._later(commit, now, failure), judgement
             case Verdict.REJOIN | Verdict.RESET_MEMBER | Verdict.RESET_GENERATION if self._overtaken(
                 commit, judgement, standing
             ):
@@ -269,7 +304,9 @@ class CommitFlow:
         else:
             named = ", ".join(f"{part.topic}-{part.partition}" for part in parts[:NAMED_MAX])
             named += f" and {len(parts) - NAMED_MAX} more" if len(parts) > NAMED_MAX else ""
-        return kind(self._about(f"{named}: {describe(judgement.code)}{advice}"))
+        error = kind(self._about(f"{named}: {describe(judgement.code)}{advice}"))
+        error.not_committed = judgement.refused
+        return error
 
     def _stale(self, commit: Commit, code: int, standing: Standing) -> errors.ConsumerError:
         """The error for a commit under an unknown member id or generation, an earlier or the current one."""

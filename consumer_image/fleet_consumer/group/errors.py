@@ -7,16 +7,29 @@ the object, what was seen and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, NamedTuple
 
 from fleet_consumer.record import TopicPartition
 
 
+class Refusal(NamedTuple):
+    """A broker's refusal of one partition's commit, in its words. `lasting`: the same commit is refused again until
+    somebody changes something."""
+
+    words: str
+    lasting: bool
+
+
 class ConsumerError(Exception):
-    """Base class of all errors of `Consumer`. The consumer can still be used."""
+    """Base class of all errors of `Consumer`. The consumer can still be used.
+
+    Of a commit, `not_committed` has the partitions whose offsets are not stored, with the broker's refusal where it
+    gave one; all others of the commit are stored. None: that is not known of any.
+    """
 
     reason: ClassVar[str] = "ConsumerError"
+    not_committed: Mapping[TopicPartition, Refusal | None] | None = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

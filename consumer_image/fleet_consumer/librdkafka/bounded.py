@@ -16,6 +16,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from fleet_consumer.group import errors
+from fleet_consumer.group.commits import commit_parts
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.fetched import filled_records
 from fleet_consumer.librdkafka.seeking import UNREADABLE, read_again, stand
@@ -182,11 +183,12 @@ class BoundedReader:
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Store offsets in the group, and wait until that is done."""
-        wanted = [
-            confluent_kafka.TopicPartition(*partition, entry.offset, entry.metadata)
-            for partition, entry in offsets.items()
-        ]
-        self._of_group(offsets, lambda: _each(self._consumer.commit(offsets=wanted, asynchronous=False)))
+        for part in commit_parts(offsets):
+            self._commit([confluent_kafka.TopicPartition(*each, at.offset, at.metadata) for each, at in part.items()])
+
+    def _commit(self, wanted: list[confluent_kafka.TopicPartition]) -> None:
+        named = [TopicPartition(each.topic, each.partition) for each in wanted]
+        self._of_group(named, lambda: _each(self._consumer.commit(offsets=wanted, asynchronous=False)))
 
     def _of_group(self, partitions: Iterable[TopicPartition], ask: Callable[[], T]) -> T:
         """The answer to a query about the group's offsets; raises the coordinator's refusal of the group."""

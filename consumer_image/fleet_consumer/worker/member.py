@@ -18,6 +18,7 @@ from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.record import Record
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
+from fleet_consumer.worker.consume.committing import CommitsRefused
 from fleet_consumer.worker.consume.intake import WaitingHead
 from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.lifecycle.watchdog import Hang
@@ -123,12 +124,11 @@ def stopped_part(state: WorkerState, watchdog_beat_at: float | None, *, handling
 def ready(state: WorkerState) -> tuple[bool, str]:
     """Readiness and its reason: the worker is a member that can do its work. A rebalance alone changes nothing.
 
-    Errors of a partition's leader are shown by /member only: the other partitions go on, and librdkafka reports their
-    beginning but not their end.
+    Errors of a partition are shown by /member only, those of reading and of its commits: the others go on.
     """
     session = state.session
     error = current_error(state) or state.handler_error()
-    if error is not None and not isinstance(error, DataPlaneFailed):
+    if error is not None and not isinstance(error, (DataPlaneFailed, CommitsRefused)):
         return False, f"{reason_of(error)}: {error}"
     if session is None:
         return False, "Starting: the group is not joined yet"
@@ -144,7 +144,8 @@ def current_error(state: WorkerState) -> Exception | None:
         return state.hung_setup
     if state.error is not None or state.session is None:
         return state.error
-    return state.session.loop.error or state.session.consumer.membership().error
+    loop = state.session.loop
+    return loop.error or state.session.consumer.membership().error or loop.committing.refused
 
 
 def note_end(state: WorkerState, error: Exception, record: Record | None, now: float) -> None:

@@ -130,7 +130,7 @@ def open_session(worker: WorkerContext) -> Session:
         breaker_watch = BreakerWatch(connection, config.group_id, clock)
         pacing = FollowingPacing(policies, breaker_watch.breakers, breaker_watch.follow, clock)
         intake = RetryIntake(consumer, pauses, policies, group_id=config.group_id, stats=worker.stats, clock=clock)
-    readings = Readings(consumer, clock, bounded=worker.role is Role.RETRY)
+    readings = Readings(consumer, pauses, clock, bounded=worker.role is Role.RETRY)
     max_bytes = None if follower is None else follower.policies.max_message_bytes
     producer = {**connection_config(connection), "logger": LIBRDKAFKA_LOG}
     outbox = Outbox(lambda: RecordProducer(producer, message_max_bytes=max_bytes))

@@ -27,6 +27,8 @@ COMMIT_BYTES: Final = 80
 COMMIT_BYTES_MAX: Final = 128 * 1024
 """About as many bytes become one batch of that topic, whose limit (message.max.bytes) is a MiB by default. That is
 about 900 partitions of short names."""
+COMMIT_PARTITIONS_MAX: Final = 1_000
+"""Partitions of one commit, as for members."""
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 OFFSETS_PARTITIONS_SETTING: Final = "offsets.topic.num.partitions"
 OFFSETS_REPLICATION_SETTING: Final = "offsets.topic.replication.factor"
@@ -87,14 +89,14 @@ def offset_commit_requests(
 
     The coordinator appends what one request commits as one batch, which its topic may refuse as too large.
     """
-    requests, part, size = list[OffsetCommitRequest](), dict[str, list[OffsetCommitRequestPartition]](), 0
+    requests, part, size, count = list[OffsetCommitRequest](), dict[str, list[OffsetCommitRequestPartition]](), 0, 0
     entries = [(topic, number, offset) for topic, of in offsets.items() for number, offset in of.items()]
     for topic, number, offset in entries:
         length = COMMIT_BYTES + sum(len(text.encode()) for text in (group_id, topic, metadata))
-        if size + length > COMMIT_BYTES_MAX:
+        if size + length > COMMIT_BYTES_MAX or count == COMMIT_PARTITIONS_MAX:
             requests.append(_offset_commit(group_id, part))
-            part, size = {}, 0
-        size += length
+            part, size, count = {}, 0, 0
+        size, count = size + length, count + 1
         entry = OffsetCommitRequestPartition(
             partition_index=number, committed_offset=offset, committed_metadata=metadata
         )

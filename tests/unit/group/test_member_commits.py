@@ -9,6 +9,8 @@ import pytest
 
 from fleet_consumer.group import errors
 from fleet_consumer.group.classic.states import State
+from fleet_consumer.group.commits import commit_parts
+from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.group.messages import (
     ForLookup,
     Send,
@@ -88,6 +90,31 @@ def test_commit_that_is_not_allowed_names_the_topics_that_are_refused() -> None:
     assert isinstance(error, errors.TopicAuthorizationFailed)
     assert "topics secret: TOPIC_AUTHORIZATION_FAILED" in str(error)
     assert "allow the principal Read" in str(error)
+
+
+def test_commit_that_is_refused_in_part_tells_what_is_stored() -> None:
+    lab = Lab().committing()
+    large, unknown = ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    codes = {TopicPartition("t", 0): 0, TopicPartition("t", 1): large, TopicPartition("t", 2): unknown}
+    lab.answer(ForCommit, commit_answers(codes))
+    (error,) = lab.committed()
+    assert isinstance(error, errors.CommitRefused)
+    assert error.not_committed == {
+        TopicPartition("t", 1): errors.Refusal(
+            "OFFSET_METADATA_TOO_LARGE (12); shorten the metadata below the broker's offset.metadata.max.bytes", True
+        ),
+        TopicPartition("t", 2): errors.Refusal("UNKNOWN_TOPIC_OR_PARTITION (3)", False),
+    }
+
+
+@pytest.mark.parametrize(("metadata", "most"), [("", 1000), ("x" * 4000, 32)], ids=["short", "long"])
+def test_commit_of_many_partitions_is_cut_into_batches_that_the_broker_takes(metadata: str, most: int) -> None:
+    offsets = {TopicPartition("t", number): OffsetAndMetadata(number, -1, metadata) for number in range(2_500)}
+    parts = list(commit_parts(offsets))
+    assert {each: entry for part in parts for each, entry in part.items()} == offsets
+    assert sum(map(len, parts)) == 2_500
+    assert {len(part) for part in parts[:-1]} == {most}
+    assert list(commit_parts({})) == []
 
 
 def test_commit_that_is_refused_names_the_partitions_and_not_thousands_of_them() -> None:

@@ -46,6 +46,7 @@ def test_commit_of_many_partitions_fits_into_batches_of_the_brokers(length: int)
     for request in requests:
         assert (request.member_id, request.generation_id_or_member_epoch) == ("", -1)
         entries = [(topic.name, each) for topic in request.topics for each in topic.partitions]
+        assert len(entries) <= 1000
         assert sum(80 + 255 + len(name) + len(each.committed_metadata or "") for name, each in entries) <= 128 * 1024
         for name, each in entries:
             found[name][each.partition_index] = each.committed_offset

@@ -17,6 +17,7 @@ from fleet_consumer.contract.breaker_mark import Breakers
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.fetch.read_errors import PartitionError
+from fleet_consumer.group.errors import CommitRefused, Refusal
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.handlers.performing import Outputs
 from fleet_consumer.librdkafka.fetched import fetched_records
@@ -68,6 +69,8 @@ class ScriptedConsumer:
         self.closed = False
         self.stands_at: dict[TopicPartition, PartitionError] = {}
         self.commit_error: Exception | None = None
+        self.refuses: dict[TopicPartition, Refusal] = {}
+        self.requests: list[frozenset[TopicPartition]] = []
         self.ask_error: Exception | None = None
         # What is committed where nobody has committed yet; by default it is as if a worker had, for most tests are
         # about what comes after the first commit.
@@ -139,14 +142,22 @@ class ScriptedConsumer:
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
         if self.commit_error is not None:
             raise self.commit_error
-        self.offsets |= {each: offset.offset for each, offset in offsets.items()}
-        self.marks |= {each: offset.metadata for each, offset in offsets.items()}
+        self.requests.append(frozenset(offsets))
+        self.offsets |= {each: offset.offset for each, offset in offsets.items() if each not in self.refuses}
+        self.marks |= {each: offset.metadata for each, offset in offsets.items() if each not in self.refuses}
+        if refused := {each: self.refuses[each] for each in offsets if each in self.refuses}:
+            error = CommitRefused("refused")
+            error.not_committed = refused
+            raise error
 
     def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: Any = None) -> None:
         def answer() -> None:
-            if self.commit_error is None:
+            error: Exception | None = None
+            try:
                 self.commit(offsets, 0)
-            callback(offsets, self.commit_error)
+            except Exception as refused:
+                error = refused
+            callback(offsets, error)
 
         if self.held_commits is None:
             answer()
@@ -307,7 +318,7 @@ class Bench:
             self.intake = RetryIntake(
                 self.consumer, self.pauses, policies, group_id=retry_group, stats=self.stats, clock=self.clock
             )
-        readings = Readings(self.consumer, self.clock, bounded=retry_group is not None)
+        readings = Readings(self.consumer, self.pauses, self.clock, bounded=retry_group is not None)
         rules = OutcomeRules(
             group_id="g",
             outputs=Outputs(outputs),

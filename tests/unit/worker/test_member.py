@@ -13,7 +13,7 @@ import pytest
 
 from fleet_consumer.consumer.resets import OffsetReset, OutOfRangeReport
 from fleet_consumer.fetch.read_errors import PartitionError
-from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, FencedInstance, TopicMissing
+from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, FencedInstance, Refusal, TopicMissing
 from fleet_consumer.group.membership import Membership, Rejoin
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Produce, Record, TopicPartition
@@ -49,6 +49,53 @@ JOINED = Membership(
     assignment={"t": (1, 0)},
     rejoins=(Rejoin(2, 3, "group is already rebalancing", own=False),),
 )
+
+
+TOO_LARGE = Refusal("OFFSET_METADATA_TOO_LARGE (12); shorten the metadata", lasting=True)
+
+
+def test_refused_commits_of_a_partition_stand_in_the_report_until_one_is_stored() -> None:
+    lived = Lived()
+    consumer = lived.bench.consumer
+    lived.bench.steps(1)
+    consumer.refuses = {P1: TOO_LARGE}
+    lived.bench.steps(60)
+    assert member_document(lived.state)["error"] == {
+        "reason": "CommitsRefused",
+        "message": "partition t-1: commits are refused since 2023-11-14T22:30:05.000Z: OFFSET_METADATA_TOO_LARGE (12); "
+        "shorten the metadata",
+    }
+    assert ready(lived.state) == (True, "joined")
+    assert (consumer.offsets[P0], consumer.offsets[P1]) == (2, 0)
+    assert sum(P0 in request for request in consumer.requests) <= 3, "what is stored is not sent again"
+    consumer.refuses = {}
+    lived.bench.steps(12)
+    assert member_document(lived.state)["error"] is None
+    assert consumer.offsets[P1] == 1
+
+
+def test_refusal_that_may_pass_by_itself_is_reported_when_it_lasts() -> None:
+    lived = Lived()
+    lived.bench.steps(1)
+    lived.bench.consumer.refuses = {P1: Refusal("UNKNOWN_TOPIC_OR_PARTITION (3)", lasting=False)}
+    lived.bench.steps(20)
+    assert member_document(lived.state)["error"] is None
+    lived.bench.steps(80)
+    assert "t-1: commits are refused since" in member_document(lived.state)["error"]["message"]
+
+
+def test_partition_whose_first_commit_is_refused_waits_alone_and_is_reported() -> None:
+    seen: list[bytes] = []
+    lived = Lived(handle=lambda record: seen.append(record.value))
+    lived.bench.consumer.untouched = lambda at: None
+    lived.bench.consumer.refuses = {P1: TOO_LARGE}
+    lived.bench.steps(40)
+    assert seen == [b"a", b"b"]
+    assert member_document(lived.state)["error"]["reason"] == "CommitsRefused"
+    lived.bench.consumer.refuses = {}
+    lived.bench.steps(40)
+    assert seen == [b"a", b"b", b"c"]
+    assert member_document(lived.state)["error"] is None
 
 
 def test_data_that_cannot_be_read_stand_in_the_report_and_leave_the_worker_ready() -> None:

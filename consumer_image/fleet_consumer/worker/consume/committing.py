@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 from fleet_consumer.group.errors import ConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.consume.parts import LoopParts
-from fleet_consumer.worker.consume.progress import ConsumeProgress, Partitions, committable
-from fleet_consumer.worker.logs import fields
+from fleet_consumer.worker.consume.progress import ConsumeProgress, Partitions, committable, note_commit
+from fleet_consumer.worker.logs import fields, now_text
 
 LOG = logging.getLogger("fleet_consumer.worker")
+
+REFUSED_LONG_S: Final = 30.0
+"""A refusal that may pass by itself, such as that of a topic which the coordinator does not know yet, lasts after this
+time."""
+
+
+class CommitsRefused(Exception):
+    """The broker refuses commits of some partitions until somebody changes something."""
+
+    reason = "CommitsRefused"
 
 
 class Committing:
@@ -65,11 +76,25 @@ class Committing:
         self.note(offsets, error)
 
     def note(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None) -> None:
-        """Count a commit that was answered, and keep what it covers."""
+        """Count a commit that was answered, and keep what became of it by partition."""
+        note_commit(self._progress.partitions, offsets, error, self._parts.clock.wall())
         if error is None:
             self._parts.stats.commits += 1
-            self._progress.committed(offsets)
         else:
             self._parts.stats.commit_failures += 1
             reason = getattr(error, "reason", type(error).__name__)
             LOG.info("commit failed; it is repeated if still ours", extra=fields(reason=reason, error=str(error)))
+
+    @property
+    def refused(self) -> CommitsRefused | None:
+        """The refusals that last. Any thread."""
+        now, found = self._parts.clock.wall(), []
+        for topic_partition, partition in sorted(dict(self._progress.partitions).items()):
+            refused = partition.refused
+            if refused is not None and (refused.refusal.lasting or now >= refused.since + REFUSED_LONG_S):
+                found.append((f"partition {topic_partition.topic}-{topic_partition.partition}", refused))
+        if not found:
+            return None
+        name, first = min(found, key=lambda each: each[1].since)
+        more = f"; so are those of {len(found) - 1} more partitions" if len(found) > 1 else ""
+        return CommitsRefused(f"{name}: commits are refused since {now_text(first.since)}: {first.refusal.words}{more}")

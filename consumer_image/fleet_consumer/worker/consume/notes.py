@@ -94,10 +94,11 @@ class Notes:
             # Nothing is committed of a partition whose reading is not known, so its note would not be written either.
             known, begun = self._progress.partitions, self.unwritten - self.unread
             ready = {each: known[each] for each in begun if known[each].reading is not None}
-            if self.write(ready):
-                self.unwritten.difference_update(ready)
-                for topic_partition in ready:
-                    self._parts.pauses.resume(topic_partition, SUSPECT)
+            missing = self.write(ready)
+            for topic_partition in ready.keys() - missing:
+                self.unwritten.discard(topic_partition)
+                self._parts.pauses.resume(topic_partition, SUSPECT)
+            if not missing:
                 return
         self._again_at = self._parts.clock.monotonic() + AGAIN_S
 
@@ -166,7 +167,7 @@ class Notes:
         if self._parts.clock.monotonic() < self._again_at:
             return 0, None
         count, partition.note = caution.take(len(records))
-        if not self.write({topic_partition: partition}):
+        if self.write({topic_partition: partition}):
             self._again_at = self._parts.clock.monotonic() + AGAIN_S
             partition.note = caution.waiting
             return 0, None
@@ -193,20 +194,20 @@ class Notes:
         partition.in_hand = False
         partition.note = "" if partition.caution is None else partition.caution.released
 
-    def write(self, partitions: Partitions, mark: str = "") -> bool:
-        """Commit now what these partitions' notes say; whether that was done."""
+    def write(self, partitions: Partitions, mark: str = "") -> frozenset[TopicPartition]:
+        """Commit now what these partitions' notes say; returns those of which that was not stored."""
         offsets = committable(partitions, mark)
         if not offsets:
-            return True
+            return frozenset()
         try:
             self._parts.consumer.commit(offsets, ANSWER_WAIT_S)
         except FatalConsumerError:
             raise
         except ConsumerError as error:
             self._committing.note(offsets, error)
-            return False
+            return frozenset(offsets if error.not_committed is None else error.not_committed)
         self._committing.note(offsets, None)
-        return True
+        return frozenset()
 
     def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         asked = list(partitions)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleet_consumer.contract.breaker_mark import read_closed_mark, read_mark, without_mark
+from fleet_consumer.group.errors import ConsumerError, Refusal
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.reading import Reading
@@ -59,18 +60,27 @@ class Hold:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedCommit:
+    """The broker's refusal of a partition's last commit, and since when it refuses them (wall clock, seconds)."""
+
+    refusal: Refusal
+    since: float
+
+
 class PartitionProgress:
     """One assigned partition. `start` is where its reading began, None while that is not known; `position` is the next
     offset to take up, None before the first record. `unfinished` is in the order of offsets; `size` is the sum of its
     sizes. `mark` is the metadata that the last acknowledged commit carried. Nothing is committable before `reading` is
     known: a commit without it would say that the offset was reset. `note` is what commits say about hands (`caution`):
     None while it is not known what the last one said, and `in_hand` while it says what must hold until those records
-    are done; nothing is committed in either case. `timestamp` is that of the record handled
-    last. `caught_up_at` (wall clock) is when a scrape last found nothing left; only scrapes use it, and write it."""
+    are done; nothing is committed in either case. `refused` is None once a commit was stored. `timestamp` is that of
+    the record handled last. `caught_up_at` (wall clock) is when a scrape last found nothing left; only scrapes use it,
+    and write it."""
 
     __slots__ = (
         "_epoch", "_gap", "caught_up_at", "caution", "committed", "hold", "in_hand", "mark", "note", "position",
-        "reading", "size", "start", "timestamp", "unfinished",
+        "reading", "refused", "size", "start", "timestamp", "unfinished",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -81,6 +91,7 @@ class PartitionProgress:
         self.caught_up_at = float("-inf")
         self.mark = ""
         self.reading: Reading | None = None
+        self.refused: RefusedCommit | None = None
         self.note: str | None = ""
         self.in_hand = False
         self.caution: Caution | None = None
@@ -171,9 +182,23 @@ class ConsumeProgress:
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionProgress] = {}
 
-    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """These offsets are in the group's storage; partitions that went away meanwhile are left out."""
-        for topic_partition, offset in offsets.items():
-            partition = self.partitions.get(topic_partition)
-            if partition is not None:
-                partition.committed, partition.mark = offset.offset, offset.metadata
+
+def note_commit(
+    partitions: Partitions, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None, now: float
+) -> None:
+    """Keep what became of a commit: what is in the group's storage, and what the broker refused at `now` (wall clock).
+
+    Partitions that went away meanwhile are left out.
+    """
+    missing = error.not_committed if isinstance(error, ConsumerError) else None
+    if error is not None and missing is None:
+        return
+    for topic_partition, offset in offsets.items():
+        partition = partitions.get(topic_partition)
+        if partition is None:
+            continue
+        if missing is None or topic_partition not in missing:
+            partition.committed, partition.mark, partition.refused = offset.offset, offset.metadata, None
+        elif (refusal := missing[topic_partition]) is not None:
+            since = now if partition.refused is None else partition.refused.since
+            partition.refused = RefusedCommit(refusal, since)

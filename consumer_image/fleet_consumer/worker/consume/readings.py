@@ -21,7 +21,8 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.retry.delivered import story_of, with_story
 from fleet_consumer.retry.reading import Reading, carried_on, continued
-from fleet_consumer.worker.consume.progress import Partitions
+from fleet_consumer.worker.consume.pauses import SUSPECT, Pauses
+from fleet_consumer.worker.consume.progress import Partitions, note_commit
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -39,15 +40,17 @@ class Readings:
     read for the first time are known as copies of others whichever way each of them came.
     """
 
-    def __init__(self, consumer: Consumer, clock: Clock, *, bounded: bool) -> None:
+    def __init__(self, consumer: Consumer, pauses: Pauses, clock: Clock, *, bounded: bool) -> None:
         self._consumer = consumer
+        self._pauses = pauses
         self._clock = clock
         self._bounded = bounded
         self._partitions: Partitions = {}
         self._again_at = float("-inf")
 
     def admit(self, runs: list[Run], partitions: Partitions) -> list[Run]:
-        """The runs of partitions whose reading is known. The others are sought back to, and come again."""
+        """The runs of partitions whose reading is known. The others are sought back to, and come again when it is, and
+        their notes are written (`Notes.begin` ends the pause)."""
         self._partitions = partitions
         if all(partitions[run.topic_partition].reading is not None for run in runs):
             return runs
@@ -60,6 +63,7 @@ class Readings:
             elif run.topic_partition not in sought:
                 sought.add(run.topic_partition)
                 self._consumer.seek(run.topic_partition, run.records[0].offset)
+                self._pauses.pause(run.topic_partition, SUSPECT)
         return admitted
 
     def begin(self, partitions: Partitions) -> None:
@@ -85,7 +89,7 @@ class Readings:
         except ConsumerError as error:
             self._again_at = self._clock.monotonic() + AGAIN_S
             LOG.warning(
-                "partitions wait: their commits cannot be read; tried again",
+                "partitions wait: their commits cannot be read or written; tried again",
                 extra=fields(partitions=len(new), reason=error.reason, error=str(error)),
             )
             return error
@@ -108,14 +112,23 @@ class Readings:
         ends = self._consumer.end_offsets(fresh, timeout_s) if self._bounded else {}
         readings = {each: Reading(uuid.uuid4().hex[:16], ends.get(each)) for each in fresh}
         marked = {each: entry._replace(metadata=readings[each].mark(entry.offset)) for each, entry in fresh.items()}
-        self._consumer.commit(marked, timeout_s)
-        for each, entry in marked.items():
-            partition = partitions[each]
-            partition.reading, partition.committed, partition.mark = readings[each], entry.offset, entry.metadata
-        LOG.info(
-            "new reading of partitions: they had no commits, or none of a worker",
-            extra=fields(partitions=sorted(f"{each.topic}-{each.partition}" for each in readings)),
-        )
+        refused: ConsumerError | None = None
+        try:
+            self._consumer.commit(marked, timeout_s)
+        except ConsumerError as error:
+            refused = error
+        note_commit(partitions, marked, refused, self._clock.wall())
+        missing = () if refused is None else marked if refused.not_committed is None else refused.not_committed
+        begun = [each for each in marked if each not in missing]
+        for each in begun:
+            partitions[each].reading = readings[each]
+        if begun:
+            LOG.info(
+                "new reading of partitions: they had no commits, or none of a worker",
+                extra=fields(partitions=sorted(f"{each.topic}-{each.partition}" for each in begun)),
+            )
+        if refused is not None:
+            raise refused
 
     def retelling(self, retell: Callable[[Record], Record]) -> Callable[[Record], Record]:
         """`retell` for writers of hops: the record with the reading that its next hop belongs to."""

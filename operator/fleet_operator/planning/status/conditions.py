@@ -213,7 +213,7 @@ def _stuck(facts: ConsumerGroupFacts, stuck: Sequence[Any] | None) -> Condition:
         return Condition(c.STUCK, "True", c.PARTITION_STUCK, ": ".join([message, *why]))
     failure = next(failures(facts.all_pods), None)
     problem = worker_problem(facts) if failure is None else Problem(c.WORKERS_FAILING, failure)
-    if problem is not None:
+    if problem is not None and problem.reason != c.COMMITS_REFUSED:
         message = f"it is unknown whether a record causes this: {problem.message}"
         return Condition(c.STUCK, "Unknown", problem.reason, message)
     if stuck is None:

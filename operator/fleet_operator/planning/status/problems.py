@@ -183,8 +183,9 @@ def worker_problem(facts: ConsumerGroupFacts) -> Problem | None:
     """Workers that run and report an error."""
     for worker in sorted(facts.workers, key=lambda worker: worker.pod):
         if worker.error_reason:
+            named = worker.error_reason in (conditions.DATA_UNREADABLE, conditions.COMMITS_REFUSED)
             return Problem(
-                conditions.WORKER_REPORTS_ERROR,
+                worker.error_reason if named else conditions.WORKER_REPORTS_ERROR,
                 f"worker {worker.pod} reports {worker.error_reason}: {worker.error_message}",
             )
         if worker.ended_reason:

@@ -56,6 +56,28 @@ def test_death_without_a_record_leaves_stuck_unknown() -> None:
     assert "exit code 137" in message(status, "Stuck")
 
 
+@pytest.mark.parametrize(
+    ("reason", "stuck", "shown"),
+    [
+        ("CommitsRefused", (), ("False", "AllPartitionsMove")),
+        (
+            "DataUnreadable",
+            (StuckPartition(topic="orders", partition=2, offset=7, since=NOW, reason="DataUnreadable", message="CRC"),),
+            ("True", "PartitionStuck"),
+        ),
+    ],
+)
+def test_errors_of_partitions_are_named_though_all_workers_run(
+    reason: str, stuck: tuple[StuckPartition, ...], shown: tuple[str, str]
+) -> None:
+    worker = WorkerObservation(pod="orders-0", error_reason=reason, error_message="words", stuck=stuck)
+    status = project(facts(workers=(worker,)))
+    assert condition(status, "Degraded") == ("True", reason)
+    assert f"worker orders-0 reports {reason}: words" in message(status, "Degraded")
+    assert condition(status, "Stuck") == shown
+    assert [entry["reason"] for entry in status["stuckPartitions"]] == [each.reason for each in stuck]
+
+
 def test_sessions_ended_by_a_bug_are_reported_though_the_next_one_has_begun() -> None:
     bug = WorkerObservation(pod="orders-0", ended_reason="TypeError", ended_message="m (loop.py:7)", ended_since=NOW)
     status = project(facts(workers=(bug,)))

@@ -11,7 +11,13 @@ from fleet_consumer.librdkafka.producer import ProduceFailed, SendHandle
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.reading import Reading
 from fleet_consumer.worker.consume.outbox import Outgoing
-from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress, Unfinished, committable
+from fleet_consumer.worker.consume.progress import (
+    ConsumeProgress,
+    PartitionProgress,
+    Unfinished,
+    committable,
+    note_commit,
+)
 
 PARTITION = TopicPartition("t", 0)
 
@@ -80,13 +86,13 @@ def test_offset_is_committed_once() -> None:
     progress.partitions[PARTITION].handled(5, 0)
     offsets = committable(progress.partitions)
     assert offsets == {PARTITION: entry(6, 0)}
-    progress.committed(offsets)
+    note_commit(progress.partitions, offsets, None, 0.0)
     assert committable(progress.partitions) == {}
 
 
 def test_commit_of_a_partition_that_went_away_is_ignored() -> None:
     progress = ConsumeProgress()
-    progress.committed({PARTITION: entry(6, 0)})
+    note_commit(progress.partitions, {PARTITION: entry(6, 0)}, None, 0.0)
     assert progress.partitions == {}
 
 
