@@ -8,12 +8,15 @@ therefore must not cause its own requests (the watch filters those).
 
 Beyond those rules, new objects pass those that wait: whoever creates an object among thousands that are being worked on
 sees its first status soon. They have all turns but every fourth, or a stream of new objects would hold up all others.
+Among new keys, and among those that are due, the namespaces take turns: however many objects one of them has, and
+however long each takes, a key of another waits for one of each namespace at most.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -46,6 +49,45 @@ class Backoff:
         return min(grown, self.max_seconds) * (1.0 - JITTER_FRACTION * chance)
 
 
+Wanted = Callable[[Key, float], bool]
+
+
+@dataclass(slots=True)
+class _Line:
+    """Keys with the times at which they were due: one of each namespace in turn, each namespace's in their order.
+
+    Entries that are met and not wanted are dropped.
+    """
+
+    _waiting: dict[str, deque[tuple[float, Key]]] = field(default_factory=dict)
+
+    def put(self, due: float, key: Key) -> None:
+        self._waiting.setdefault(key[0], deque()).append((due, key))
+
+    def first(self, wanted: Wanted) -> tuple[float, Key] | None:
+        """The next entry, which stays."""
+        while self._waiting:
+            namespace, entries = next(iter(self._waiting.items()))
+            while entries:
+                due, key = entries[0]
+                if wanted(key, due):
+                    return due, key
+                entries.popleft()
+            del self._waiting[namespace]
+        return None
+
+    def take(self, wanted: Wanted) -> tuple[float, Key] | None:
+        """The next entry; its namespace comes last from now on."""
+        found = self.first(wanted)
+        if found is not None:
+            namespace = found[1][0]
+            entries = self._waiting.pop(namespace)
+            entries.popleft()
+            if entries:
+                self._waiting[namespace] = entries
+        return found
+
+
 @dataclass(slots=True)
 class KeyedQueue:
     """Keys and when each is due. All times are seconds on one clock that never goes back."""
@@ -53,7 +95,8 @@ class KeyedQueue:
     backoff: Backoff = field(default_factory=Backoff)
     _due: dict[Key, float] = field(default_factory=dict)
     _heap: list[tuple[float, int, Key]] = field(default_factory=list)
-    _new: deque[tuple[float, Key]] = field(default_factory=deque)
+    _new: _Line = field(default_factory=_Line)
+    _overdue: _Line = field(default_factory=_Line)
     _turn: int = 0
     _sequence: int = 0
     _working: set[Key] = field(default_factory=set)
@@ -76,40 +119,30 @@ class KeyedQueue:
         """Ask for a key to be worked on before those that wait, unless it waits itself."""
         if self._due.get(key, float("inf")) > now:
             self._due[key] = now
-            self._new.append((now, key))
+            self._new.put(now, key)
 
     def take(self, now: float) -> tuple[Key, float] | None:
-        """Start work on the key that has been due longest; returns it with the seconds it was overdue, or None.
+        """Start work on a key that is due; returns it with the seconds it was overdue, or None.
 
         New keys come first, but for every fourth turn.
         """
-        self._turn += 1
-        if self._turn % OTHERS_TURN:
-            return self._take_new(now) or self._take_due(now)
-        return self._take_due(now) or self._take_new(now)
-
-    def _take_new(self, now: float) -> tuple[Key, float] | None:
-        while self._new:
-            due, key = self._new.popleft()
-            if self._is_takeable(key, due):
-                return self._begin(key, due, now)
-        return None
-
-    def _take_due(self, now: float) -> tuple[Key, float] | None:
         while self._heap and self._heap[0][0] <= now:
             due, _, key = heapq.heappop(self._heap)
             if self._is_takeable(key, due):
-                return self._begin(key, due, now)
-        return None
+                self._overdue.put(due, key)
+        self._turn += 1
+        lines = (self._new, self._overdue) if self._turn % OTHERS_TURN else (self._overdue, self._new)
+        found = lines[0].take(self._is_takeable) or lines[1].take(self._is_takeable)
+        if found is None:
+            return None
+        due, key = found
+        del self._due[key]
+        self._working.add(key)
+        return key, now - due
 
     def _is_takeable(self, key: Key, due: float) -> bool:
         """False for an entry that is stale, and for a key being worked on, which `finish` brings back."""
         return self._due.get(key) == due and key not in self._working
-
-    def _begin(self, key: Key, due: float, now: float) -> tuple[Key, float]:
-        del self._due[key]
-        self._working.add(key)
-        return key, now - due
 
     def finish(self, key: Key, now: float) -> None:
         """End work on a key; what was asked for meanwhile becomes takeable."""
@@ -131,11 +164,9 @@ class KeyedQueue:
 
     def next_due(self) -> float | None:
         """The time at which the next key can be taken (maybe in the past), or None while nothing is scheduled."""
-        while self._new:
-            due, key = self._new[0]
-            if self._is_takeable(key, due):
-                return due
-            self._new.popleft()
+        found = self._new.first(self._is_takeable) or self._overdue.first(self._is_takeable)
+        if found is not None:
+            return found[0]
         while self._heap:
             due, _, key = self._heap[0]
             if self._is_takeable(key, due):

@@ -41,6 +41,22 @@ def test_new_keys_pass_those_that_wait_for_three_turns_of_four() -> None:
     assert queue.take(2.0) is None
 
 
+@pytest.mark.parametrize("new", [False, True])
+def test_namespaces_take_turns(new: bool) -> None:
+    """Two thousand keys of one namespace, due before, hold up no key of another."""
+    queue = KeyedQueue()
+    add = queue.add_new if new else queue.add
+    for number in range(2000):
+        add(("many", str(number)), 0.0)
+    for number in range(3):
+        add(("few", str(number)), 1.0)
+    add(("one", "0"), 1.0)
+    taken = [found[0] for _ in range(2004) if (found := queue.take(2.0))]
+    assert len(taken) == 2004
+    assert [place for place, key in enumerate(taken) if key[0] != "many"] == [1, 2, 4, 6]
+    assert [key[1] for key in taken if key[0] == "many"] == [str(number) for number in range(2000)]
+
+
 def test_new_key_that_waits_already_is_taken_once() -> None:
     queue = KeyedQueue()
     queue.add_after(A, 30.0, 0.0)
@@ -98,7 +114,7 @@ def test_every_request_is_followed_by_work_that_began_after_it() -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
     queue = KeyedQueue()
-    keys = [("ns", str(n)) for n in range(5)]
+    keys = [(f"ns{n % 2}", str(n)) for n in range(5)]
     working: set[tuple[str, str]] = set()
     owed: dict[tuple[str, str], float] = {}
     now = 0.0
