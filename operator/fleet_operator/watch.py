@@ -32,8 +32,8 @@ SERVER_TIMEOUT_SECONDS: Final = 300
 """A watch is renewed at least this often, beside kopf's own check for silence."""
 STOP_SECONDS: Final = 10.0
 """The longest wait for kopf to come to its end."""
-PAGE_OBJECTS: Final = 25
-"""kopf has one page size for all kinds; a page of whole objects is in memory at once."""
+PAGE_OBJECTS: Final = 10
+"""kopf has one page size for all kinds; a page of whole objects is in memory, and read, at once."""
 
 
 class WatchesEndedError(Exception):

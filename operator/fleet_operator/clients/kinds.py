@@ -94,9 +94,6 @@ def annotated(body: JsonObject, name: str, value: str) -> JsonObject:
     return {**body, "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), name: value}}}
 
 
-LIST_PAGE_OBJECTS: Final = 500
-"""The page of a list of objects that are taken whole."""
-
 _METADATA: Final = "application/json;as=PartialObjectMetadata{suffix};g=meta.k8s.io;v=v1"
 
 
@@ -117,13 +114,12 @@ class View:
     """A part of each object of a kind. `trim` makes it of a whole one, and leaves what is such a part as it is.
 
     Anybody may label a ConfigMap or a pod so that the operator's watch selects it, and may make it as large as the API
-    server accepts. These cannot fill the operator's memory: lists are fetched in small pages, and each object is cut
-    before the next page is asked for. Where only the metadata is needed, nothing else is asked for.
+    server accepts. These cannot fill the operator's memory: lists are fetched in pages of a bounded size, and each
+    object is cut before the next page is asked for. Where only the metadata is needed, nothing else is asked for.
     """
 
     trim: Callable[[JsonObject], JsonObject] = _whole
     metadata_only: bool = False
-    page: int = LIST_PAGE_OBJECTS
 
     def accepts(self, *, many: bool) -> str:
         """The Accept header of a list (`many`), or of a watch or a read of one object."""

@@ -34,6 +34,12 @@ REQUEST_TIMEOUT_SECONDS: Final = 30.0
 CALLS_AT_ONCE_MAX: Final = 32
 """Bounds sockets and the load on the API server; a reconcile makes its calls one after the other."""
 
+PAGE_OBJECTS: Final = 5
+"""Objects in the first page of a list; an object can have a little over a MiB."""
+PAGE_OBJECTS_MAX: Final = 500
+PAGE_BYTES: Final = 1024 * 1024
+"""Size that the pages of a list are held near: to read one keeps the event loop for milliseconds."""
+
 MESSAGE_CHARACTERS_MAX: Final = 1024
 """Foreign text is cut to this length before it enters our errors, logs and conditions."""
 
@@ -239,12 +245,10 @@ class AioKubeClient:
     async def pages(
         self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE
     ) -> AsyncIterator[Listing]:
-        query = [("limit", str(view.page))]
-        if label_selector:
-            query.append(("labelSelector", label_selector))
-        following: list[tuple[str, str]] = []
+        query = [("labelSelector", label_selector)] if label_selector else []
+        limit, accept = PAGE_OBJECTS, view.accepts(many=True)
         while True:
-            page = await self._call("GET", kind.path(namespace), [*query, *following], accept=view.accepts(many=True))
+            page, size = await self._answer("GET", kind.path(namespace), [("limit", str(limit)), *query], accept=accept)
             # Members of a list carry no type of their own, or that of the metadata alone.
             typed = ({**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or ())
             listing = Listing(list(map(view.trim, typed)), page["metadata"]["resourceVersion"])
@@ -253,7 +257,8 @@ class AioKubeClient:
             yield listing
             if not token:
                 return
-            following = [("continue", token)]
+            query = [*(pair for pair in query if pair[0] != "continue"), ("continue", token)]
+            limit = max(1, min(2 * limit, limit * PAGE_BYTES // size, PAGE_OBJECTS_MAX))
 
     async def apply(self, body: JsonObject) -> JsonObject:
         return await self._apply(body, subresource=None)
@@ -293,7 +298,11 @@ class AioKubeClient:
         query = [("fieldManager", FIELD_MANAGER), ("force", "true")]
         return await self._call("PATCH", path, query, body, content_type="application/apply-patch+yaml")
 
-    async def _call(
+    async def _call(self, method: str, path: str, *args: Any, **kwargs: Any) -> JsonObject:
+        answer, _ = await self._answer(method, path, *args, **kwargs)
+        return answer
+
+    async def _answer(
         self,
         method: str,
         path: str,
@@ -301,7 +310,8 @@ class AioKubeClient:
         body: JsonObject | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
-    ) -> JsonObject:
+    ) -> tuple[JsonObject, int]:
+        """The answer and its size in bytes."""
         where = f"{method} {path}"
         headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": FIELD_MANAGER}
         url = URL(f"{self._api.configuration.host}{path}{'?' + urlencode(query) if query else ''}", encoded=True)
@@ -324,7 +334,7 @@ class AioKubeClient:
         except (ValueError, RecursionError) as error:
             raise KubeInvalidError(f"{where}: the answer cannot be read: {error}") from error
         assert isinstance(parsed, dict), f"{where}: the API server always answers with an object"
-        return parsed
+        return parsed, len(payload)
 
 
 def _plural_of(path: str) -> str:

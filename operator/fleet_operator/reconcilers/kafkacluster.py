@@ -12,7 +12,7 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObje
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet import deletion
 from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS
-from fleet_operator.planning.problem import name_some
+from fleet_operator.planning.problem import Problem, name_some, spec_problem
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from fleet_operator.reconcilers.context import Context, has_finalizer, publish, set_finalizer
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
@@ -60,8 +60,9 @@ class KafkaClusterReconciler:
         try:
             cluster = KafkaCluster.model_validate(body)
         except ValidationError as error:
-            context.observers.refuse(key, conditions.SPEC_INVALID, str(error))
-            status = _invalid(body["metadata"], str(error), previous, now)
+            problem = spec_problem(error)
+            context.observers.refuse(key, problem.reason, problem.message)
+            status = _invalid(body["metadata"], problem, previous, now)
         else:
             await self._observe(key, cluster)
             seen = context.observers.latest(key)
@@ -123,11 +124,11 @@ class KafkaClusterReconciler:
             observers.ensure(key, settings, connection)
 
 
-def _invalid(metadata: JsonObject, message: str, previous: Mapping[str, Any], now: float) -> JsonObject:
+def _invalid(metadata: JsonObject, problem: Problem, previous: Mapping[str, Any], now: float) -> JsonObject:
     """The status of an object that the CRD should have refused: the last known one, and why it is not looked at."""
     generation = metadata.get("generation", 0)
     verdicts = [
-        conditions.Condition(kind, "False" if kind == conditions.READY else "Unknown", conditions.SPEC_INVALID, message)
+        conditions.Condition(kind, "False" if kind == conditions.READY else "Unknown", problem.reason, problem.message)
         for kind in conditions.KAFKA_CLUSTER_CONDITIONS
     ]
     return conditions.with_conditions(previous, verdicts, times.to_text(now), generation)

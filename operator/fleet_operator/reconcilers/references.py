@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -11,9 +12,9 @@ from pydantic import ValidationError
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from fleet_operator.api.v1alpha1.model import CustomResource
 from fleet_operator.api.v1alpha1.refs import cluster_of
-from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, STATEFUL_SET, JsonObject
+from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, KAFKA_CLUSTER, STATEFUL_SET, JsonObject
 from fleet_operator.planning.claims import Claim
-from fleet_operator.planning.fleet.blocking import cluster_invalid, cluster_not_found
+from fleet_operator.planning.fleet.blocking import SOURCE_FILES_MAX, cluster_invalid, cluster_not_found
 from fleet_operator.planning.fleet.image import choose_image
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.observation import ClusterObservation, as_of
@@ -21,6 +22,7 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.claims import older_claim
 from fleet_operator.reconcilers.context import Context, is_owned_by
 from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.runtime.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +85,15 @@ def read_observation(context: Context, cluster: KafkaCluster | Problem, key: Key
     if seen is None or seen.connection == cluster.spec.connection:
         return seen
     return replace(seen, current=False, identified=False)
+
+
+async def read_source(store: Store, namespace: str, name: str) -> dict[str, str] | None:
+    """The files of a ConfigMap with a handler's source, no more than show that there are too many; None without it.
+
+    Binary data does not count. Raises KubeError.
+    """
+    found = await store.content(CONFIG_MAP, (namespace, name))
+    return None if found is None else dict(islice((found.get("data") or {}).items(), SOURCE_FILES_MAX + 1))
 
 
 def parse(model: type[M], body: JsonObject | None, *, ending: bool = False) -> M | None:

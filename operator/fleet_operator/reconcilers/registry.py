@@ -20,6 +20,7 @@ from fleet_operator.planning.trimming import (
     trim_config_map,
     trim_job,
     trim_pod,
+    trim_resource,
     trim_stateful_set,
 )
 from fleet_operator.reconcilers import routing
@@ -83,10 +84,11 @@ def _backfills(context: Context) -> BackfillReconciler:
     return BackfillReconciler(context, ranges, KubeflowBackend())
 
 
+_own: Final = partial(WatchedKind, view=View(trim_resource))
 CONTROLLERS: Final = (
-    Controller(WatchedKind(kind=kinds.KAFKA_CLUSTER, dependents=routing.dependents_of_cluster), _kafka_clusters),
+    Controller(_own(kind=kinds.KAFKA_CLUSTER, dependents=routing.dependents_of_cluster), _kafka_clusters),
     Controller(
-        WatchedKind(
+        _own(
             kind=kinds.CONSUMER_GROUP,
             index=refs.group_id_of,
             marks=routing.marks_of_group,
@@ -95,28 +97,26 @@ CONTROLLERS: Final = (
         _consumer_groups,
     ),
     Controller(
-        WatchedKind(
+        _own(
             kind=kinds.RETRY_POLICY,
             index=lambda body: body["metadata"]["namespace"],
             dependents=routing.dependents_of_policy,
         ),
         RetryPolicyReconciler,
     ),
-    Controller(WatchedKind(kind=kinds.REDRIVE, index=refs.group_of), _redrives),
-    Controller(WatchedKind(kind=kinds.BACKFILL, index=refs.group_of), _backfills),
+    Controller(_own(kind=kinds.REDRIVE, index=refs.group_of), _redrives),
+    Controller(_own(kind=kinds.BACKFILL, index=refs.group_of), _backfills),
 )
 
-# A page of the views below is what is in memory at once: the objects may be anybody's. Metadata can be half a MiB an
-# object, any of the others a little over one.
 _child: Final = partial(WatchedKind, index=routing.group_index, dependents=routing.owner_of_child, on_status=True)
 OWNED: Final = (
-    _child(kind=kinds.STATEFUL_SET, selector=GROUP_LABEL, view=View(trim_stateful_set, page=25)),
-    _child(kind=kinds.JOB, selector=REDRIVE_LABEL, view=View(trim_job, page=25)),
-    _child(kind=kinds.POD, selector=GROUP_LABEL, view=View(trim_pod, page=25)),
+    _child(kind=kinds.STATEFUL_SET, selector=GROUP_LABEL, view=View(trim_stateful_set)),
+    _child(kind=kinds.JOB, selector=REDRIVE_LABEL, view=View(trim_job)),
+    _child(kind=kinds.POD, selector=GROUP_LABEL, view=View(trim_pod)),
     WatchedKind(
         kind=kinds.CONFIG_MAP,
         selector=routing.HANDLER_SELECTOR,
-        view=View(trim_config_map, metadata_only=True, page=50),
+        view=View(trim_config_map, metadata_only=True),
         index=routing.record_index,
         dependents=routing.dependents_of_config_map,
         on_status=True,

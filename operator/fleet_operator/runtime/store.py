@@ -284,8 +284,10 @@ class Store:
 
         An object that the cache does not have is not taken in: it may be one that the watch does not select.
         """
-        found = await self.kube.get(kind, *key)
-        seen = self._caches[kind].get(*key) if kind in self._caches else None
+        cache, found = self._caches.get(kind), await self.kube.get(kind, *key)
+        if found is not None and cache is not None and not cache.view.metadata_only:
+            found = cache.view.trim(found)
+        seen = cache.get(*key) if cache is not None else None
         if seen is None:
             return found
         uid = seen["metadata"]["uid"]

@@ -24,7 +24,7 @@ WRITTEN: Final = {
     "backfills": c.BACKFILL_CONDITIONS,
     "consumergroups": c.CONSUMER_GROUP_CONDITIONS,
     "kafkaclusters": c.KAFKA_CLUSTER_CONDITIONS,
-    "redrives": types_of(invalid_redrive_status(1, "x", {}, 0.0)),
+    "redrives": types_of(invalid_redrive_status(1, Problem("SpecInvalid", "x"), {}, 0.0)),
     "retrypolicies": types_of(project_retrypolicy_status(REFUSED, generation=1, groups=0, previous={}, now=0.0)),
 }
 """The types of conditions that the operator writes."""

@@ -116,6 +116,24 @@ async def test_selectors_of_lists_arrive_as_they_are(site: Site) -> None:
     assert site.asked[0][2]["labelSelector"] == selector
 
 
+@pytest.mark.parametrize(("object_bytes", "limits"), [(200, [5, 10, 20, 40, 80, 160]), (1 << 20, [5, 1, 1])])
+async def test_pages_of_a_list_grow_up_to_a_size(site: Site, object_bytes: int, limits: list[int]) -> None:
+    left = sum(limits)
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        nonlocal left
+        size = int(request.query["limit"])
+        left -= size
+        items = [{"metadata": {"name": "x" * object_bytes}}] * size
+        assert request.query.get("continue", "") == ("" if left + size == sum(limits) else "more")
+        return web.json_response({"items": items, "metadata": {"resourceVersion": "7", "continue": left and "more"}})
+
+    site.answer = page
+    async with running(site) as client:
+        sizes = [len(page.items) async for page in client.pages(CONFIG_MAP, None)]
+    assert sizes == limits
+
+
 async def test_renewed_token_is_used_for_the_next_request(site: Site) -> None:
     """A service account's token ends after an hour; the library reads it again from its file."""
     tokens = iter(("second", "third"))

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster, Redrive, RetryPolicy
+from fleet_operator.api.v1alpha1.model import CustomResource
 from fleet_operator.planning.fleet.readings import read_check, read_fleet, read_pod
 from fleet_operator.planning.fleet.revision import known_to
 from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME
+from fleet_operator.planning.problem import Problem, spec_problem
 from fleet_operator.planning.redrive.readings import at_work, read_run_pods
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries
 from fleet_operator.planning.run import read_job
-from fleet_operator.planning.trimming import trim_config_map, trim_job, trim_pod, trim_stateful_set
+from fleet_operator.planning.trimming import (
+    SPEC_BYTES_MAX,
+    trim_config_map,
+    trim_job,
+    trim_pod,
+    trim_resource,
+    trim_stateful_set,
+)
+from fleet_operator.reconcilers.registry import CONTROLLERS
 
 LARGE = "x" * 200_000
 BOUND = 20_000
@@ -186,3 +199,65 @@ def test_stateful_set_that_names_too_many_revisions_names_none() -> None:
     assert len(json.dumps(cut)) < BOUND
     assert known_to(cut) == frozenset()
     assert cut["metadata"]["annotations"]["consumerfleet.io/known-revisions"] == "", "not as if there were none"
+
+
+REFERRING = {"clusterRef": {"name": "main"}, "groupRef": {"name": "orders"}, "groupId": "shop.orders"}
+"""What other objects find an object by."""
+
+
+def a_resource(**spec: Any) -> dict[str, Any]:
+    metadata = {"name": "orders", "namespace": "ns", "uid": "u", "resourceVersion": "7", "generation": 2}
+    return {"metadata": metadata, "spec": {**REFERRING, **spec}}
+
+
+def problem_of(model: type[CustomResource], body: dict[str, Any]) -> Problem:
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate(body)
+    return spec_problem(refused.value)
+
+
+@pytest.mark.parametrize("model", [ConsumerGroup, KafkaCluster, RetryPolicy, Redrive, Backfill])
+def test_large_spec_is_cut_and_refused_with_its_size_and_the_limit(model: type[CustomResource]) -> None:
+    affinity = {"podAffinity": {"x": [{"a": number} for number in range(60_000)]}}
+    body = trim_resource(a_resource(template={"spec": {"affinity": affinity}}, topics=["orders"]))
+    assert len(json.dumps(body)) < 2_000
+    assert body["spec"] == {**REFERRING, "topics": ["orders"]}
+    problem = problem_of(model, body)
+    assert problem.reason == "SpecTooLarge"
+    assert problem.message == (
+        "spec has 708990 bytes as JSON, 708935 of them in template, and more than 65536 are refused: make it smaller"
+    )
+    assert trim_resource(deepcopy(body)) == body, "a part of an object stays as it is"
+
+
+def test_spec_up_to_the_limit_stays_whole() -> None:
+    sidecars = [{"name": f"s{n}", "args": ["x" * 100] * 40} for n in range(14)]
+    spec = a_resource(template={"spec": {"containers": sidecars}}, topics=["orders"])
+    assert 55_000 < len(json.dumps(spec["spec"])) < SPEC_BYTES_MAX
+    assert trim_resource(deepcopy(spec)) == spec
+
+
+def test_offsets_of_tens_of_thousands_of_partitions_stay() -> None:
+    partitions = {str(number): 123_456_789 for number in range(20_000)}
+    reset = {"id": "back", "to": "Offsets", "offsets": {"orders": partitions}}
+    body = a_resource(offsets={"reset": reset})
+    assert trim_resource(deepcopy(body)) == body
+    reset["offsets"] = {f"orders-{topic}": partitions for topic in range(2)}
+    cut = trim_resource(body)
+    assert "offsets" not in cut["spec"]
+    assert problem_of(ConsumerGroup, cut).message.startswith("spec.offsets has 697856 bytes")
+
+
+def test_labels_and_annotations_of_others_are_not_kept() -> None:
+    body = a_resource()
+    ours = {"consumerfleet.io/paused": "true"}
+    body["metadata"] |= {
+        "annotations": {**ours, "other": LARGE},
+        "labels": {"app": "x", "consumerfleet.io/canary": "true"},
+    }
+    cut = trim_resource(body)["metadata"]
+    assert (cut["annotations"], cut["labels"]) == (ours, {"consumerfleet.io/canary": "true"})
+
+
+def test_every_kind_of_ours_is_cut() -> None:
+    assert {controller.watched.view.trim for controller in CONTROLLERS} == {trim_resource}

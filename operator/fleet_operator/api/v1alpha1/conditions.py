@@ -74,9 +74,11 @@ BACKFILL_CONDITIONS: Final = (READY, COMPLETE, FAILED, SPARK_AVAILABLE, RANGE_RE
 
 # --- reasons: what was found in the spec and in Kubernetes ----------------------------------------------------------
 SPEC_INVALID: Final = "SpecInvalid"
+SPEC_TOO_LARGE: Final = "SpecTooLarge"
 CLUSTER_NOT_FOUND: Final = "ClusterNotFound"
 CLUSTER_INVALID: Final = "ClusterInvalid"
 HANDLER_SOURCE_NOT_FOUND: Final = "HandlerSourceNotFound"
+HANDLER_SOURCE_TOO_LARGE: Final = "HandlerSourceTooLarge"
 HANDLER_CONTAINER_NOT_FOUND: Final = "HandlerContainerNotFound"
 TEMPLATE_REFUSED: Final = "TemplateRefused"
 TOPIC_PATTERN_REFUSED: Final = "TopicPatternRefused"

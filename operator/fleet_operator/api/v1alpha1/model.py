@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 GROUP: Final = "consumerfleet.io"
 VERSION: Final = "v1alpha1"
@@ -27,6 +28,10 @@ CREDENTIALS_LABEL: Final = "consumerfleet.io/credentials"
 ALLOWED_ADDRESSES_ANNOTATION: Final = "consumerfleet.io/allowed-addresses"
 """On a Secret: the only bootstrap servers and token endpoints that it may be sent to, separated by commas."""
 HANDLER_LABEL: Final = "consumerfleet.io/handler"
+
+TOO_LARGE: Final = "specTooLarge"
+"""Field of a cached object from whose spec something was cut, with the message for its owner; also that error's type.
+"""
 
 INT32_MAX: Final = 2**31 - 1
 JSON_INTEGER_MAX: Final = 2**53 - 1
@@ -66,3 +71,10 @@ class CustomResource(Model):
 
     metadata: ObjectMeta
     status: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_cut(cls, body: Any) -> Any:
+        if isinstance(body, dict) and TOO_LARGE in body:
+            raise PydanticCustomError(TOO_LARGE, "{text}", {"text": body[TOO_LARGE]})
+        return body

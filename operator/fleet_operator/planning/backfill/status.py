@@ -15,6 +15,7 @@ from fleet_operator.planning.backfill.attempts import end_status
 from fleet_operator.planning.backfill.phase import BackfillDecision, BackfillFacts
 from fleet_operator.planning.backfill.ranges import range_status
 from fleet_operator.planning.backfill.readings import Progress
+from fleet_operator.planning.problem import Problem
 
 KEPT: Final = (
     *("topic", "resolvedRange", "resolvedTime", "slices", "offsetsCovered", "offsetsTotal", "records", "comparison"),
@@ -67,10 +68,12 @@ def renew_final_status(status: Mapping[str, Any], generation: int) -> dict[str, 
     return {**status, "observedGeneration": generation, "conditions": renewed}
 
 
-def invalid_backfill_status(generation: int, message: str, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
+def invalid_backfill_status(
+    generation: int, problem: Problem, previous: Mapping[str, Any], now: float
+) -> dict[str, Any]:
     """The status of an object that the CRD should have refused: the last known one, and why it is not looked at."""
     verdicts = (
-        Condition(kind, "False" if kind == c.READY else "Unknown", c.SPEC_INVALID, message)
+        Condition(kind, "False" if kind == c.READY else "Unknown", problem.reason, problem.message)
         for kind in c.BACKFILL_CONDITIONS
     )
     return c.with_conditions(previous, verdicts, times.to_text(now), generation)

@@ -20,6 +20,8 @@ from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.topic_pattern import group_pattern
 
+SOURCE_FILES_MAX: Final = 250
+"""Each is listed in the pod template."""
 SECRET_PROBLEMS: Final = frozenset(
     {
         conditions.SECRET_NOT_LABELLED,
@@ -60,7 +62,7 @@ def find_blocking_problem(
     if observation is not None and observation.lacks_offsets_topic and _awaits_offsets_topic(cluster):
         return _offsets_topic_absent(cluster)
     mistake = _pattern_problem(group) or find_template_problem(group.spec.template) or _container_problem(group)
-    return mistake or _handler_problem(group, handler_files) or retry_problem
+    return mistake or find_source_problem(group, handler_files) or retry_problem
 
 
 def cluster_not_found(namespace: str, name: str) -> Problem:
@@ -110,7 +112,8 @@ def _container_problem(group: ConsumerGroup) -> Problem | None:
     )
 
 
-def _handler_problem(group: ConsumerGroup, handler_files: Mapping[str, str] | None) -> Problem | None:
+def find_source_problem(group: ConsumerGroup, handler_files: Mapping[str, str] | None) -> Problem | None:
+    """The problem of the ConfigMap with a handler's source, or None."""
     python = group.spec.handler.python
     reference = python.config_map_ref if python else None
     if python is None or reference is None:
@@ -126,6 +129,12 @@ def _handler_problem(group: ConsumerGroup, handler_files: Mapping[str, str] | No
         return Problem(
             conditions.HANDLER_SOURCE_NOT_FOUND,
             f"ConfigMap {reference.name!r} has no text under `data`: add the module of {python.callable!r}",
+        )
+    if len(handler_files) > SOURCE_FILES_MAX:
+        return Problem(
+            conditions.HANDLER_SOURCE_TOO_LARGE,
+            f"ConfigMap {reference.name!r} has more than {SOURCE_FILES_MAX} files under `data`: put the modules into "
+            "an image of your own, spec.image",
         )
     return None
 

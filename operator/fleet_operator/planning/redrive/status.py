@@ -10,6 +10,7 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.api.v1alpha1.redrive import FINAL_PHASES
 from fleet_operator.planning import times
+from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive.phase import JobReport, RedriveDecision, RedriveFacts
 from fleet_operator.planning.redrive.readings import RedriveProgress
 from fleet_operator.planning.run import Act
@@ -43,12 +44,14 @@ def renew_final_status(status: Mapping[str, Any], generation: int) -> dict[str, 
     return {**status, "observedGeneration": generation, "conditions": renewed}
 
 
-def invalid_redrive_status(generation: int, message: str, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
+def invalid_redrive_status(
+    generation: int, problem: Problem, previous: Mapping[str, Any], now: float
+) -> dict[str, Any]:
     """The status of an object that the CRD should have refused: the last known one, and why it is not looked at."""
     verdicts = (
-        Condition(c.READY, "False", c.SPEC_INVALID, message),
-        Condition(c.COMPLETE, "Unknown", c.SPEC_INVALID, message),
-        Condition(c.FAILED, "Unknown", c.SPEC_INVALID, message),
+        Condition(c.READY, "False", problem.reason, problem.message),
+        Condition(c.COMPLETE, "Unknown", problem.reason, problem.message),
+        Condition(c.FAILED, "Unknown", problem.reason, problem.message),
     )
     return c.with_conditions(previous, verdicts, times.to_text(now), generation)
 

@@ -19,7 +19,7 @@ from fleet_consumer.contract.policy_expansion import expand_policy
 from fleet_consumer.contract.section import PatternInvalid, SettingsInvalid
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.retrypolicy import RetryPolicy
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, spec_problem
 
 
 class DelayState(StrEnum):
@@ -124,5 +124,8 @@ def read_policy(body: Mapping[str, Any]) -> PolicyRevision | Problem:
     except PatternInvalid as refused:
         message = f"{name}, spec.classify, messageRegex: {refused.problem}"
         return Problem(conditions.MESSAGE_REGEX_REFUSED, message)
-    except (SettingsInvalid, ValidationError) as refused:  # the API server accepts these if its CRD is another version
+    except ValidationError as error:
+        problem = spec_problem(error)
+        return Problem(problem.reason, f"{name}: {problem.message}")
+    except SettingsInvalid as refused:  # the API server accepts these if its CRD is another version
         return Problem(conditions.SPEC_INVALID, f"{name}: {refused}")

@@ -23,6 +23,7 @@ from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket, lag_text
 from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
 from fleet_operator.planning.offsets.skips import flow_topics, skipped_status
+from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.conditions import project_conditions
 from fleet_operator.planning.status.coordinators import recorded_crowded
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
@@ -81,19 +82,19 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
 
 
 def invalid_spec_status(
-    metadata: Mapping[str, Any], message: str, previous: Mapping[str, Any], now: float
+    metadata: Mapping[str, Any], problem: Problem, previous: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """Status of an object that cannot be parsed: the previous one with the reason in its conditions."""
+    """Status of an object that cannot be read: the previous one with the reason in its conditions."""
     unknown = [
-        Condition(kind, "Unknown", conditions.SPEC_INVALID, "the spec is invalid: see Ready")
+        Condition(kind, "Unknown", problem.reason, "the spec cannot be read: see Ready")
         for kind in conditions.CONSUMER_GROUP_CONDITIONS
         if kind not in (conditions.READY, conditions.PROGRESSING, conditions.STALLED, conditions.DEGRADED)
     ]
     verdict = [
-        Condition(conditions.READY, "False", conditions.SPEC_INVALID, message),
-        Condition(conditions.PROGRESSING, "False", conditions.REFUSED, message),
-        Condition(conditions.STALLED, "True", conditions.REFUSED, message),
-        Condition(conditions.DEGRADED, "True", conditions.SPEC_INVALID, message),
+        Condition(conditions.READY, "False", problem.reason, problem.message),
+        Condition(conditions.PROGRESSING, "False", conditions.REFUSED, problem.message),
+        Condition(conditions.STALLED, "True", conditions.REFUSED, problem.message),
+        Condition(conditions.DEGRADED, "True", problem.reason, problem.message),
     ]
     status = {"state": UNKNOWN_STATE, **previous}
     return conditions.with_conditions(

@@ -19,6 +19,7 @@ from fleet_operator.planning.status.problems import reset_message
 SPEC_MISTAKES: Final = frozenset(
     {
         c.SPEC_INVALID,
+        c.SPEC_TOO_LARGE,
         c.TEMPLATE_REFUSED,
         c.TOPIC_PATTERN_REFUSED,
         c.HANDLER_CONTAINER_NOT_FOUND,

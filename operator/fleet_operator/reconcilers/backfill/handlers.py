@@ -13,6 +13,7 @@ from fleet_consumer.contract.worker_config import parse_config as parse_worker
 from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster, conditions
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, STATEFUL_SET, JsonObject
 from fleet_operator.planning.backfill.config import Handlers
+from fleet_operator.planning.fleet.blocking import SOURCE_FILES_MAX, find_source_problem
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import plan_revision
 from fleet_operator.planning.fleet.rollout_facts import RevisionState
@@ -20,6 +21,7 @@ from fleet_operator.planning.foreign_json import read_object
 from fleet_operator.planning.labels import REVISION_ANNOTATION, STATE_ANNOTATION
 from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.context import Context, is_owned_by, read_child
+from fleet_operator.reconcilers.references import read_source
 from fleet_operator.runtime.store import Store
 
 
@@ -41,11 +43,12 @@ async def read_handlers(
     reference = compare.config_map_ref if compare is not None else None
     if isinstance(handlers, Problem) or reference is None or compare is None:
         return handlers
-    files = await _source(context.store, backfill.metadata.namespace, reference.name)
-    if not files:
+    files = await read_source(context.store, backfill.metadata.namespace, reference.name)
+    if not files or len(files) > SOURCE_FILES_MAX:
         message = (
             f"ConfigMap {reference.name!r} with the candidate's source is not in namespace "
-            f"{backfill.metadata.namespace!r}, or has no text: create it with the module of {compare.callable!r}"
+            f"{backfill.metadata.namespace!r}, or has no text, or more than {SOURCE_FILES_MAX} files: create it with "
+            f"the module of {compare.callable!r}"
         )
         return Problem(conditions.CANDIDATE_SOURCE_NOT_FOUND, message)
     return Handlers(worker=handlers.worker, handler_files=handlers.handler_files, candidate_files=files)
@@ -84,13 +87,10 @@ async def _of_spec(store: Store, group: ConsumerGroup, cluster: KafkaCluster, im
     reference = python.config_map_ref if python is not None else None
     files = None
     if reference is not None:
-        files = await _source(store, group.metadata.namespace, reference.name)
-        if not files:
-            message = (
-                f"ConfigMap {reference.name!r} with the handler's source is not in namespace "
-                f"{group.metadata.namespace!r}, or has no text: create it"
-            )
-            return Problem(conditions.HANDLER_SOURCE_NOT_FOUND, message)
+        files = await read_source(store, group.metadata.namespace, reference.name)
+        problem = find_source_problem(group, files)
+        if problem is not None:
+            return problem
     planned = plan_revision(group, cluster, handler_files=files, image=image)
     return Handlers(worker=planned.worker_config, handler_files=files)
 
@@ -119,11 +119,6 @@ async def read_frozen(store: Store, owner: JsonObject, backfill: Backfill) -> Fr
 async def _own(store: Store, owner: JsonObject, name: str) -> JsonObject | None:
     found = await store.kube.get(CONFIG_MAP, owner["metadata"]["namespace"], name)
     return found if found is not None and is_owned_by(found, owner) else None
-
-
-async def _source(store: Store, namespace: str, name: str) -> dict[str, str] | None:
-    found = await store.content(CONFIG_MAP, (namespace, name))
-    return None if found is None else dict(found.get("data") or {})
 
 
 def _lost(name: str) -> Problem:

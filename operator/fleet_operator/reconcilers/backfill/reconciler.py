@@ -25,7 +25,7 @@ from fleet_operator.planning.backfill.status import (
     renew_final_status,
 )
 from fleet_operator.planning.fleet.worker_config import worker_config
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, spec_problem
 from fleet_operator.planning.run import Act
 from fleet_operator.reconcilers.backfill.gather import Gathered, Gatherer
 from fleet_operator.reconcilers.backfill.handlers import Frozen, read_frozen
@@ -156,7 +156,7 @@ class BackfillReconciler:
         try:
             backfill = Backfill.model_validate(body)
         except ValidationError as error:
-            status = invalid_backfill_status(generation, str(error), body.get("status") or {}, now)
+            status = invalid_backfill_status(generation, spec_problem(error), body.get("status") or {}, now)
             return Result(await publish(context, body, status))
         if backfill.is_final:
             self._forget(key)

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.api.v1alpha1.conditions import CLUSTER_NOT_FOUND
+from fleet_operator.api.v1alpha1.model import TOO_LARGE
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
@@ -76,7 +77,8 @@ class DeletionWork:
         context = self._context
         now = context.clock.wall()
         try:
-            gathered = await gather(context, body)
+            # What was cut of a spec that is too large is not needed to delete.
+            gathered = await gather(context, {field: part for field, part in body.items() if field != TOO_LARGE})
         except ValidationError as error:
             await self._leave(body, f"its spec cannot be read: {error}")
             return Result()

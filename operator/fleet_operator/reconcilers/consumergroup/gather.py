@@ -11,7 +11,7 @@ from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, conditions
-from fleet_operator.api.v1alpha1.refs import cluster_of, policy_of
+from fleet_operator.api.v1alpha1.refs import cluster_of, policy_of, source_of
 from fleet_operator.clients import kinds
 from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
 from fleet_operator.planning import times
@@ -29,7 +29,7 @@ from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.retry.intent import PolicyRevision, read_policy
 from fleet_operator.reconcilers.claims import heir_of, older_claim
 from fleet_operator.reconcilers.context import Context, find_child, is_owned_by, read_child
-from fleet_operator.reconcilers.references import read_cluster, read_observation
+from fleet_operator.reconcilers.references import read_cluster, read_observation, read_source
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.store import Store
 
@@ -111,7 +111,7 @@ class Gathered:
 async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
     """Read everything. Raises KubeError, or pydantic's ValidationError for a spec that the CRD should have refused."""
     group = context.defaulted(ConsumerGroup.model_validate(body))
-    key, store = key_of(body), context.store
+    key, store, source = key_of(body), context.store, source_of(body)
     cluster = read_cluster(context, cluster_of(body), ending="deletionTimestamp" in body["metadata"])
     config_maps = tuple(found for found in store.cache(kinds.CONFIG_MAP).having(key) if is_owned_by(found, body))
     published = await _published(context, body)
@@ -130,7 +130,7 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
         group=group,
         cluster=cluster,
         observation=observation,
-        handler_files=await _handler_files(context, group),
+        handler_files=await read_source(store, *source) if source is not None else None,
         older=older,
         heir=heir_of(context, body),
         parts=parts,
@@ -200,17 +200,6 @@ async def _policy(
     seen = context.store.get(kinds.CONFIG_MAP, address_of_record)
     record = await context.store.content(kinds.CONFIG_MAP, address_of_record) if seen is not None else None
     return records.read_policy_record(record) or content
-
-
-async def _handler_files(context: Context, group: ConsumerGroup) -> Mapping[str, str] | None:
-    """The handler's source, without binary data. Read again when its version changed; each time without a watch."""
-    python = group.spec.handler.python
-    reference = python.config_map_ref if python else None
-    if reference is None:
-        return None
-    namespace = group.metadata.namespace
-    found = await context.store.content(kinds.CONFIG_MAP, (namespace, reference.name))
-    return None if found is None else dict(found.get("data") or {})
 
 
 CHARACTERS_MAX: Final = 4 * 1024 * 1024

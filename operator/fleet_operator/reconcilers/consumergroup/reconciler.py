@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -12,7 +14,7 @@ from fleet_operator.clients import json_text
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.planning.offsets.expiry import ExpiryDecision
 from fleet_operator.planning.offsets.skips import awaits_skips
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, spec_problem
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
 from fleet_operator.planning.status.problems import needs_reports, needs_revisit
 from fleet_operator.planning.status.transitions import awaits_report
@@ -34,6 +36,10 @@ from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 
+T = TypeVar("T")
+
+LARGE_BYTES: Final = 98_304
+"""Objects of more bytes, with their status, are planned in a thread."""
 OWNED_SECONDS: Final = 15.0
 """Interval at which a group looks again whose Kafka group another one owns: of that one's workers no event tells it."""
 
@@ -79,7 +85,7 @@ class ConsumerGroupReconciler:
         except ValidationError as error:
             self._series.remove(key)
             self._lenses.forget(key)
-            status = invalid_spec_status(body["metadata"], str(error), previous, now)
+            status = invalid_spec_status(body["metadata"], spec_problem(error), previous, now)
             return Result(await publish(context, body, status))
         return await self._step(gathered, previous, now)
 
@@ -88,7 +94,10 @@ class ConsumerGroupReconciler:
         context, key, body = self._context, gathered.key, gathered.body
         memory = self._memories.get(key, Memory())
         memory = replace(memory, trail=self._scaling.trail(key) or memory.trail)
-        plan = make_plan(
+        # Offsets of tens of thousands of partitions take long, and everybody else would wait.
+        pure = asyncio.to_thread if len(json_text.dumps(body)) > LARGE_BYTES else _here
+        plan = await pure(
+            make_plan,
             gathered,
             now,
             image=context.settings.consumer_image,
@@ -104,12 +113,12 @@ class ConsumerGroupReconciler:
         if not previous.get("conditions"):
             shown = replace(facts, view=plan.shown)
             # When a thousand objects are created at once, all have a status before the first of them has its children.
-            again = await publish(context, body, project_consumergroup_status(shown, previous, now))
+            again = await publish(context, body, await pure(project_consumergroup_status, shown, previous, now))
             return Result(None if again is None else 0.0)
         if self._first_looks.awaits(key, coming=_is_look_coming(gathered)):
             return Result(FIRST_LOOK_SECONDS)
         if not plan.is_recorded(previous):
-            first = project_consumergroup_status(replace(facts, view=plan.shown), previous, now)
+            first = await pure(project_consumergroup_status, replace(facts, view=plan.shown), previous, now)
             if "revision" in previous:
                 first["revision"] = previous["revision"]  # until the plan of another one was carried out
             wait = await record(context, body, first)
@@ -122,7 +131,7 @@ class ConsumerGroupReconciler:
             self._memories[key] = plan.memory
             problem = plan.shown.topics.problem or self._kafka.refusal(key)
             facts = replace(facts, topic_problem=problem)
-        status = project_consumergroup_status(replace(facts, view=plan.shown), previous, now)
+        status = await pure(project_consumergroup_status, replace(facts, view=plan.shown), previous, now)
         show_group(self._series, key, facts, status)
         again = await publish(context, body, status)
         if plan.reset.advanced and self._is_stored(key, status):
@@ -176,6 +185,11 @@ class ConsumerGroupReconciler:
         self._first_looks.forget(key)
         self._resets.forget(key)
         self._expiry.forget(key)
+
+
+async def _here(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """As `asyncio.to_thread`, on the event loop."""
+    return work(*args, **kwargs)
 
 
 def _is_look_coming(gathered: Gathered) -> bool:

@@ -14,6 +14,7 @@ from fleet_operator.api.v1alpha1 import KafkaCluster, Redrive
 from fleet_operator.api.v1alpha1.redrive import FINAL_PHASES
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JOB, POD, REDRIVE, JsonObject
 from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL
+from fleet_operator.planning.problem import spec_problem
 from fleet_operator.planning.redrive import manifests
 from fleet_operator.planning.redrive.needs import find_obstacle, find_refusal, target_of
 from fleet_operator.planning.redrive.phase import RedriveDecision, RedriveFacts, decide
@@ -95,7 +96,7 @@ class RedriveReconciler:
         try:
             redrive = Redrive.model_validate(body)
         except ValidationError as error:
-            status = invalid_redrive_status(generation, str(error), body.get("status") or {}, now)
+            status = invalid_redrive_status(generation, spec_problem(error), body.get("status") or {}, now)
             return Result(await publish(context, body, status))
         if redrive.is_final:
             self._watch.forget(key)

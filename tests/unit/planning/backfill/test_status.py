@@ -108,6 +108,6 @@ def test_final_status_is_renewed_without_another_word() -> None:
 
 
 def test_invalid_object_keeps_its_last_status() -> None:
-    status = invalid_backfill_status(3, "no range", {"phase": "Running"}, builders.NOW)
+    status = invalid_backfill_status(3, Problem(c.SPEC_INVALID, "no range"), {"phase": "Running"}, builders.NOW)
     assert status["phase"] == "Running"
     assert verdicts(status)[c.READY] == ("False", "SpecInvalid")

@@ -25,6 +25,9 @@ VERDICT = {"type": "Ready", "status": "False", "reason": "ClusterIdChanged", "me
 CHANGED = KNOWN | {"conditions": [VERDICT]}
 
 
+MANY_FILES = {f"part{number}.py": "" for number in range(251)}
+
+
 @pytest.mark.parametrize(
     ("spec", "arguments", "reason", "named"),
     [
@@ -39,6 +42,7 @@ CHANGED = KNOWN | {"conditions": [VERDICT]}
         ({}, {"observation": unreachable("SecretForbidden", "secret `x`")}, "SecretForbidden", "secret `x`"),
         ({"handler": FROM_CONFIG_MAP}, {}, "HandlerSourceNotFound", "'source'"),
         ({"handler": FROM_CONFIG_MAP}, {"handler_files": {}}, "HandlerSourceNotFound", "data"),
+        ({"handler": FROM_CONFIG_MAP}, {"handler_files": MANY_FILES}, "HandlerSourceTooLarge", "more than 250 files"),
     ],
 )
 def test_blocking_problem_names_the_object_and_the_cause(

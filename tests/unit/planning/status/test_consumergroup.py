@@ -415,12 +415,14 @@ def test_failed_records_are_shown_when_known() -> None:
 
 def test_unreadable_spec_keeps_the_rest_of_the_status() -> None:
     before = project(facts())
-    status = invalid_spec_status({"generation": 2, "uid": UID}, "spec.topics: ...", before, NOW)
+    status = invalid_spec_status({"generation": 2, "uid": UID}, Problem("SpecInvalid", "spec.topics: ..."), before, NOW)
     assert condition(status, "Ready") == ("False", "SpecInvalid")
     assert condition(status, "LagKnown") == ("Unknown", "SpecInvalid")
     assert (status["lagApproximate"], status["members"], status["observedGeneration"]) == (0, before["members"], 2)
     assert {c["type"] for c in status["conditions"]} == set(CONSUMER_GROUP_CONDITIONS)
-    assert invalid_spec_status({"generation": 2}, "spec.topics: ...", status, NOW + 99) == status
+    assert (
+        invalid_spec_status({"generation": 2}, Problem("SpecInvalid", "spec.topics: ..."), status, NOW + 99) == status
+    )
 
 
 @pytest.mark.parametrize(
