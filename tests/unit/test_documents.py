@@ -239,3 +239,24 @@ def test_documented_reasons_exist() -> None:
             continue
         words = {name for name in quoted(text) if re.fullmatch(r"(?:[A-Z][a-z]+){2,}", name)}
         assert words - known - JAVA == set(), page
+
+
+def _handlers_of_manifests() -> list[Any]:
+    """The handlers that the pages show in ConfigMaps: what people copy first."""
+    found = []
+    for page, text in MANUALS.items():
+        for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            if "handler.py: |" in block:
+                maps = [each for each in yaml.safe_load_all(block) if each and each["kind"] == "ConfigMap"]
+                found += [pytest.param(each["data"]["handler.py"], id=page) for each in maps]
+    return found
+
+
+@pytest.mark.parametrize("code", _handlers_of_manifests())
+def test_handler_of_a_page_lives_through_tombstones(code: str) -> None:
+    names: dict[str, Any] = {}
+    exec(code, names)
+    for value, wanted in ((None, None), (b"", (b"", "")), (b"one tea", (b"ONE TEA", "ONE TEAS"))):
+        record = Record("orders", 0, 0, -1, b"key", value)
+        output = names["handle"](record)
+        assert output.value == wanted if wanted is None else output.value in wanted

@@ -147,7 +147,9 @@ class Engine:
         """Wait for a result of the coordinator thread. Raises its error; `timed_out` after `timeout_s`."""
         if not ticket.wait(timeout_s):
             ticket.cancel()
-            raise timed_out(f"group {self.settings.group_id!r}: no answer about {what} within {timeout_s:g} s")
+            raise timed_out(
+                f"group {self.settings.group_id!r}: no answer about {what} within {round(timeout_s, 1):g} s"
+            )
         if ticket.error is not None:
             self.fail(ticket.error)
         assert ticket.result is not None

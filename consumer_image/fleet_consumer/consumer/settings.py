@@ -85,6 +85,9 @@ class ConsumerSettings:
             raise ValueError("group_id is empty; leave it out for a consumer that only uses assign")
         if self.group_id is None and (self.group_instance_id or self.auto_commit_interval_ms):
             raise ValueError("group_instance_id and auto_commit_interval_ms need a group_id")
+        given: object = self.assignors
+        if isinstance(given, str):
+            raise ValueError(f"assignors is a string, {given!r}; give a tuple of names")
         if not self.assignors:
             raise ValueError(f"assignors names none; the default is {DEFAULT_ASSIGNORS}")
         ResetPolicy.parse(self.auto_offset_reset)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ class Outputs:
             return ()
         if isinstance(answer, Produce):
             return (self._checked(answer),)
-        if isinstance(answer, str | bytes) or not isinstance(answer, Iterable):
+        if isinstance(answer, str | bytes | bytearray | Mapping) or not isinstance(answer, Iterable):
             _close(answer)
             raise OutputRefused(f"the handler returned {_kind(answer)}; return None, a Produce, or several of them")
         return tuple(self._checked(item) for item in answer)

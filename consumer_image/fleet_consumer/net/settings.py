@@ -115,6 +115,9 @@ class ConnectionSettings:
     connections_max_idle_ms: int = 540_000
 
     def __post_init__(self) -> None:
+        given: object = self.bootstrap_servers
+        if isinstance(given, str):  # it would be read letter by letter
+            raise ValueError(f"bootstrap_servers is a string, {given!r}; give a tuple of host:port")
         if not self.bootstrap_servers:
             raise ValueError("bootstrap_servers is empty; name at least one host:port")
         for text in self.bootstrap_servers:

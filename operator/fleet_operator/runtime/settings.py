@@ -110,12 +110,13 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         const=True,
         type=_truth,
         default=env("LEADER_ELECT", "false"),
-        help="work only while holding the Lease",
+        help="work only while holding the Lease; default: %(default)s",
     )
     add("--lease-namespace", default=environ.get("FLEET_LEASE_NAMESPACE"), help="default: the pod's own")
     add("--lease-name", default=env("LEASE_NAME", base.lease_name), help="default: %(default)s")
-    add("--consumer-image", default=env("CONSUMER_IMAGE", base.consumer_image), help="default image of workers")
-    add("--spark-image", default=env("SPARK_IMAGE", base.spark_image), help="default image of Backfills")
+    image = "image of %s that name none; default: %%(default)s"
+    add("--consumer-image", default=env("CONSUMER_IMAGE", base.consumer_image), help=image % "workers")
+    add("--spark-image", default=env("SPARK_IMAGE", base.spark_image), help=image % "Backfills")
     add(
         "--spark-driver-role",
         default=env("SPARK_DRIVER_ROLE", base.spark_driver_role),
@@ -125,7 +126,8 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         "--max-concurrent-rollouts",
         type=_bound,
         default=env("MAX_CONCURRENT_ROLLOUTS", base.max_concurrent_rollouts),
-        help="groups that go over to another worker image or connection at once; 0: images stay as they are",
+        help="groups that go over to another worker image or connection at once; 0: images stay as they are; "
+        "default: %(default)s",
     )
     add(
         "--platform-assigns-users",
@@ -133,29 +135,36 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         default=env("PLATFORM_ASSIGNS_USERS", "false"),
         help="pods ask for no user, as OpenShift gives them one; default: %(default)s",
     )
-    add("--workers", type=_count, default=env("WORKERS", base.workers), help="reconciles at once for each kind")
+    add(
+        "--workers",
+        type=_count,
+        default=env("WORKERS", base.workers),
+        help="reconciles at once for each kind; default: %(default)s",
+    )
     add(
         "--resync-seconds",
         type=_seconds,
         default=env("RESYNC_SECONDS", base.resync_seconds),
-        help="how often every object is looked at again",
+        help="seconds after which every object is reconciled again; default: %(default)s",
     )
     add(
         "--sweep-seconds",
         type=_seconds,
         default=env("SWEEP_SECONDS", base.sweep_seconds),
-        help="how often the caches are compared with a list",
+        help="seconds between comparisons of the caches with a list; default: %(default)s",
     )
     add(
         "--status-writes-per-second",
         type=_seconds,
         default=env("STATUS_WRITES_PER_SECOND", base.status_writes_per_second),
-        help="budget of routine status writes",
+        help="budget of routine status writes; default: %(default)s",
     )
-    add("--metrics-port", type=_port, default=env("METRICS_PORT", base.metrics_port))
-    add("--health-port", type=_port, default=env("HEALTH_PORT", base.health_port))
-    add("--log-format", choices=("json", "text"), default=env("LOG_FORMAT", base.log_format))
-    add("--log-level", choices=("debug", "info", "warning", "error"), default=env("LOG_LEVEL", base.log_level))
+    shown = "default: %(default)s"
+    add("--metrics-port", type=_port, default=env("METRICS_PORT", base.metrics_port), help=shown)
+    add("--health-port", type=_port, default=env("HEALTH_PORT", base.health_port), help=shown)
+    add("--log-format", choices=("json", "text"), default=env("LOG_FORMAT", base.log_format), help=shown)
+    levels = ("debug", "info", "warning", "error")
+    add("--log-level", choices=levels, default=env("LOG_LEVEL", base.log_level), help=shown)
     return root
 
 

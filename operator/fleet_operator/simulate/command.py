@@ -113,6 +113,11 @@ def _scaling(found: argparse.Namespace) -> Scaling:
 
 
 def _world(found: argparse.Namespace, curve: RecordedCurve) -> World:
+    if found.stuck is not None and not 0 <= found.stuck[0] < found.partitions:
+        raise ValueError(f"--stuck: there is no partition {found.stuck[0]}; --partitions is {found.partitions}")
+    late = [f"{begin:g}-{end:g}" for begin, end in found.outage or () if begin >= curve.seconds]
+    if late:
+        raise ValueError(f"--outage: {late[0]} begins after the last of the {curve.seconds:g} s of the curve")
     shares = even_shares(found.partitions) if found.hot is None else hot_shares(found.partitions, found.hot)
     return World(
         arrivals=curve,

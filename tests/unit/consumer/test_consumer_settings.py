@@ -50,6 +50,7 @@ def test_assignor_may_be_an_object() -> None:
     ("changes", "named"),
     [
         ({"assignors": ()}, "assignors"),
+        ({"assignors": "range"}, "assignors is a string"),
         ({"auto_offset_reset": "by_duration:1H"}, "by_duration"),
         ({"auto_commit_interval_ms": 0}, "auto_commit_interval_ms"),
         ({"isolation_level": "serializable"}, "isolation_level"),

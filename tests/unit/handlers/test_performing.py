@@ -12,7 +12,7 @@ from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall
 from fleet_consumer.handlers.decoding import checker, decoder
 from fleet_consumer.handlers.performing import Outputs, Performer, Result
 from fleet_consumer.record import Fatal, Produce, Record, RetryAfter, Skip
-from fleet_consumer.retry.failure import Failure, classify
+from fleet_consumer.retry.failure import Failure, OutputRefused, classify
 
 
 def record(offset: int, value: bytes | None = b"{}") -> Record:
@@ -73,6 +73,12 @@ def test_batch_has_a_result_for_each_record() -> None:
     ]
     assert kinds(performer(lambda rs: None, batch=True).perform(records)) == ["0"] * 7
     assert kinds(performer(lambda rs: (each for each in answer), batch=True).perform(records))[3] == "fatal"
+
+
+@pytest.mark.parametrize(("answer", "named"), [({"total": 3}, "dict"), (bytearray(b"x"), "bytearray")])
+def test_result_that_only_looks_like_several_outputs_is_named(answer: object, named: str) -> None:
+    with pytest.raises(OutputRefused, match=f"the handler returned a value of type {named}; return None"):
+        Outputs(["out"]).of(answer)
 
 
 def test_bad_part_of_a_batch_is_its_own_records_failure() -> None:

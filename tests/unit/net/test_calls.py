@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -251,3 +252,10 @@ def test_connection_that_idles_is_closed_and_the_next_request_opens_another() ->
 def test_idle_limit_that_cannot_work_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="connections_max_idle_ms is 0"):
         ConnectionSettings(bootstrap_servers=("localhost:1",), client_id="c", connections_max_idle_ms=0)
+
+
+def test_one_string_of_bootstrap_servers_is_refused_as_what_it_is() -> None:
+    """It would be read letter by letter."""
+    servers: Any = "localhost:9092"
+    with pytest.raises(ValueError, match=r"bootstrap_servers is a string, 'localhost:9092'; give a tuple"):
+        ConnectionSettings(bootstrap_servers=servers, client_id="c")

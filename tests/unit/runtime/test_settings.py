@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fleet_operator.runtime.settings import parse
@@ -52,3 +54,12 @@ def test_invalid_flags_are_refused(arguments: list[str], capsys: pytest.CaptureF
 def test_invalid_environment_is_refused_too() -> None:
     with pytest.raises(SystemExit):
         parse(["run"], {"FLEET_WORKERS": "many"})
+
+
+def test_every_flag_tells_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["run", "--help"], {})
+    options = capsys.readouterr().out.split("options:")[1]
+    flags = re.split(r"^  (?=--)", options, flags=re.MULTILINE)[1:]
+    assert len(flags) >= 17
+    assert [flag.split()[0] for flag in flags if "default:" not in flag] == []

@@ -75,6 +75,8 @@ def test_steps_that_are_none_are_refused(text: str) -> None:
         ["--steps", "600", "--capacity", "5"],
         [*STEPS, "--min-replicas", "-1"],
         [*STEPS, "--catch-up-seconds", "0"],
+        [*STEPS, "--stuck", "12@3"],
+        [*STEPS, "--outage", "90000-90100"],
     ],
 )
 def test_wrong_input_ends_with_a_message(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
