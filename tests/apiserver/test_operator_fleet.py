@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -170,6 +171,32 @@ def test_changed_child_is_restored(site: MakeSite, broker: KafkaBroker) -> None:
         return bool(here.get("statefulsets", "flights")["spec"]["replicas"] == 1)
 
     eventually(put_right, timeout_s=PATIENCE_S, what="1 replica again")
+
+
+def test_additions_to_the_pod_template_by_other_hands_are_taken_out_and_reported(
+    site: MakeSite, broker: KafkaBroker
+) -> None:
+    here = site("added")
+    start_fleet(here, broker)
+    here.wait_ready_replicas(1)
+    before = here.get("statefulsets", "flights")["spec"]["template"]
+    miner = {"name": "miner", "image": "example.org/miner"}
+    worker = {"name": "worker", "env": [{"name": "MORE", "value": "1"}]}
+    added = {"hostNetwork": True, "containers": [miner, worker], "nodeSelector": {"disk": "ssd"}}
+    added |= {"volumes": [{"name": "more", "emptyDir": {}}]}
+    template = {"metadata": {"annotations": {"example.org/inject": "true"}}, "spec": added}
+    here.kubectl("patch", "statefulset/flights", "-p", json.dumps({"spec": {"template": template}}))
+
+    def taken_out() -> bool:
+        return bool(here.get("statefulsets", "flights")["spec"]["template"] == before)
+
+    eventually(taken_out, timeout_s=PATIENCE_S, what="the template as it was")
+
+    def told() -> bool:
+        notes = [each["note"] for each in here.every("events", "") if each["reason"] == "ChangedByOthers"]
+        return any("StatefulSet `flights`" in note and "kubectl-patch" in note for note in notes)
+
+    eventually(told, timeout_s=PATIENCE_S, what="the Event")
 
 
 def test_younger_object_for_the_same_group_waits(site: MakeSite, broker: KafkaBroker) -> None:

@@ -15,6 +15,7 @@ import orjson
 
 from fleet_operator.api.v1alpha1.model import GROUP, HANDLER_LABEL, TOO_LARGE
 from fleet_operator.planning import labels
+from fleet_operator.planning.drift import EDITED, others_fields
 
 LABELS: Final = (
     *(labels.GROUP_LABEL, labels.POLICY_LABEL, labels.COMPONENT_LABEL, HANDLER_LABEL),
@@ -85,7 +86,7 @@ def _cut(body: dict[str, Any], field: str, size: int, limit: int, where: str = "
 
 def trim_config_map(body: Mapping[str, Any]) -> dict[str, Any]:
     """A ConfigMap's identity, owners and record annotations, without its data."""
-    return {**_head(body), "metadata": _metadata(body["metadata"], CONFIG_MAP_ANNOTATIONS)}
+    return {**_head(body), "metadata": _metadata(body["metadata"], CONFIG_MAP_ANNOTATIONS) | _edited(body["metadata"])}
 
 
 def trim_pod(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,6 +113,7 @@ def trim_stateful_set(body: Mapping[str, Any]) -> dict[str, Any]:
     """A StatefulSet's identity, owners, revisions and counts, its workers' image and their volume of retry policies."""
     spec, status = body.get("spec") or {}, body.get("status") or {}
     metadata = _metadata(body["metadata"], STATEFUL_SET_ANNOTATIONS) | _fields(body["metadata"], "generation")
+    metadata |= _edited(body["metadata"])
     known = (body["metadata"].get("annotations") or {}).get(labels.KNOWN_ANNOTATION)
     if known is not None:
         # Cut short it would be no JSON and name no revision: empty has the same effect in less memory.
@@ -185,6 +187,11 @@ def _metadata(metadata: Mapping[str, Any], annotations: tuple[str, ...]) -> dict
     if metadata.get("ownerReferences"):
         kept["ownerReferences"] = _each(metadata["ownerReferences"], "apiVersion", "kind", "name", "uid", "controller")
     return kept
+
+
+def _edited(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A mark on an object in which others have set fields; an object that is trimmed already keeps it."""
+    return {EDITED: True} if metadata.get(EDITED) or others_fields(metadata) else {}
 
 
 def _each(entries: Iterable[Mapping[str, Any]] | None, *keys: str) -> list[dict[str, Any]]:

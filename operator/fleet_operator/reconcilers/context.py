@@ -116,14 +116,16 @@ class ForeignObjectError(Exception):
         super().__init__(f"{child['kind']} `{name}` exists and does not belong to this {kind}: {remedy}")
 
 
-async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> None:
+async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> str:
     """Apply a child: over the one that is there and ours, else under a name that is free, for an owner that lives.
+
+    Returns the names of those whose changes were put back.
 
     Raises ForeignObjectError, and KubeError: KubeConflictError where the caches had not shown what is there, so that
     all is decided anew.
     """
     if store.in_place(child):
-        return
+        return ""
     kind, key = kind_of(child), key_of(child)
     seen = store.get(kind, key) if store.watches(kind) else None
     if seen is None or not is_owned_by(seen, owner):
@@ -135,7 +137,7 @@ async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> Non
         elif store.watches(kind):
             store.learn(kind, seen)
             raise KubeConflictError(f"{kind} `{key[1]}` exists, but no watch has shown it: it is decided about anew")
-    await store.apply(child, over=seen)
+    return await store.apply(child, over=seen)
 
 
 async def create_owned(store: Store, owner: JsonObject, child: JsonObject) -> None:

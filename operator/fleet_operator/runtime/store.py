@@ -28,6 +28,7 @@ from fleet_consumer.clock import Clock
 from fleet_operator.clients import json_text
 from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, annotated, kind_of
 from fleet_operator.clients.kube import KubeClient, KubeConflictError, Listing
+from fleet_operator.planning.drift import EDITED, others_fields, undoing
 from fleet_operator.runtime.cache import Change, Key, ObjectCache, WatchedKind, key_of, version_of
 
 BYTES_MAX: Final = 16 * 1024 * 1024
@@ -179,27 +180,39 @@ class Store:
         """As `list`, page by page; of a watched kind. Raises KubeError."""
         return self.kube.pages(kind, namespace, label_selector=selector, view=self._caches[kind].view)
 
-    async def apply(self, body: JsonObject, *, over: JsonObject | None = None) -> None:
+    async def apply(self, body: JsonObject, *, over: JsonObject | None = None) -> str:
         """Make an object of ours be as `body` says, unless it is known to be. Raises KubeError.
+
+        What others have changed is put back, and what they have added is taken out; returns their names.
 
         `over` is the object as last seen: only that very object is changed then, with KubeConflictError when it is gone
         or a namesake has taken its place. Without it the object is made, if it is not there.
         """
         kind, key, meant = kind_of(body), key_of(body), digest(body)
         if self._in_place(body, meant):
-            return
-        known = self._applied.get((kind, key))
+            return ""
+        known, changed = self._applied.get((kind, key)), dict[str, Any]()
         if known is not None and known.digest == meant and over is not None:
             live = over if kind not in self._caches else await self.kube.get(kind, *key)
-            if live is not None and live["metadata"]["uid"] == over["metadata"]["uid"] and holds(live, body):
-                self._remember((kind, key), _applied_as(live, body, meant, self._clock.monotonic()))
-                return
+            if live is not None and live["metadata"]["uid"] == over["metadata"]["uid"]:
+                if holds(live, body) and not undoing(live, body)[0]:
+                    self._remember((kind, key), _applied_as(live, body, meant, self._clock.monotonic()))
+                    return ""
+                changed = {} if holds(live, body) else others_fields(live["metadata"])
         try:
             stored = await self.kube.apply(_exactly(self._annotated(body, meant), over))
         except KubeConflictError:
             await self.refresh(kind, key)
             raise
+        patch, others = undoing(stored, body)
+        if patch:
+            head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
+            identity = {name: stored["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
+            before, stored = stored, await self.kube.merge({**head, "metadata": identity, **patch})
+            if marker(stored) == marker(before):
+                others = ()  # they had set what the API server fills in as well
         self._note(body, meant, stored)
+        return ", ".join(dict.fromkeys((*changed, *others)))
 
     def _note(self, body: JsonObject, meant: str, stored: JsonObject) -> None:
         """Remember a write and what it made."""
@@ -324,7 +337,7 @@ class Store:
         seen = cache.get(*key_of(body))
         if seen is None or (seen["metadata"].get("annotations") or {}).get(self._annotation) != meant:
             return None
-        if not holds(seen, cache.view.trim(json_text.loads(json_text.dumps(body)))):
+        if seen["metadata"].get(EDITED) or not holds(seen, cache.view.trim(json_text.loads(json_text.dumps(body)))):
             return None
         believed = _Applied(
             meant, seen["metadata"]["uid"], marker(seen), self._some_time_ago(), owner_of(body), read=False

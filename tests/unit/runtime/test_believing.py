@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fleet_operator.clients.kinds import CONFIG_MAP, SERVICE, STATEFUL_SET, JsonObject, Kind
 from fleet_operator.planning.labels import APPLIED_ANNOTATION
+from fleet_operator.planning.trimming import trim_stateful_set
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.store import UNWATCHED_SECONDS, Store, holds
@@ -290,3 +291,43 @@ def test_what_is_meant_to_be_empty_holds_without_a_field() -> None:
     assert holds({"spec": {}}, {"spec": {"labels": {}, "args": [], "note": None}})
     assert not holds({"spec": {}}, {"spec": {"replicas": 0}})
     assert not holds({"spec": {}}, {"spec": {"paused": False}})
+
+
+def test_object_in_which_others_have_set_fields_is_not_believed() -> None:
+    """A container that was added while no operator ran would run for half an hour."""
+
+    async def life(cluster: Cluster) -> None:
+        await apply(await cluster.process(), FLEET)
+
+        def add(stored: JsonObject) -> None:
+            stored["spec"]["template"]["spec"]["hostNetwork"] = True
+            fields: JsonObject = {"f:spec": {"f:template": {"f:spec": {"f:hostNetwork": {}}}}}
+            stored["metadata"]["managedFields"] = [{"manager": "kubectl-edit", "fieldsV1": fields}]
+
+        cluster.edit(FLEET, add)
+        store = await cluster.process()
+        await apply(store, FLEET)
+        assert [verb for verb, _, _ in cluster.kube.writes] == ["apply"]
+        await apply(store, FLEET)
+        assert len(cluster.kube.writes) == 1
+
+    run(life)
+
+
+def test_changed_value_is_put_back_and_its_author_named() -> None:
+    async def life(cluster: Cluster) -> None:
+        store = await cluster.process()
+        await apply(store, FLEET)
+
+        def change(stored: JsonObject) -> None:
+            stored["spec"]["template"]["spec"]["containers"][0]["name"] = "other"
+            stored["metadata"]["generation"] = 2
+            fields: JsonObject = {"f:spec": {"f:template": {"f:spec": {"f:containers": {}}}}}
+            stored["metadata"]["managedFields"] = [{"manager": "kubectl-set", "fieldsV1": fields}]
+
+        store.learn(STATEFUL_SET, trim_stateful_set(cluster.edit(FLEET, change)))
+        named = await store.apply(FLEET, over=store.get(STATEFUL_SET, key_of(FLEET)))
+        assert named == "kubectl-set"
+        assert holds(cluster.kube.objects["StatefulSet", "shop", "orders"], FLEET)
+
+    run(life)

@@ -218,7 +218,11 @@ class Children:
             await self.context.store.delete(kind, found)
 
     async def _apply(self, body: kinds.JsonObject) -> None:
-        await apply_owned(self.context.store, self.gathered.body, body)
+        others = await apply_owned(self.context.store, self.gathered.body, body)
+        if others:
+            what = f"{body['kind']} `{body['metadata']['name']}`"
+            note = f"{what} was changed by {others}: put back; what pods need belongs into spec.template"
+            self.context.events.record(News(self.gathered.body, "Warning", "ChangedByOthers", note))
 
     async def _create(self, body: kinds.JsonObject) -> None:
         await create_owned(self.context.store, self.gathered.body, body)

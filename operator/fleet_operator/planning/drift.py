@@ -1,0 +1,87 @@
+"""Fields of our children that others have set beside ours.
+
+An apply sets what we mean, and takes away only what we have set before. A container, a volume, a variable or an
+annotation that another hand adds to a pod template stays, and would run unchecked. The API server notes who has set
+which field; what it fills in by itself belongs to nobody, and what admission adds to our writes to us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from fleet_operator.planning.foreign_json import read_object
+from fleet_operator.planning.labels import MANAGER
+
+EDITED: Final = "edited"
+"""Mark in the metadata of a trimmed object, whose managed fields are cut."""
+OTHERS_PARTS: Final = frozenset({"f:apiVersion", "f:kind", "f:metadata", "f:status"})
+"""Parts of an object in which others may set what they like."""
+RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
+"""Annotation of `kubectl rollout restart`; it changes nothing but the pods' age."""
+
+
+def others_fields(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """What others than this operator have set outside of metadata and status, by the name of the manager."""
+    found = dict[str, Mapping[str, Any]]()
+    for entry in metadata.get("managedFields") or ():
+        fields = {key: below for key, below in (entry.get("fieldsV1") or {}).items() if key not in OTHERS_PARTS}
+        if fields and entry.get("manager") != MANAGER and not entry.get("subresource"):
+            found[str(entry.get("manager"))] = fields
+    return found
+
+
+def undoing(live: Mapping[str, Any], meant: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The merge patch that takes out of an object what others have set and nobody means, and the names of these.
+
+    Where something in a list is theirs, the whole list is set again.
+    """
+    patch, names = dict[str, Any](), list[str]()
+    for manager, fields in sorted(others_fields(live["metadata"]).items()):
+        mine = _undoing(fields, live, meant)
+        if mine:
+            patch = _joined(patch, mine)
+            names.append(manager)
+    return patch, tuple(names)
+
+
+def _undoing(fields: Mapping[str, Any], live: Mapping[str, Any], meant: Mapping[str, Any]) -> dict[str, Any]:
+    patch: dict[str, Any] = {}
+    for name, below in ((key[2:], below) for key, below in fields.items() if key.startswith("f:")):
+        wanted = meant.get(name)
+        if name not in live or name == RESTARTED:
+            continue
+        if wanted in (None, {}, []):
+            patch[name] = None
+        elif isinstance(live[name], Mapping) and isinstance(wanted, Mapping):
+            inner = _undoing(below, live[name], wanted)
+            patch |= {name: inner} if inner else {}
+        elif isinstance(live[name], list) and isinstance(wanted, list) and _differs(below, live[name], wanted):
+            patch[name] = wanted
+    return patch
+
+
+def _differs(fields: Mapping[str, Any], live: Sequence[Any], meant: Sequence[Any]) -> bool:
+    """True if something in a list is not meant: an entry, or a field of one."""
+    if len(live) != len(meant):
+        return True
+    for key, below in fields.items():
+        names = read_object(key[2:]) if key.startswith("k:") else None
+        if names is None:
+            continue
+        here, there = (next(_having(names, entries), None) for entries in (live, meant))
+        if here is not None and (there is None or _undoing(below, here, there)):
+            return True
+    return False
+
+
+def _having(names: Mapping[str, Any], entries: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
+    return (each for each in entries if isinstance(each, Mapping) and names.items() <= each.items())
+
+
+def _joined(one: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    joined = dict(one)
+    for key, value in other.items():
+        both = isinstance(value, dict) and isinstance(joined.get(key), dict)
+        joined[key] = _joined(joined[key], value) if both else value
+    return joined
