@@ -7,7 +7,6 @@ import uuid
 
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
-from fleet_consumer.handlers.performing import Outputs
 from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker.pacing import Pacing
@@ -37,7 +36,7 @@ class FleetLoop:
         outbox = Outbox(_no_producer)
         pauses, intake, pacing = Pauses(self.consumer), Intake(), Pacing()
         readings = Readings(self.consumer, pauses, clock, bounded=False)
-        rules = OutcomeRules(group_id=group, outputs=Outputs(()), failed_topic="none", policies=lambda: None)
+        rules = OutcomeRules(group_id=group, listed=frozenset(), failed_topic="none", policies=lambda: None)
         retell = readings.retelling(intake.retell)
         outcomes = Outcomes(rules, outbox, retell, pacing=pacing, stats=stats, clock=clock)
         self._stats = stats

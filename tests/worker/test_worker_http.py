@@ -19,13 +19,17 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.together
 
+REFUSAL = "refusal"
+"""The file with the status of all answers, if it is there."""
+
 SERVER = """
 import base64
 import json
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
-OUTPUT = sys.argv[2]
+OUTPUT, REFUSAL = sys.argv[2], Path(sys.argv[3])
 
 def text(value):
     return base64.b64encode(value.encode()).decode()
@@ -41,7 +45,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path == "/batch":
+        if REFUSAL.exists() or self.path not in ("/batch", "/records"):
+            status, answer = int(REFUSAL.read_text()) if REFUSAL.exists() else 404, {}
+        elif self.path == "/batch":
             status = 200
             answer = {
                 "results": [
@@ -77,7 +83,7 @@ def kafka(broker: KafkaBroker) -> Kafka:
 def sidecar(fleet: Fleet, port: int) -> Iterator[None]:
     script = fleet.folder / "server.py"
     script.write_text(SERVER)
-    process = subprocess.Popen([sys.executable, str(script), str(port), fleet.output])
+    process = subprocess.Popen([sys.executable, str(script), str(port), fleet.output, str(fleet.folder / REFUSAL)])
     try:
         yield
     finally:
@@ -130,6 +136,42 @@ def test_worker_waits_for_a_handler_that_starts_late_or_returns(kafka: Kafka, tm
             worker.wait_ready(60)
         assert worker.terminate() == 0
     assert set(fleet.origins_done()) == set(fleet.origins_in())
+    assert fleet.origins_failed() == []
+
+
+@pytest.mark.parametrize(("status", "batch"), [(404, False), (401, True)])
+def test_handler_that_is_deployed_wrong_fails_no_record_and_goes_on_when_it_is_corrected(
+    kafka: Kafka, tmp_path: Path, status: int, batch: bool
+) -> None:
+    fleet, port = Fleet(kafka, tmp_path, f"http-wrong-{status}"), free_ports(1)[0]
+    fleet.send(*({"do": "ok"} for _ in range(40)))
+    (tmp_path / REFUSAL).write_text(str(status))
+    with sidecar(fleet, port), served(fleet, port, batch=batch) as worker:
+        worker.wait_error("HandlerMisconfigured")
+        assert worker.get("/readyz")[0] == 503
+        (tmp_path / REFUSAL).unlink()
+        fleet.wait_committed()
+        worker.wait_ready(60)
+        (tmp_path / REFUSAL).write_text(str(status))
+        fleet.send({"do": "ok"})
+        eventually(lambda: len(fleet.origins_failed()) == 1, what="the record to fail once the handler was well")
+        assert worker.terminate() == 0
+    assert set(fleet.origins_done()) == set(fleet.origins_in()) - set(fleet.origins_failed())
+
+
+def test_output_that_is_not_listed_is_reported_and_written_once_it_is(kafka: Kafka, tmp_path: Path) -> None:
+    fleet = Fleet(kafka, tmp_path, "unlisted")
+    fleet.send({"do": "ok"}, {"do": "ok"}, partition=1)
+    with fleet.worker(handler__outputs=["another"]) as worker:
+        eventually(lambda: [each["reason"] for each in worker.member()["stuck"]], what="the held partition")
+        (stuck,) = worker.member()["stuck"]
+        assert (stuck["partition"], stuck["offset"], stuck["reason"]) == (1, 0, "OutputNotListed")
+        assert "add it to `handler.outputs`" in stuck["message"]
+        assert worker.terminate() == 0
+    with fleet.worker() as worker:
+        fleet.wait_committed()
+        assert worker.terminate() == 0
+    assert set(fleet.origins_done()) == {(1, 0), (1, 1)}
     assert fleet.origins_failed() == []
 
 

@@ -31,7 +31,7 @@ from fleet_consumer.contract.backfill_config import BackfillConfig
 from fleet_consumer.contract.backfill_ledger import Sample
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Produce
-from fleet_consumer.retry.failure import Drop, OutputRefused, Retry, classify, without_words
+from fleet_consumer.retry.failure import Drop, OutputNotListed, OutputRefused, Retry, classify, without_words
 
 if TYPE_CHECKING:
     import pyarrow
@@ -222,12 +222,14 @@ class _Handled:
         self._report.records_in += 1
         self._report.failed += 1
         self._log("record failed", raw, errorClass=failure.error_class, error=failure.message)
-        if self._config.on_error == "FailedTopic":
+        # An output that is not listed would fail them all: an error of the deployment, which the run ends for.
+        on_error = "Fail" if isinstance(error, OutputNotListed) else self._config.on_error
+        if on_error == "FailedTopic":
             if self._failed is None:
                 limit = self._work.limits.get(self._config.worker.failed_topic)
                 self._failed = FailedTopic(self._config, policies_of(self._work.policies), limit)
             self._failed.send(raw, failure)
-        if self._config.on_error != "Fail":
+        if on_error != "Fail":
             return False
         known = self._report.failure
         if known is None or raw.offset < known.offset:

@@ -4,7 +4,9 @@ A record: the body is its value, everything else is in `X-Kafka-` headers; bytes
 object `{"records": [...]}`, and `{"results": [...]}` in the response, one for each record in order. Outputs are JSON
 objects with base64 keys and values. `_raise_for_status` defines the meaning of a status.
 
-A handler that does not listen (yet) fails no record: the call waits until it does. If it breaks the connection instead
+A handler that does not listen (yet) fails no record: the call waits until it does. Nor does one that answers as a wrong
+path or a missing login would (`ENDPOINT_STATUSES`), and has not answered any request with 2xx since it was last
+reached: its records stay and are tried again. If it breaks the connection instead
 of answering, the call is repeated a few times, and then the record fails; otherwise a record that kills its handler
 would stop its partition for ever.
 """
@@ -45,6 +47,12 @@ ANSWER_BYTES_MAX: Final = 64 << 20
 ERROR_BODY_BYTES_MAX: Final = 512
 """The most bytes of an error's body in the failure's text."""
 
+ENDPOINT_STATUSES: Final = frozenset(
+    (*range(300, 400), 401, 403, 404, 405, 406, 407, 410, 411, 415, 421, 426, 501, 505, 511)
+)
+"""Statuses that speak of the endpoint as long as it has answered no request with 2xx: redirections, logins, a wrong
+path, method or media type. Later ones are the record's. 400, 413, 422 and all others always are."""
+
 CONTENT_TYPES: Final = {
     "Bytes": "application/octet-stream",
     "String": "text/plain; charset=utf-8",
@@ -56,6 +64,12 @@ class HandlerUnreachable(Exception):
     """The handler does not accept connections."""
 
     reason = "HandlerUnreachable"
+
+
+class HandlerMisconfigured(Exception):
+    """The handler answers, but as if its path, method or login were wrong, and has not answered any record well."""
+
+    reason = "HandlerMisconfigured"
 
 
 class HandlerBroken(Exception):
@@ -73,7 +87,8 @@ class HttpHandler:
         self._content_type = CONTENT_TYPES[value_format]
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
-        self.last_error: HandlerUnreachable | None = None
+        self._answered_well = False
+        self.last_error: HandlerUnreachable | HandlerMisconfigured | None = None
 
     def handler(self) -> Handler:
         """The handler as workers run it."""
@@ -111,8 +126,7 @@ class HttpHandler:
     async def one(self, record: Record) -> list[Produce]:
         """POST one record; returns its outputs. Raises the error of any other outcome."""
         body = record.value if record.value is not None else b""
-        status, headers, answer = await self._post(body, _headers(record) | {"Content-Type": self._content_type})
-        _raise_for_status(status, headers.get("Retry-After"), answer)
+        headers, answer = await self._post(body, _headers(record) | {"Content-Type": self._content_type})
         if headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
             return []
         document = _json(answer)
@@ -121,8 +135,7 @@ class HttpHandler:
     async def many(self, records: Sequence[Record]) -> list[list[Produce] | Exception] | None:
         """POST a batch; returns a result for each record. Raises if the request as a whole failed."""
         body = json.dumps({"records": [_document(record) for record in records]}).encode()
-        status, headers, answer = await self._post(body, {"Content-Type": "application/json"})
-        _raise_for_status(status, headers.get("Retry-After"), answer)
+        _, answer = await self._post(body, {"Content-Type": "application/json"})
         if not answer.strip():
             return None
         document = _json(answer)
@@ -131,8 +144,9 @@ class HttpHandler:
             raise OutputRefused(f"the response must hold `results`, a list of {len(records)}, one for each record")
         return [_result(result) for result in results]
 
-    async def _post(self, body: bytes, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
-        """POST until the handler answers; status, headers and body. Raises TimedOut and HandlerBroken."""
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> tuple[Mapping[str, str], bytes]:
+        """POST until the handler answers; headers and body of a 2xx. Raises the error of another status, TimedOut and
+        HandlerBroken."""
         assert self._session is not None, "call setup first"
         broken = 0
         while True:
@@ -144,9 +158,11 @@ class HttpHandler:
                 ):
                     answer = await _body(got)
                     self.last_error = None
-                    return got.status, got.headers, answer
+                    self._judge(got.status, got.headers.get("Retry-After"), answer)
+                    return got.headers, answer
             except aiohttp.ClientConnectorError:
                 self.last_error = self._unreachable()
+                self._answered_well = False  # another one may come up in its place
                 await asyncio.sleep(UNREACHABLE_PAUSE_S)
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
                 # Also an ordinary race: the handler closes an idle connection just when it is used again.
@@ -159,6 +175,21 @@ class HttpHandler:
                     raise
                 raise TimedOut(f"{self.url} did not answer within {self._timeout_s:g} s") from error
             begin_anew()
+
+    def _judge(self, status: int, retry_after: str | None, body: bytes) -> None:
+        """Raise the error of a status that is no success."""
+        try:
+            _raise_for_status(status, retry_after, body)
+        except HttpStatus as error:
+            if status in ENDPOINT_STATUSES and not self._answered_well:
+                error.endpoint = True
+                words = str(error).partition(":")[0]  # what follows may be data of a record
+                self.last_error = HandlerMisconfigured(
+                    f"{self.url} answers {words}, and has answered no record with 2xx yet: correct `handler.http` or "
+                    "the handler's container; a handler that means the record by this should answer 422"
+                )
+            raise
+        self._answered_well = True
 
     def _unreachable(self) -> HandlerUnreachable:
         return HandlerUnreachable(f"nothing listens on port {self._port} of the pod; check the handler's container")

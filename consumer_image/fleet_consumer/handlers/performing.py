@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from fleet_consumer.handlers.decoding import Decoder
 from fleet_consumer.handlers.forked import end_forked_child
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Produce, Record
-from fleet_consumer.retry.failure import OutputRefused, TimedOut
+from fleet_consumer.retry.failure import OutputNotListed, OutputRefused, TimedOut, is_endpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,14 @@ class Result:
 class Outputs:
     """Conversion of a handler's result into records for the topics that it may produce to (`handler.outputs`).
 
-    The whole result is checked before anything is sent, so that a partly invalid one writes nothing.
+    The whole result is checked before anything is sent, so that a partly invalid one writes nothing. `topics` None is
+    for who withholds what is not listed: that is an error of the deployment, and not of the record.
     """
 
     __slots__ = ("_topics",)
 
-    def __init__(self, topics: Sequence[str]) -> None:
-        self._topics = frozenset(topics)
+    def __init__(self, topics: Sequence[str] | None = None) -> None:
+        self._topics = None if topics is None else frozenset(topics)
 
     def of(self, answer: object) -> tuple[Produce, ...]:
         """The records in a handler's result: None, one Produce, or any iterable of them.
@@ -57,11 +58,8 @@ class Outputs:
     def _checked(self, item: object) -> Produce:
         if not isinstance(item, Produce):
             raise OutputRefused(f"the handler returned {_kind(item)} among its outputs; each must be a Produce")
-        if item.topic not in self._topics:
-            listed = ", ".join(sorted(self._topics)) or "none are"
-            raise OutputRefused(
-                f"topic {item.topic!r} is not among the listed outputs ({listed}); add it to `handler.outputs`"
-            )
+        if self._topics is not None and item.topic not in self._topics:
+            raise OutputNotListed(not_listed(item.topic, self._topics))
         for field in ("key", "value"):
             given = getattr(item, field)
             if not isinstance(given, bytes | str | None):
@@ -111,7 +109,10 @@ class Performer:
                 found = self._spread(self._call(list(fit)), len(fit))
             except BaseException as error:  # SystemExit of an application must not end a handler thread either
                 end_forked_child(self._pid, error)
-                found = [Result(error=error)] if len(fit) == 1 else [self._again(record) for record in kept]
+                if len(fit) == 1 or is_endpoints(error):
+                    found = [Result(error=error)] * len(fit)
+                else:
+                    found = [self._again(record) for record in kept]
         return _filled(results, found)
 
     async def perform_async(self, records: Sequence[Record]) -> list[Result]:
@@ -127,7 +128,10 @@ class Performer:
                 raise
             except BaseException as error:
                 end_forked_child(self._pid, error)
-                found = [Result(error=error)] if len(fit) == 1 else [await self._again_async(each) for each in kept]
+                if len(fit) == 1 or is_endpoints(error):
+                    found = [Result(error=error)] * len(fit)
+                else:
+                    found = [await self._again_async(each) for each in kept]
         return _filled(results, found)
 
     def _prepare(self, records: Sequence[Record]) -> tuple[list[Record], list[Result | None], list[Record]]:
@@ -238,6 +242,15 @@ class Performer:
             return Result(error=error)
         record.key, record.value = key, value
         return None
+
+
+def not_listed(topic: str, listed: Collection[str]) -> str:
+    """The message about an output to a topic that is not listed."""
+    names = ", ".join(sorted(listed)) or "none are"
+    return (
+        f"topic {topic!r} is not among the listed outputs ({names}); add it to `handler.outputs` (--output in a local "
+        "run), or correct the handler"
+    )
 
 
 class HandlerCancelled(Exception):

@@ -84,6 +84,10 @@ class OutputRefused(Exception):
     """The handler returned something that may not be written. A retry cannot help, so the record fails."""
 
 
+class OutputNotListed(OutputRefused):
+    """The handler returned an output for a topic that is not in `handler.outputs`."""
+
+
 class TimedOut(Exception):
     """The handler's timeout ended its call: the record fails as `Timeout`, whatever the handler did meanwhile."""
 
@@ -97,11 +101,15 @@ class Skipped(Exception):
 
 
 class HttpStatus(Exception):
-    """An HTTP handler's status that is no success; 5xx and 429 are retriable, all others final."""
+    """An HTTP handler's status that is no success; 5xx and 429 are retriable, all others final.
+
+    `endpoint`: it says more of a handler that is deployed wrong than of the record.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+        self.endpoint = False
 
     @property
     def final(self) -> bool:
@@ -152,6 +160,11 @@ def classify(error: BaseException, policy: Policy | None = None) -> Retry | Fail
     if isinstance(error, Poison):
         return _failure(error, FailureReason.POISON)  # it was tried several times already, each at the cost of a worker
     return Retry(None, _exhausted(error))
+
+
+def is_endpoints(error: BaseException) -> bool:
+    """True if the error is that of a handler which is deployed wrong, so that no record may fail for it."""
+    return isinstance(error, HttpStatus) and error.endpoint
 
 
 def _decided(error: BaseException, then: Then, rule: str) -> Retry | Failure | Drop:

@@ -168,7 +168,7 @@ def open_session(worker: WorkerContext) -> Session:
 def _rules(config: WorkerConfig, policies: Callable[[], Policies | None]) -> OutcomeRules:
     return OutcomeRules(
         group_id=config.group_id,
-        outputs=Outputs(config.handler.outputs),
+        listed=frozenset(config.handler.outputs),
         failed_topic=config.failed_topic,
         policies=policies,
         error_text=config.handler.error_text,
@@ -195,7 +195,7 @@ def make_executor(config: WorkerConfig, handler: Handler, clock: Clock) -> Execu
         batch=handler.batch,
         decode_key=decode("key", config.handler.decode_key),
         decode_value=decode("value", config.handler.decode_value),
-        outputs=Outputs(config.handler.outputs),
+        outputs=Outputs(),
         timeout_s=None if handler.times_itself else config.handler.timeout_seconds,
     )
     return LoopExecutor(performer, size, clock) if handler.asynchronous else ThreadExecutor(performer, size, clock)

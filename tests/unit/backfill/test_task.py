@@ -187,6 +187,14 @@ def test_nothing_is_handled_behind_a_text_without_utf8_that_ends_the_run(play: P
     )
 
 
+def test_output_that_is_not_listed_ends_the_run_whatever_becomes_of_failed_records(play: Play, tmp_path: Path) -> None:
+    (tmp_path / "handler.py").write_text(HANDLER.replace('Produce("done", None)', 'Produce("elsewhere", None)'))
+    report = play(Batch((5, ""), (6, "odd"), (7, "")), onError="Skip", sink=PARQUET)
+    assert report.failure is not None
+    assert (report.stop, report.failure.offset) == (5, 5)
+    assert report.failure.error_class.endswith("OutputNotListed")
+
+
 def test_text_without_utf8_is_a_failure_of_its_side_in_a_comparison(play: Play, tmp_path: Path) -> None:
     candidate = tmp_path / "candidate"
     candidate.mkdir()

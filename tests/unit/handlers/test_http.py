@@ -15,11 +15,11 @@ from aiohttp import web
 
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.handlers.decoding import checker
-from fleet_consumer.handlers.http import HandlerUnreachable, HttpHandler, _seconds, listens
+from fleet_consumer.handlers.http import HandlerMisconfigured, HandlerUnreachable, HttpHandler, _seconds, listens
 from fleet_consumer.handlers.loading import HandlerContext
 from fleet_consumer.handlers.performing import Outputs, Performer, Result
 from fleet_consumer.record import Produce, Record, RetryAfter
-from fleet_consumer.retry.failure import Failure, classify
+from fleet_consumer.retry.failure import Failure, HttpStatus, classify, is_endpoints
 from tests.support.waiting import eventually_async
 
 CONTEXT = HandlerContext(namespace="default", name="shop", group_id="shop", revision="r", worker="shop-0")
@@ -139,6 +139,77 @@ async def test_status_decides(status: int, headers: dict[str, str], becomes: str
     if "HttpStatus" in becomes:
         assert str(result.error).startswith(f"{status} ")
         assert str(result.error).endswith("the cause")
+
+
+@pytest.mark.parametrize(
+    ("status", "endpoints"),
+    [
+        *((status, True) for status in (301, 308, 401, 403, 404, 405, 407, 415, 426, 501)),
+        *((status, False) for status in (400, 409, 413, 422, 429, 500)),
+    ],
+)
+async def test_status_of_a_wrong_deployment_is_the_records_only_after_a_good_answer(
+    status: int, endpoints: bool
+) -> None:
+    answers = [status, status, 204, status]
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=answers.pop(0))
+
+    port, found = free_port(), []
+    http = HttpHandler(port, "/records", batch=False, timeout_s=5, value_format="Bytes", clock=SystemClock())
+    handler = http.handler()
+    async with serving(answer, port):
+        await handler.setup(CONTEXT)
+        for number in range(4):
+            try:
+                await handler.call(record())
+            except Exception as error:
+                found.append(is_endpoints(error))
+            reported = handler.last_error()
+            assert isinstance(reported, HandlerMisconfigured) is (endpoints and number < 2)
+            assert reported is None or f"/records answers {status} " in str(reported)
+        await handler.teardown(CONTEXT)
+    assert found == [endpoints, endpoints, False]
+
+
+async def test_endpoint_that_comes_up_again_has_to_answer_well_again() -> None:
+    """The handler's container was replaced while the worker went on."""
+    answers = [204, 404]
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=answers.pop(0))
+
+    port = free_port()
+    http = HttpHandler(port, "/records", batch=False, timeout_s=5, value_format="Bytes", clock=SystemClock())
+    handler = http.handler()
+    async with serving(answer, port):
+        await handler.setup(CONTEXT)
+        await handler.call(record())
+    waiting = asyncio.create_task(handler.call(record()))
+
+    async def is_missed() -> bool:
+        return isinstance(handler.last_error(), HandlerUnreachable)
+
+    await eventually_async(is_missed, timeout_s=20, what="the handler to be missed")
+    async with serving(answer, port):
+        with pytest.raises(HttpStatus) as caught:
+            await asyncio.wait_for(waiting, 20)
+    assert caught.value.endpoint
+    await handler.teardown(CONTEXT)
+
+
+async def test_batch_that_meets_a_wrong_deployment_is_not_tried_record_by_record() -> None:
+    calls = []
+
+    async def answer(_: web.Request) -> web.Response:
+        calls.append(1)
+        return web.Response(status=401)
+
+    async with serving(answer) as port, calling(port, batch=True) as call:
+        results = await call([record(n) for n in range(3)])
+    assert [each.error is not None and is_endpoints(each.error) for each in results] == [True] * 3
+    assert len(calls) == 1
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:

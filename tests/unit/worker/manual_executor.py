@@ -15,7 +15,7 @@ class ManualExecutor:
 
     def __init__(self, handle: Callable[[Any], Any], size: int, *, batch: bool = False) -> None:
         self._performer = Performer(
-            handle, batch=batch, decode_key=None, decode_value=None, outputs=Outputs(("out",)), timeout_s=None
+            handle, batch=batch, decode_key=None, decode_value=None, outputs=Outputs(), timeout_s=None
         )
         self._size = size
         self.jobs: list[Job] = []

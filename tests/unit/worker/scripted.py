@@ -19,7 +19,6 @@ from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.fetch.read_errors import PartitionError
 from fleet_consumer.group.errors import CommitRefused, Refusal
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.handlers.performing import Outputs
 from fleet_consumer.librdkafka.fetched import fetched_records
 from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import Record, Records, Run, TopicPartition
@@ -321,7 +320,7 @@ class Bench:
         readings = Readings(self.consumer, self.pauses, self.clock, bounded=retry_group is not None)
         rules = OutcomeRules(
             group_id="g",
-            outputs=Outputs(outputs),
+            listed=frozenset(outputs),
             failed_topic="_fleet.g.failed",
             policies=policies,
             error_text=error_text,

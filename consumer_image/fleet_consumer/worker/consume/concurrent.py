@@ -14,7 +14,8 @@ owner. What comes back for a partition that is gone meanwhile moves nothing: it 
 
 While the breaker is open nothing new begins. A record that comes back failed and has to stay is parked: unfinished, its
 order key still taken, so that those behind it wait; it is the first to be handled again when the pacing lets one
-through.
+through. So is a record whose handler is deployed wrong (`HttpStatus.endpoint`), for a few seconds; others are tried
+meanwhile.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 from typing import Final
 
 from fleet_consumer.record import Records, Run
+from fleet_consumer.retry.failure import is_endpoints
 from fleet_consumer.worker.breaker.pacing import Pace
 from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.loop import POLL_TIMEOUT_S, Loop
@@ -30,6 +32,9 @@ from fleet_consumer.worker.consume.pauses import WINDOW_FULL
 from fleet_consumer.worker.consume.pending import Calls, Concurrency, Pending
 from fleet_consumer.worker.consume.progress import PartitionProgress, Partitions
 from fleet_consumer.worker.consume.suspects import Suspects
+
+ENDPOINT_PAUSE_S: Final = 5.0
+"""A record whose handler is deployed wrong is tried again so much later."""
 
 SHORT_POLL_S: Final = 0.02
 """Timeout of a poll while acknowledgements, or records for free calls, are awaited: they do not end it."""
@@ -62,10 +67,14 @@ class ConcurrentRounds:
         """Let what has begun come to its end. Polls go on, so the membership is kept however long it takes."""
         self._forget_waiting(dict(self._loop.progress.partitions))
         # Anything in flight is with the executor, or may still get there.
-        while self._calls.out or (self.in_flight and self._loop.pace is Pace.FULL):
+        while self._calls.out or (self.in_flight and self._goes_on()):
             if self._loop.drain_over:
                 return
             self._loop.step()
+
+    def _goes_on(self) -> bool:
+        """True while what has been taken up may begin: no breaker is open, and the handler is not deployed wrong."""
+        return self._loop.pace is Pace.FULL and not self._pending.stands(self._clock.monotonic())
 
     def receive(self) -> Records:
         """Records that are there, or else a wait for whatever comes first.
@@ -111,7 +120,8 @@ class ConcurrentRounds:
         if not self._suspects.others_may_go(stopping=self._loop.draining):
             return
         pace = self._loop.pace
-        while self._calls.out < self._calls.limit(pace) and (work := self._pending.next(pace)) is not None:
+        now = self._clock.monotonic()
+        while self._calls.out < self._calls.limit(pace) and (work := self._pending.next(pace, now)) is not None:
             self._calls.give(work)
 
     def _take_back(self) -> bool:
@@ -127,7 +137,9 @@ class ConcurrentRounds:
                         staying.append(entry)
                     elif entry.writes:
                         wrote = True
-                self._pending.came_back(work, staying, self._loop.pace)
+                wrong = any(result.error is not None and is_endpoints(result.error) for result in results)
+                not_before = self._clock.monotonic() + ENDPOINT_PAUSE_S if wrong else float("-inf")
+                self._pending.came_back(work, staying, self._loop.pace, not_before)
                 if staying or self._loop.pace is Pace.PROBE:
                     self._loop.adjust_pace()
             else:
@@ -160,7 +172,7 @@ class ConcurrentRounds:
             left = deadline - self._clock.monotonic()
             if (
                 left <= 0
-                or not (self._calls.out or self._loop.pace is Pace.FULL)
+                or not (self._calls.out or self._goes_on())
                 or not any(self.has_in_hand(partition) for partition in going.values())
             ):
                 break

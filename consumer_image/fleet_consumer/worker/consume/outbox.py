@@ -6,11 +6,12 @@ its record may not be committed before it is written. Used by the consume loop's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from fleet_consumer.handlers.performing import not_listed
 from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer, SendHandle
-from fleet_consumer.record import Headers
+from fleet_consumer.record import Headers, Produce
 
 BROKEN_PRODUCER_REASONS: Final = frozenset({"_FATAL", "_FENCED"})
 """After these an idempotent producer of librdkafka refuses all further work and has to be replaced."""
@@ -18,7 +19,11 @@ BROKEN_PRODUCER_REASONS: Final = frozenset({"_FATAL", "_FENCED"})
 REFUSED_RECORD_REASONS: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD"})
 """The topic will never take this record, however often it is sent; anything else may pass."""
 
+OUTPUT_NOT_LISTED: Final = "OutputNotListed"
+"""The topic is not in `handler.outputs`: nothing is sent before the deployment is corrected."""
+
 HOLD_REASONS: Final = {
+    OUTPUT_NOT_LISTED: OUTPUT_NOT_LISTED,
     "_UNKNOWN_TOPIC": "TopicNotFound",
     "UNKNOWN_TOPIC_OR_PART": "TopicNotFound",
     "TOPIC_AUTHORIZATION_FAILED": "AuthorizationFailed",
@@ -36,9 +41,10 @@ WRITE_BYTES: Final = 1024
 
 
 class Outgoing:
-    """One record to be written, with the handle of its latest send, and by whom it was sent."""
+    """One record to be written, with the handle of its latest send, and by whom it was sent. One that is `withheld` is
+    never sent, for the reason given."""
 
-    __slots__ = ("_handle", "_sender", "headers", "key", "partition", "topic", "value")
+    __slots__ = ("_handle", "_sender", "headers", "key", "partition", "topic", "value", "withheld")
 
     def __init__(
         self,
@@ -48,6 +54,7 @@ class Outgoing:
         headers: Headers,
         partition: int | None = None,
     ) -> None:
+        self.withheld: ProduceFailed | None = None
         self.topic = topic
         self.partition = partition
         self.key = key
@@ -59,12 +66,12 @@ class Outgoing:
     @property
     def done(self) -> bool:
         """True once the latest send is acknowledged or failed."""
-        return self._handle is not None and self._handle.done
+        return self.withheld is not None or (self._handle is not None and self._handle.done)
 
     @property
     def error(self) -> ProduceFailed | None:
         """The error of the latest send."""
-        return None if self._handle is None else self._handle.error
+        return self.withheld if self._handle is None else self._handle.error
 
     @property
     def size(self) -> int:
@@ -102,8 +109,20 @@ class Outbox:
         self.send(outgoing)
         return outgoing
 
+    def write_all(self, produces: Sequence[Produce], listed: Collection[str]) -> list[Outgoing]:
+        """Send the outputs of a record; all of them are withheld if one is for a topic that is not `listed`."""
+        outgoing = [Outgoing(each.topic, each.key, each.value, each.headers) for each in produces]
+        bad = next((each.topic for each in produces if each.topic not in listed), None)
+        for each in outgoing:
+            if bad is not None:
+                each.withheld = ProduceFailed(bad, OUTPUT_NOT_LISTED, not_listed(bad, listed))
+            self.send(each)
+        return outgoing
+
     def send(self, outgoing: Outgoing) -> None:
         """Send a record, or send it again. An earlier copy may have been written after all: at least once."""
+        if outgoing.withheld is not None:
+            return
         broken = outgoing.error is not None and outgoing.error.reason in BROKEN_PRODUCER_REASONS
         # Many records report one broken producer: only the first of them replaces it.
         if broken and self._producer is not None and outgoing._sender is self._producer:

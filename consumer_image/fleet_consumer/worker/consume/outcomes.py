@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,9 +24,9 @@ from fleet_consumer.handlers.decoding import Decoder
 from fleet_consumer.handlers.forked import end_forked_child
 from fleet_consumer.handlers.performing import Outputs, Result
 from fleet_consumer.librdkafka.fetched import as_read
-from fleet_consumer.record import Record
+from fleet_consumer.record import Produce, Record
 from fleet_consumer.retry.delivered import story_of
-from fleet_consumer.retry.failure import Drop, Failure, Retry, classify, cut, without_words
+from fleet_consumer.retry.failure import Drop, Failure, Retry, classify, cut, is_endpoints, without_words
 from fleet_consumer.retry.headers import without_details
 from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, partition_of, route
 from fleet_consumer.worker.breaker.pacing import Course, Pacing
@@ -40,6 +40,8 @@ LOG = logging.getLogger("fleet_consumer.worker")
 TRACEBACK_EVERY_S: Final = 60.0
 PLACES_MAX: Final = 1_000
 
+ANY_OUTPUT: Final = Outputs()
+
 Handle = Callable[[Record], Any]
 
 
@@ -51,12 +53,13 @@ class PassedOver(Exception):
 class OutcomeRules:
     """The group's settings for what becomes of records.
 
-    `policies` returns those of now, None where there is no policy: then nothing has an attempt left. Without
-    `error_text`, an error's text and the calls that led to it stay out of logs and headers.
+    `listed` are the topics of `handler.outputs`. `policies` returns those of now, None where there is no policy: then
+    nothing has an attempt left. Without `error_text`, an error's text and the calls that led to it stay out of logs and
+    headers.
     """
 
     group_id: str
-    outputs: Outputs
+    listed: frozenset[str]
     failed_topic: str
     policies: Callable[[], Policies | None]
     error_text: bool = True
@@ -111,13 +114,11 @@ class Outcomes:
 
         Raises what makes the answer unusable, which is then the record's failure.
         """
-        produces = self._rules.outputs.of(answer)
+        produces = ANY_OUTPUT.of(answer)
         end_forked_child(self._pid)
         if not produces:
             return 0
-        writes = [self._outbox.write(p.topic, key=p.key, value=p.value, headers=p.headers) for p in produces]
-        self._stats.produced += len(writes)
-        self._begin(partition, as_read(record), DONE, writes)
+        self._begin(partition, as_read(record), DONE, self._write_all(produces))
         return 1
 
     def raised(self, partition: PartitionProgress, record: Record, error: BaseException) -> bool:
@@ -156,10 +157,7 @@ class Outcomes:
         else:
             self._pacing.succeeded(1)
             unfinished.result = DONE
-            unfinished.writes = [
-                self._outbox.write(p.topic, key=p.key, value=p.value, headers=p.headers) for p in result.produces
-            ]
-            self._stats.produced += len(unfinished.writes)
+            unfinished.writes = self._write_all(result.produces)
         unfinished.handled, unfinished.handled_at = True, self._clock.monotonic()
         return True
 
@@ -183,6 +181,11 @@ class Outcomes:
         unfinished.result = _result(way)
         unfinished.writes = [self._send_on(shown, way)]
 
+    def _write_all(self, produces: Sequence[Produce]) -> list[Outgoing]:
+        writes = self._outbox.write_all(produces, self._rules.listed)
+        self._stats.produced += sum(write.withheld is None for write in writes)
+        return writes
+
     def _begin(self, partition: PartitionProgress, read: Record, result: str, writes: list[Outgoing]) -> None:
         now, size = self._clock.monotonic(), sum(write.size for write in writes)
         partition.begin(Unfinished(read, result, writes, handled_at=now, size=size))
@@ -191,6 +194,8 @@ class Outcomes:
         """The record's way on; None when it stays."""
         policy = self._policy_of(shown)
         verdict = classify(error, policy)
+        if is_endpoints(error) and not isinstance(verdict, Drop) and not _failure_of(verdict).rule:
+            return None  # no rule says that it is the record's
         if isinstance(verdict, Retry):
             course = self._pacing.failed()
             if course is Course.STAY:
@@ -258,6 +263,10 @@ class Outcomes:
             LOG.warning("log lines about single records were left out", extra=fields(count=left_out))
         if allowed:
             LOG.warning(message, extra=fields(**about(record), **values))
+
+
+def _failure_of(verdict: Retry | Failure) -> Failure:
+    return verdict.failure if isinstance(verdict, Retry) else verdict
 
 
 def _result(way: Hop | ToFailed | Dropped) -> str:

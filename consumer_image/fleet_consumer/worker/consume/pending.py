@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.handlers.performing import Result
@@ -21,6 +21,9 @@ from fleet_consumer.worker.consume.skips import Skips, skipped
 from fleet_consumer.worker.stats import DONE
 
 OrderKey = tuple[Any, ...]
+
+TRIED_MAX: Final = 20
+"""Pieces of work that a handler is tried with while it seems to be deployed wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,7 @@ class Work:
     """Records of one handler call, each with its entry in the partition's `unfinished`; `report` takes the results.
 
     `rest` is what stood behind them in one batch, and follows in the order of their key when they have come back. With
-    an `error` they fail with it, in place of a call.
+    an `error` they fail with it, in place of a call. Parked work begins again at `not_before` (monotonic seconds).
     """
 
     topic_partition: TopicPartition
@@ -60,6 +63,7 @@ class Work:
     records: list[Record] = field(default_factory=list)
     rest: Work | None = None
     error: Exception | None = None
+    not_before: float = float("-inf")
 
     def done(self, results: Sequence[Result], seconds: float) -> None:
         self.report(self, results, seconds)
@@ -177,9 +181,19 @@ class Pending:
         partition.timestamp = last.timestamp
         return works
 
-    def next(self, pace: Pace) -> Work | None:
-        """Give out the next work that may begin, parked work first; None when there is none."""
-        if self._parked:
+    def stands(self, now: float) -> bool:
+        """True while all that is parked waits for its time: nothing in flight that stands behind it may begin."""
+        return bool(self._parked) and self._parked[0].not_before > now
+
+    def next(self, pace: Pace, now: float) -> Work | None:
+        """Give out the next work that may begin, parked work first; None when there is none.
+
+        While parked work waits for its time a few others are tried: they may show that only those records fail.
+        """
+        if self.stands(now):
+            if len(self._parked) >= TRIED_MAX:
+                return None
+        elif self._parked:
             return self._to_skip(self._from_parked(pace))
         ready = self._key_order.next()
         if ready is None:
@@ -216,21 +230,30 @@ class Pending:
             work.entries.extend(more.entries)
             work.records.extend(more.records)
 
-    def came_back(self, work: Work, staying: list[Unfinished], pace: Pace) -> None:
-        """This work has been through its handler; `staying` are its entries that have to be handled again."""
+    def came_back(self, work: Work, staying: list[Unfinished], pace: Pace, not_before: float = float("-inf")) -> None:
+        """This work has been through its handler; `staying` are its entries that have to be handled again, and not
+        before this time."""
         if staying:
-            self._park(work, staying, pace)
+            self._park(work, staying, pace, not_before)
         elif work.rest is not None:
             self._parked.appendleft(work.rest)
         else:
             self._key_order.done(work.order_key)
 
-    def _park(self, work: Work, entries: list[Unfinished], pace: Pace) -> None:
+    def _park(self, work: Work, entries: list[Unfinished], pace: Pace, not_before: float) -> None:
         """These are handled again later, as they were read, whatever decoding and their handler have made of them."""
         records = [self._intake.retell(as_read(entry.record)) for entry in entries]
         if work.rest is not None:
             entries, records = entries + work.rest.entries, records + work.rest.records
-        again = Work(work.topic_partition, work.partition, entries, work.order_key, self._report, records)
+        again = Work(
+            work.topic_partition,
+            work.partition,
+            entries,
+            work.order_key,
+            self._report,
+            records,
+            not_before=not_before,
+        )
         if pace is Pace.PROBE:
             self._parked.appendleft(again)
         else:

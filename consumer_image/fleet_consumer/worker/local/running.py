@@ -246,7 +246,8 @@ class ProgressPrinter:
         counts, retry_error = self._counts(stats)
         if self._state is None or session is None:
             return counts
-        error = current_error(self._state) or retry_error
+        held = (each.hold.message for each in dict(session.loop.progress.partitions).values() if each.hold is not None)
+        error = current_error(self._state) or self._state.handler_error() or next(held, retry_error)
         membership = session.consumer.membership()
         owned = sum(len(partitions) for partitions in membership.assignment.values())
         suffix = f" ({error})" if error else ""

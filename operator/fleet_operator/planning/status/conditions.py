@@ -18,6 +18,7 @@ from fleet_operator.planning.scaling.useful import most_useful
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import STABLE, Roster, sort_members
 from fleet_operator.planning.status.problems import (
+    deployment_problem,
     failures,
     find_problems,
     reset_message,
@@ -63,7 +64,8 @@ def _ready(
     roster: Roster | None,
     problems: Sequence[Problem],
 ) -> Condition:
-    """True while the newest revision runs, its wanted workers are ready, and they have been Stable together.
+    """True while the newest revision runs, its wanted workers are ready and met no error of the deployment, and they
+    have been Stable together.
 
     Once True it stays so through rebalances: only missing workers and a newer revision end it. `Serving` tells whether
     the last good revision handles records meanwhile.
@@ -82,7 +84,8 @@ def _ready(
     stable = facts.observed_group is not None and facts.observed_group.state == STABLE
     together = stable and roster is not None and len(roster.ours) >= wanted
     phase = facts.rollout.phase
-    if phase is RolloutPhase.SETTLED and enough and (was_ready or together) and refused(facts) is None:
+    good = refused(facts) is None and deployment_problem(facts) is None
+    if phase is RolloutPhase.SETTLED and enough and (was_ready or together) and good:
         return Condition(c.READY, "True", c.FLEET_READY, f"{wanted} of {wanted} workers are ready")
     if problems:
         return Condition(c.READY, "False", problems[0].reason, problems[0].message)

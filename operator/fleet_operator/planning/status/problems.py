@@ -34,6 +34,9 @@ FAILING_REASONS: Final = frozenset(
 )
 """The kubelet's and the scheduler's waiting reasons that do not pass by themselves."""
 
+DEPLOYMENT_REASONS: Final = frozenset({conditions.OUTPUT_NOT_LISTED, conditions.HANDLER_MISCONFIGURED})
+"""What workers say of errors that are the deployment's, and no record's."""
+
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 REBALANCE_LONG_S: Final = 120.0
 """A rebalance waits for the slowest handler. One that lasts longer is worth a look, though it may be as meant: members
@@ -179,6 +182,19 @@ def needs_reports(facts: ConsumerGroupFacts) -> bool:
     return not lag.complete or lag.total != 0
 
 
+def deployment_problem(facts: ConsumerGroupFacts) -> Problem | None:
+    """An error of the deployment that workers have met: records stay where they are until it is corrected."""
+    for worker in sorted(facts.workers, key=lambda worker: worker.pod):
+        for stuck in worker.stuck:
+            if stuck.reason in DEPLOYMENT_REASONS:
+                place = f"{stuck.topic}-{stuck.partition} at offset {stuck.offset}"
+                return Problem(stuck.reason, f"worker {worker.pod} holds {place}: {stuck.message}")
+        if worker.error_reason in DEPLOYMENT_REASONS:
+            message = f"worker {worker.pod} holds its records: {worker.error_message}"
+            return Problem(worker.error_reason, message)
+    return None
+
+
 def worker_problem(facts: ConsumerGroupFacts) -> Problem | None:
     """Workers that run and report an error."""
     for worker in sorted(facts.workers, key=lambda worker: worker.pod):
@@ -248,6 +264,7 @@ CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
     topics_problem,
     _revision,
     _pods,
+    deployment_problem,
     worker_problem,
     _late,
     _rebalance,

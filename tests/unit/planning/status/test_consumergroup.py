@@ -406,6 +406,35 @@ def test_time_behind_comes_from_the_history_of_end_offsets() -> None:
     assert (status["lagApproximate"], status["lagText"], status["behindText"]) == (256, "~256", "~30s")
 
 
+@pytest.mark.parametrize(
+    ("worker", "reason"),
+    [
+        (
+            WorkerObservation(
+                pod="orders-0",
+                stuck=(StuckPartition(topic="orders", partition=2, offset=7, since=NOW, reason="OutputNotListed"),),
+            ),
+            "OutputNotListed",
+        ),
+        (
+            WorkerObservation(
+                pod="orders-0", error_reason="HandlerMisconfigured", error_message="http://x answers 404 Not Found"
+            ),
+            "HandlerMisconfigured",
+        ),
+    ],
+)
+def test_error_of_the_deployment_is_the_reason_of_ready_and_degraded(worker: WorkerObservation, reason: str) -> None:
+    """The fleet was ready: its pods are, and yet it does not do its work."""
+    before = project(facts())
+    assert condition(before, "Ready") == ("True", "FleetReady")
+    held = project(facts(workers=(worker,)), before)
+    assert condition(held, "Ready") == ("False", reason)
+    assert condition(held, "Degraded") == ("True", reason)
+    corrected = project(facts(workers=(WorkerObservation(pod="orders-0"),)), held)
+    assert condition(corrected, "Ready") == ("True", "FleetReady")
+
+
 def test_failed_records_are_shown_when_known() -> None:
     assert "retry" not in project(facts())
     status = project(facts(observation=observation(observed_group(failed_records=8255))))

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from fleet_consumer.group.errors import CommitFailed
 from fleet_consumer.record import Fatal, Produce, Record, RetryAfter, Skip
+from fleet_consumer.retry.failure import HttpStatus
 from fleet_consumer.worker.consume.pending import Concurrency
+from tests.unit.retry.policies import policies
 from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, P1, Bench
 
@@ -30,6 +32,7 @@ class Shop:
         handle: Callable[[Any], Any] = lambda record: Produce("out", record.value),
         batch: bool = False,
         max_poll_records: int = 500,
+        policies: Callable[[], Any] = lambda: None,
     ) -> None:
         self.executor = ManualExecutor(handle, size, batch=batch)
         self.bench = Bench(
@@ -37,6 +40,7 @@ class Shop:
             {P0: [b"%d" % n for n in range(count)], P1: [b"%d" % n for n in range(count)]},
             executor=self.executor,
             concurrency=Concurrency.of(batch=batch, size=size, max_poll_records=max_poll_records),
+            policies=policies,
         )
         self.consumer = self.bench.consumer
         self.consumer.key = lambda value: None
@@ -345,3 +349,98 @@ def test_memory_is_bounded_however_much_waits(batch: bool) -> None:
     bound = 250 if batch else 50
     assert shop.bench.loop.in_flight <= bound
     assert sum(len(each.unfinished) for each in shop.bench.loop.progress.partitions.values()) <= bound
+
+
+def test_output_that_is_not_listed_holds_its_partition_beside_others() -> None:
+    shop = Shop(3, handle=lambda record: Produce("elsewhere" if record.partition == 0 else "out", record.value))
+    shop.bench.steps(1)
+    shop.finish_all()
+    shop.commit()
+    hold = shop.bench.loop.progress.partitions[P0].hold
+    assert (hold.offset, hold.reason) == (0, "OutputNotListed")
+    assert shop.consumer.offsets == {P0: 0, P1: 3}
+    assert shop.bench.topic("_fleet.g.failed") == []
+
+
+def misconfigured(status: int = 404) -> HttpStatus:
+    error = HttpStatus(status, f"{status} told by the endpoint")
+    error.endpoint = True
+    return error
+
+
+class Endpoint:
+    """A handler behind HTTP that is deployed wrong until `corrected`; `bad` are offsets that it refuses even then."""
+
+    def __init__(self, *bad: int) -> None:
+        self.corrected = False
+        self.calls: list[int] = []
+        self._bad = bad
+
+    def __call__(self, taken: Any) -> None:
+        for record in taken if isinstance(taken, list) else [taken]:
+            self.calls.append(record.offset)
+            if not self.corrected:
+                raise misconfigured()
+            if record.offset in self._bad:
+                raise HttpStatus(404, "404 no such customer")
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_records_stay_while_their_endpoint_is_deployed_wrong_and_go_on_after(batch: bool) -> None:
+    endpoint = Endpoint(2)
+    shop = Shop(100, size=2, handle=endpoint, batch=batch)
+    for _ in range(50):
+        shop.finish_all()
+        shop.bench.steps(1)
+    assert 2 <= len(endpoint.calls) <= 250, "a few records are tried, again and again, but not all of them"
+    shop.commit()
+    assert shop.consumer.offsets == {P0: 0, P1: 0}
+    endpoint.corrected = True
+    for _ in range(50):
+        shop.bench.clock.now += 1
+        shop.finish_all()
+        shop.bench.steps(1)
+    shop.commit()
+    assert shop.consumer.offsets == {P0: 100, P1: 100}
+    assert shop.bench.topic("_fleet.g.failed") == [b"2", b"2"]
+
+
+def test_first_record_that_is_refused_does_not_keep_others_from_showing_that_the_endpoint_is_well() -> None:
+    """One call at a time: the record that the handler means by 404 happens to be the first after a start."""
+    answered: list[int] = []
+
+    def handle(record: Record) -> None:
+        if record.offset == 0:
+            raise HttpStatus(404, "404 no such customer") if answered else misconfigured()
+        answered.append(record.offset)
+
+    shop = Shop(3, size=1, handle=handle)
+    for _ in range(20):
+        shop.bench.clock.now += 1
+        shop.finish_all()
+        shop.bench.steps(1)
+    shop.commit()
+    assert shop.consumer.offsets == {P0: 3, P1: 3}
+    assert shop.bench.topic("_fleet.g.failed") == [b"0", b"0"]
+
+
+def test_stop_does_not_wait_for_an_endpoint_that_is_deployed_wrong() -> None:
+    shop = Shop(100, size=2, handle=Endpoint())
+    for _ in range(30):
+        shop.finish_all()
+        shop.bench.steps(1)
+    began = shop.bench.clock.now
+    shop.bench.loop.stop()
+    shop.bench.loop.close(5)
+    assert shop.bench.clock.now - began < 5
+    assert shop.consumer.offsets == {P0: 0, P1: 0}
+
+
+def test_rule_that_names_the_status_says_that_it_is_the_records() -> None:
+    rule = {"when": {"httpStatus": "404"}, "then": "Fail"}
+    shop = Shop(2, handle=Endpoint(), policies=lambda: policies("5s", classify=[rule]))
+    shop.bench.steps(1)
+    shop.finish_all()
+    shop.commit()
+    assert shop.consumer.offsets == {P0: 2, P1: 2}
+    assert len(shop.bench.topic("_fleet.g.failed")) == 4
