@@ -41,7 +41,7 @@ async def answer_later() -> None:
         ),
         ([ONE, "text"], "type str among its outputs"),
         (b"bytes", "type bytes"),
-        ({"topic": "done"}, "type str among"),
+        ({"topic": "done"}, "type dict"),
         (42, "type int"),
         (Produce("done", {"a": 1}), "value of an output is a value of type dict"),  # type: ignore[arg-type]
         (Produce("done", b"", key=7), "key of an output is a value of type int"),  # type: ignore[arg-type]
