@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from tests.apiserver import objects
 from tests.apiserver.client import NotFoundError
 from tests.apiserver.conftest import PATIENCE_S, Site
-from tests.apiserver.test_retry_fleet import commit, produce, start_fleet, topics_of, wait_topics
+from tests.apiserver.test_retry_fleet import commit, produce, start_fleet, topics_of, wait_event, wait_topics
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
@@ -40,17 +40,6 @@ def groups_of(here: Site, broker: KafkaBroker) -> set[str]:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     listed = admin.list_consumer_groups().result(20)
     return {found.group_id for found in listed.valid if found.group_id.startswith(f"{here.name}.")}
-
-
-def wait_event(here: Site, reason: str, words: str) -> None:
-    """Wait until an Event for this reason contains this text."""
-
-    def posted() -> bool:
-        notes = [item["note"] for item in here.every("events", "") if item["reason"] == reason]
-        assert [note for note in notes if words in note], notes
-        return True
-
-    eventually(posted, timeout_s=PATIENCE_S, what=f"an Event {reason}: {words}")
 
 
 def started(here: Site, broker: KafkaBroker, **deletion: object) -> None:

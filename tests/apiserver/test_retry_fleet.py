@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from fleet_consumer.contract.policies import parse_policies
 from tests.apiserver import objects
@@ -69,6 +69,17 @@ def produce(broker: KafkaBroker, topic: str, count: int = 1) -> None:
     assert producer.flush(20) == 0
 
 
+def wait_event(here: Site, reason: str, words: str) -> None:
+    """Wait until an Event for this reason contains this text."""
+
+    def posted() -> bool:
+        notes = [item["note"] for item in here.every("events", "") if item["reason"] == reason]
+        assert [note for note in notes if words in note], notes
+        return True
+
+    eventually(posted, timeout_s=PATIENCE_S, what=f"an Event {reason}: {words}")
+
+
 def replicas_of(here: Site, name: str) -> int:
     return int(here.get("statefulsets", name)["spec"]["replicas"])
 
@@ -123,6 +134,29 @@ def test_waiting_records_wake_the_retry_workers_before_they_are_due(site: MakeSi
     annotations = here.get("statefulsets", "flights-retry")["metadata"]["annotations"]
     assert "consumerfleet.io/scaled-at" in annotations
     assert replicas_of(here, "flights") == 1
+
+
+def test_suspended_fleet_keeps_what_waits_and_tells_what_was_lost(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("retry")
+    start_fleet(here, broker, "1h")
+    wait_topics(here, broker, {"retry.1h", "redrive", "failed"})
+    topic = f"_fleet.{here.name}.flights.retry.1h"
+    produce(broker, topic, 4)
+    commit(broker, f"{here.name}.flights.retry", topic, 0)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for done in admin.delete_records([TopicPartition(topic, 0, 1)]).values():
+        done.result(20)
+    here.apply(objects.group(here.name, retry=objects.retry(), suspend=True))
+    here.wait_condition("consumergroups", "flights", "RetriesKept", status="True", reason="KeptWithoutLimit")
+    (answer,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    assert answer.result(20)["retention.ms"].value == "-1"
+
+    def counted() -> bool:
+        retry = here.status("consumergroups", "flights")["retry"]
+        return (retry.get("expired"), retry.get("expiredTo"), "safeUntil" in retry) == (1, {topic: {"0": 1}}, False)
+
+    eventually(counted, timeout_s=PATIENCE_S, what="one record to be counted as expired")
+    wait_event(here, "RetriesExpired", "and are lost: 1, 1 in all")
 
 
 def test_edit_of_the_policy_reaches_running_pods_without_a_restart(site: MakeSite, broker: KafkaBroker) -> None:

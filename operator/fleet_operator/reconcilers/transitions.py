@@ -160,8 +160,8 @@ def _expired_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
         return []
     known = old.get("expiredTo") or {}
     topics = [topic for topic, ends in sorted((new.get("expiredTo") or {}).items()) if ends != known.get(topic)]
-    note = f"{lost} records that waited in {', '.join(topics)} were deleted before they could be handled: they are lost"
-    return [Turn("Warning", RETRIES_EXPIRED, f"{note}; {new['expired']} in all")]
+    note = f"records that waited in {', '.join(topics)} were deleted before they could be handled, and are lost: {lost}"
+    return [Turn("Warning", RETRIES_EXPIRED, f"{note}, {new['expired']} in all")]
 
 
 RETRIES_EXPIRED: Final = "RetriesExpired"
