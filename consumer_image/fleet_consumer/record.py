@@ -182,7 +182,8 @@ class Records:
     """The runs of one poll; empty when there was nothing to hand out in time.
 
     `gaps` are the offsets without records that the poll moved positions over, behind the runs: a partition's last
-    offsets when a transaction's marker, aborted records or what compaction removed stand there.
+    offsets when a transaction's marker, aborted records or what compaction removed stand there, and what retention
+    deleted before it was read.
     """
 
     runs: list[Run]

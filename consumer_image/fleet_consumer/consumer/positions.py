@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from uuid import UUID
 
 from fleet_consumer.consumer.log_watch import LogWatch, SoughtChecks
@@ -25,7 +25,7 @@ from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.record import Records, TopicPartition
+from fleet_consumer.record import Gap, Records, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ class Positions:
         # True from when reading begins until what was read has reached the user. If the next call finds it true, an
         # exception came in between (`start_over`). A plain attribute: assigning it cannot be interrupted.
         self.unsettled = False
+        # Offsets that were deleted before they were read, and that the user has not been told yet.
+        self._deleted: dict[TopicPartition, Gap] = {}
         # The replacements that an interrupted `start_over` had made.
         self._replaced: dict[TopicPartition, PartitionBuffer] = {}
 
@@ -218,9 +220,22 @@ class Positions:
             self._paused.bound_memory()
         for buffer, what in out_of_range:
             self._reset(buffer, what)
+        if self._deleted:
+            records = Records(records.runs, {**records.gaps, **dict(self._take_deleted(records))})
         if not records and not records.gaps:
             self.unsettled = False
         return records
+
+    def _take_deleted(self, records: Records) -> Iterator[tuple[TopicPartition, Gap]]:
+        """The deleted offsets of partitions that have not moved on since, so that commits get past them.
+
+        A record behind them, or a seek, leaves nothing to tell.
+        """
+        deleted, self._deleted = self._deleted, {}
+        for part, gap in deleted.items():
+            buffer, behind = self._buffers.get(part), records.gaps.get(part, Gap(gap.next, gap.next))
+            if buffer is not None and behind.first == gap.next and buffer.position == behind.next:
+                yield part, Gap(gap.first, behind.next)
 
     def wait(self, timeout_s: float, news: threading.Event) -> None:
         """Wait until records may be there to be taken, or `news` is set, at most `timeout_s`."""
@@ -276,6 +291,8 @@ class Positions:
             self.truncations = self.truncations.plus(cut)
         elif lost is not None and lost.offset != start:
             self.out_of_range = self.out_of_range.plus(OffsetReset(part, lost.offset, start))
+            if lost.offset < start:
+                self._deleted[part] = Gap(lost.offset, start)
 
     def _reset(self, buffer: PartitionBuffer, what: OutOfRange) -> None:
         """Look up a position that its broker does not have: the lookup finds out if retention deleted it, or the log

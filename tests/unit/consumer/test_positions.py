@@ -17,7 +17,7 @@ from fleet_consumer.group.errors import (
     TopicAuthorizationFailed,
 )
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.record import TopicPartition
+from fleet_consumer.record import Gap, TopicPartition
 from tests.unit.consumer.lab import ONE, OTHER, Lab
 
 
@@ -206,6 +206,30 @@ def test_out_of_range_is_counted_and_reported_with_the_range_that_was_skipped(
     reset = OffsetReset(ONE, 10, 60)
     assert lab.positions.out_of_range == OutOfRangeReport(count=1, skipped=50, last=reset)
     assert "50 offsets were skipped, 10 up to and without 60" in caplog.text
+
+
+def test_deleted_offsets_are_a_gap_so_that_commits_get_past_them_without_a_record_behind() -> None:
+    """Else each owner of an idle partition would meet the same gap, and count it, again."""
+    lab = Lab().reading(ONE, OTHER)
+    lab.lose(ONE)
+    lab.found({ONE: 60})
+    assert lab.positions.take_records(10).next_offsets == {ONE: 60}
+    assert lab.positions.take_records(10).gaps == {}
+    lab.lose(ONE)
+    lab.found({ONE: 70})
+    lab.fetch.read_ahead.put_end(lab.fetch.buffers[ONE], 72)
+    assert lab.positions.take_records(10).gaps == {ONE: Gap(60, 72)}
+
+
+def test_deleted_offsets_are_no_gap_where_reading_has_gone_on_behind_them_or_was_sought() -> None:
+    lab = Lab().reading(ONE, OTHER)
+    for part in (ONE, OTHER):
+        lab.lose(part)
+        lab.found({part: 60})
+    lab.fetch.deliver(ONE, 60, 2)
+    lab.positions.seek(OTHER, 5)
+    records = lab.positions.take_records(10)
+    assert (records.next_offsets, records.gaps) == ({ONE: 62}, {})
 
 
 def test_lookup_after_out_of_range_that_fails_is_repeated_without_committed_offsets() -> None:
