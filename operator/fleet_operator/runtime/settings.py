@@ -26,7 +26,8 @@ SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccoun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything a person can set. Ports: 0 takes a free one. `namespaces` empty means the whole cluster."""
+    """Everything a person can set. Ports: 0 takes a free one. `namespaces` empty means the whole cluster,
+    and so does `canary_namespaces`."""
 
     namespaces: tuple[str, ...] = ()
     leader_elect: bool = False
@@ -37,6 +38,9 @@ class Settings:
     spark_image: str = f"consumer-fleet-spark:{VERSION}"
     spark_driver_role: str = "consumer-fleet-spark-driver"
     max_concurrent_rollouts: int = 0
+    canary_namespaces: tuple[str, ...] = ()
+    upgrade_deadline_seconds: float = 3600.0
+    force_upgrades: bool = False
     platform_assigns_users: bool = False
     workers: int = 24
     resync_seconds: float = 600.0
@@ -52,6 +56,10 @@ def _default_namespace() -> str:
     """The pod's own namespace, or `default` outside a pod."""
     path = Path(SERVICE_ACCOUNT_NAMESPACE)
     return path.read_text(encoding="utf-8").strip() if path.exists() else "default"
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _truth(text: str) -> bool:
@@ -130,6 +138,23 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         "default: %(default)s",
     )
     add(
+        "--canary-namespaces",
+        default=env("CANARY_NAMESPACES", ""),
+        help="namespaces, divided by commas, in which the label of canaries counts; default: all",
+    )
+    add(
+        "--upgrade-deadline-seconds",
+        type=_bound,
+        default=env("UPGRADE_DEADLINE_SECONDS", int(base.upgrade_deadline_seconds)),
+        help="longest time for which one group holds up the upgrades of others; 0: for good; default: %(default)s",
+    )
+    add(
+        "--force-upgrades",
+        type=_truth,
+        default=env("FORCE_UPGRADES", "false"),
+        help="upgrades wait for no canary and stop at no failure; default: %(default)s",
+    )
+    add(
         "--platform-assigns-users",
         type=_truth,
         default=env("PLATFORM_ASSIGNS_USERS", "false"),
@@ -173,7 +198,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     found = parser(environ).parse_args(arguments)
     listed = environ.get("FLEET_NAMESPACE", "")
     return Settings(
-        namespaces=tuple(found.namespace or [name.strip() for name in listed.split(",") if name.strip()]),
+        namespaces=tuple(found.namespace or _names(listed)),
         leader_elect=found.leader_elect,
         lease_namespace=found.lease_namespace or _default_namespace(),
         lease_name=found.lease_name,
@@ -182,6 +207,9 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         spark_image=found.spark_image,
         spark_driver_role=found.spark_driver_role,
         max_concurrent_rollouts=found.max_concurrent_rollouts,
+        canary_namespaces=_names(found.canary_namespaces),
+        upgrade_deadline_seconds=float(found.upgrade_deadline_seconds),
+        force_upgrades=found.force_upgrades,
         platform_assigns_users=found.platform_assigns_users,
         workers=found.workers,
         resync_seconds=found.resync_seconds,

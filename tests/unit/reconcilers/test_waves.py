@@ -41,8 +41,16 @@ class Place:
         self.store = Store(MemoryKube(), VirtualClock(asyncio.get_running_loop()), WATCHED)
         self.asked, self.metrics, self.version = Asked(), Metrics(), 0
         settings = Settings(consumer_image=NEW, max_concurrent_rollouts=bound)
+        self.beside: list[Any] = []
+        self.told: list[Any] = []
         context = SimpleNamespace(
-            settings=settings, store=self.store, metrics=self.metrics, queues={CONSUMER_GROUP: self.asked}
+            settings=settings,
+            store=self.store,
+            metrics=self.metrics,
+            queues={CONSUMER_GROUP: self.asked},
+            beside=self.beside,
+            clock=VirtualClock(asyncio.get_running_loop()),
+            events=SimpleNamespace(record=self.told.append),
         )
         self.waves = Waves(cast(Context, context))
 
@@ -106,6 +114,24 @@ def test_edited_cluster_begins_with_a_canary_and_an_unreadable_one_moves_nobody(
         assert place.waves.turn(key(0)).connection
         place.see(KAFKA_CLUSTER, "main", spec={"bootstrapServers": 7})
         assert not place.waves.turn(key(1)).begins
+
+    run_virtual(life())
+
+
+def test_group_that_failed_long_ago_is_told_of_and_the_next_one_woken() -> None:
+    async def life() -> None:
+        place = Place(bound=1)
+        for number in range(3):
+            place.group(number)
+        place.group(0, image=NEW, upgrade={"phase": "Failed", "image": NEW})
+        place.asked.keys.clear()
+        keeping = asyncio.create_task(place.beside[0]())
+        await asyncio.sleep(3600 - 1)
+        assert place.asked.keys == []
+        await asyncio.sleep(60)
+        keeping.cancel()
+        assert place.asked.keys == [key(1)]
+        assert [news.reason for news in place.told] == ["UpgradeOverdue"]
 
     run_virtual(life())
 

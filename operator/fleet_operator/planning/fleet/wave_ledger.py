@@ -4,6 +4,9 @@ Each change that comes from outside the groups is a campaign of its own: the ope
 of each KafkaCluster. Canaries go first: the groups with the label, else the first one by name. When all of them have
 arrived, the others follow. A group that fails stops its campaign, for all that have not begun.
 
+Every tenant has such groups. So whoever holds up others, as a canary, in a place or by a failure, does so for a limited
+time, and an administrator may have nothing held up but by the bound.
+
 The number of groups on their way is bounded over all campaigns. It is counted from the statuses, plus what was given
 out and does not show in them yet, so that neither two reconciles at once nor the next operator exceed it.
 
@@ -30,16 +33,24 @@ CONNECTION_REMEDY: Final = (
 )
 
 
+WAITS: Final = "waits"
+ROLLS: Final = "rolls"
+FAILED: Final = "failed"
+Hold = tuple[str, Key, str]
+"""Something for which groups wait: the campaign (empty for a place), the group that holds them up, and by what."""
+
+
 @dataclass(slots=True)
 class Campaign:
     """One change on its way through the groups that it concerns, each list in the order of names.
 
     `waiting` have not begun; `canaries` are those of them with the label. `rolling`, `complete` and `failed` have.
-    `what` and `remedy` are for messages.
+    `what` and `remedy` are for messages. `late` has what has lasted too long to hold up anybody.
     """
 
     what: str
     remedy: str
+    late: frozenset[Hold] = frozenset()
     waiting: list[Key] = field(default_factory=list)
     canaries: list[Key] = field(default_factory=list)
     rolling: list[Key] = field(default_factory=list)
@@ -73,32 +84,68 @@ class Campaign:
 
     def leads(self, key: Key) -> bool:
         """True if a group that waits need not wait for a canary."""
-        if self.canaries or self.rolling_canaries:
-            return _has(self.canaries, key)
-        return bool(self.complete) or (not self.rolling and self.waiting[:1] == [key])
+        canaries = self._holding(self.canaries, WAITS)
+        if canaries or self._holding(self.rolling_canaries, ROLLS):
+            return _has(canaries, key)
+        return bool(self.complete) or (not self.rolls and self._first() == [key])
+
+    @property
+    def rolls(self) -> list[Key]:
+        """Groups on their way for which others wait."""
+        return self._holding(self.rolling, ROLLS)
+
+    @property
+    def stopped_by(self) -> Key | None:
+        """The group that failed and stops the others."""
+        return next(iter(self._holding(self.failed, FAILED)), None)
 
     def leader(self) -> Key | None:
         """The first of the groups that the others wait for."""
-        return next(iter(self.rolling_canaries or self.canaries or self.rolling or self.waiting), None)
+        canaries = self._holding(self.rolling_canaries, ROLLS) or self._holding(self.canaries, WAITS)
+        return next(iter(canaries or self.rolls or self._first()), None)
 
     def ready(self, most: int) -> list[Key]:
         """The first groups that need not wait for a canary."""
-        if self.canaries or self.rolling_canaries:
-            return self.canaries[:most]
+        canaries = self._holding(self.canaries, WAITS)
+        if canaries or self._holding(self.rolling_canaries, ROLLS):
+            return canaries[:most]
         if self.complete:
             return self.waiting[:most]
-        return [] if self.rolling else self.waiting[:1]
+        return [] if self.rolls else self._first()
+
+    def holds(self, *, free: bool) -> set[Hold]:
+        """All that holds up others, whether late or not; who waits does so by itself only if it could begin."""
+        first = [] if self.complete or self.canaries or self.rolling else self._first()
+        able = free and self.stopped_by is None
+        waits = {(self.what, key, WAITS) for key in (*self.canaries, *first)} if able else set[Hold]()
+        waits |= {hold for hold in self.late if hold[2] == WAITS and _has(self.waiting, hold[1])}
+        rolls = {(self.what, key, ROLLS) for key in self.rolling}
+        return waits | rolls | {(self.what, key, FAILED) for key in self.failed}
+
+    def _holding(self, keys: list[Key], by: str) -> list[Key]:
+        return [key for key in keys if (self.what, key, by) not in self.late] if self.late else keys
+
+    def _first(self) -> list[Key]:
+        """The group that goes first where no canary is labelled."""
+        return [key for key in self.waiting if (self.what, key, WAITS) not in self.late][:1]
 
 
 @dataclass(slots=True)
 class WaveLedger:
     """Standings of all groups under one operator whose worker image is `image`; at most `bound` go over at once.
 
+    Nothing holds up others for longer than `deadline_s` (0: for good), and with `force` nothing but the bound does.
+
     Pure: it is told of objects and asked for turns, by one caller at a time.
     """
 
     bound: int
     image: str
+    deadline_s: float = 0.0
+    force: bool = False
+    _since: dict[Hold, float] = field(default_factory=dict)  # monotonic
+    _late: set[Hold] = field(default_factory=set)
+    _late_places: set[Key] = field(default_factory=set)
     _standings: dict[Key, Standing] = field(default_factory=dict)
     _rolling: set[Key] = field(default_factory=set)
     _given: dict[Key, Turn] = field(default_factory=dict)  # turns that do not show in a status yet
@@ -132,7 +179,9 @@ class WaveLedger:
         if self._digests.get(cluster) == connection:
             return False
         self._digests.pop(cluster, None)
-        self._connections.pop(cluster, None)
+        former = self._connections.pop(cluster, None)
+        if former is not None:
+            self._since = {hold: since for hold, since in self._since.items() if hold[0] != former.what}
         if connection is not None:
             self._digests[cluster] = connection
             self._connections[cluster] = Campaign(
@@ -181,10 +230,27 @@ class WaveLedger:
             return []
         free, found = self.bound - len(self._taken()), dict[Key, None]()
         for campaign in self._open():
-            if not campaign.failed:
-                ready = campaign.ready(free + len(self._given)) if free > 0 else self._stale(campaign)
+            if self.force or campaign.stopped_by is None:
+                most = free + len(self._given)
+                ready = self._stale(campaign)
+                if free > 0:
+                    ready = campaign.waiting[:most] if self.force else campaign.ready(most)
                 found |= dict.fromkeys(key for key in ready if key not in self._given)
         return list(found)[: max(free, 1)]
+
+    def expire(self, now: float) -> list[tuple[Key, str]]:
+        """Let go of what has held up others for too long, by monotonic seconds of this process; returns what is new."""
+        if self.deadline_s == 0:
+            return []
+        campaigns, free = self._open(), len(self._taken()) < self.bound
+        holds = set[Hold]().union(*(campaign.holds(free=free) for campaign in campaigns))
+        holds |= {("", key, str(self._standings[key].upgrade)) for key in self._rolling}
+        self._since = {hold: self._since.get(hold, now) for hold in holds}
+        before, self._late = self._late, {hold for hold, since in self._since.items() if now - since >= self.deadline_s}
+        self._late_places = {key for what, key, _ in self._late if not what}
+        for campaign in campaigns:
+            campaign.late = frozenset(hold for hold in self._late if hold[0] == campaign.what)
+        return sorted({(key, what or "a place") for what, key, _ in self._late - before})
 
     def counts(self) -> dict[str, int]:
         """The number of groups that wait for their turn, are on their way, and have failed.
@@ -209,13 +275,14 @@ class WaveLedger:
             self._busy.discard(cluster)
 
     def _taken(self) -> set[Key]:
-        return self._rolling | self._given.keys()
+        return (self._rolling - self._late_places) | self._given.keys()
 
     def _obstacle(self, campaign: Campaign, key: Key) -> Problem | None:
         """The reason why a group that waits may not begin, or None."""
-        if campaign.failed:
-            return _stopped(campaign)
-        leader = campaign.leader()
+        stopped_by = None if self.force else campaign.stopped_by
+        if stopped_by is not None:
+            return _stopped(campaign, stopped_by)
+        leader = None if self.force else campaign.leader()
         if leader is not None and not campaign.leads(key) and self._stale(campaign) != [key]:
             message = f"{campaign.what} goes to canaries first: this group waits for {'/'.join(leader)}"
             return Problem(conditions.CANARY_RUNNING, message)
@@ -230,7 +297,7 @@ class WaveLedger:
 
         They may wait for the very change that would help them, while the canaries wait for their places.
         """
-        if campaign.rolling or len(self._taken()) < self.bound:
+        if campaign.rolls or len(self._taken()) < self.bound:
             return []
         return sorted(key for key in self._rolling if _has(campaign.waiting, key))[:1]
 
@@ -238,8 +305,11 @@ class WaveLedger:
         """The reason of a group that takes part in no campaign although it is behind, or because of which one stops."""
         failed = (campaign for campaign in self._open() if _has(campaign.failed, key))
         stopped = next(failed, None)
+        if stopped is not None and (self.force or (stopped.what, key, FAILED) in stopped.late):
+            message = f"{stopped.what} failed in this group: see Progressing. {stopped.remedy}"
+            return Problem(conditions.UPGRADE_STOPPED, message)
         if stopped is not None:
-            return _stopped(stopped)
+            return _stopped(stopped, key)
         if standing.image in (None, self.image) and not standing.differs_from(self._digests.get(standing.cluster)):
             return None
         message = (
@@ -286,9 +356,9 @@ def _has(keys: list[Key], key: Key) -> bool:
     return position < len(keys) and keys[position] == key
 
 
-def _stopped(campaign: Campaign) -> Problem:
+def _stopped(campaign: Campaign, failed: Key) -> Problem:
     message = (
-        f"{campaign.what} goes to no further group, because it failed in ConsumerGroup {'/'.join(campaign.failed[0])}: "
+        f"{campaign.what} goes to no further group, because it failed in ConsumerGroup {'/'.join(failed)}: "
         f"see Progressing there. {campaign.remedy}"
     )
     return Problem(conditions.UPGRADE_STOPPED, message)

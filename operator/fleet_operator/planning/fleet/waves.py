@@ -8,7 +8,7 @@ which have failed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -143,17 +143,18 @@ def read_upgrade(status: Mapping[str, Any]) -> Upgrade | None:
     return Upgrade(Phase(found["phase"]), _text(image), _text(connection))
 
 
-def read_standing(body: Mapping[str, Any], cluster: Key) -> Standing:
-    """The standing of a ConsumerGroup, from its object as stored."""
+def read_standing(body: Mapping[str, Any], cluster: Key, canary_namespaces: Collection[str] = ()) -> Standing:
+    """The standing of a ConsumerGroup, from its object as stored; the label counts in these namespaces, if any."""
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     upgrade = read_upgrade(status)
     paused = (metadata.get("annotations") or {}).get(PAUSED_ANNOTATION) == "true"
     rests = bool(spec.get("suspend")) or spec.get("replicas") == 0 or paused or "deletionTimestamp" in metadata
     pinned = status.get("imageSource") == "Operator" and not spec.get("image")
+    may_lead = not canary_namespaces or metadata["namespace"] in canary_namespaces
     down = _verdict(status, conditions.SERVING) == "False"
     return Standing(
         cluster=cluster,
-        canary=(metadata.get("labels") or {}).get(CANARY_LABEL) == "true",
+        canary=may_lead and (metadata.get("labels") or {}).get(CANARY_LABEL) == "true",
         rests=rests,
         whole=_is_whole(metadata, status),
         down=down,

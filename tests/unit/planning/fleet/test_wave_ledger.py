@@ -279,3 +279,79 @@ def test_fleet_that_is_down_on_its_way_goes_over_to_the_newest_connection_in_its
     made.note(key(0), stuck)
     made.note_cluster(CLUSTER, "right")
     assert made.turn(key(0)).connection
+
+
+DEADLINE_S = 3600.0
+
+
+def limited(count: int, **changes: object) -> WaveLedger:
+    made = ledger(count, **changes)  # type: ignore[arg-type]
+    made.deadline_s = DEADLINE_S
+    assert made.expire(0.0) == []
+    return made
+
+
+def test_failed_group_stops_the_others_until_the_deadline_and_no_longer() -> None:
+    made = limited(9)
+    go(made, 0, Phase.FAILED)
+    made.expire(10.0)
+    assert made.expire(DEADLINE_S) == []
+    assert reason(made.turn(key(5))) == "UpgradeStopped"
+    assert made.expire(10.0 + DEADLINE_S) == [(key(0), "the operator's worker image")]
+    assert made.expire(20.0 + DEADLINE_S) == [], "it is told once"
+    assert made.next() == [key(1)], "another canary: nothing is proven yet"
+    assert made.counts()["failed"] == 1
+    assert "failed in this group" in str(made.turn(key(0)).wait)
+    go(made, 1, Phase.FAILED)
+    made.expire(30.0 + DEADLINE_S)
+    assert made.next() == [], "one failure after the other, with an hour between them"
+
+
+def test_canary_that_never_begins_or_never_arrives_holds_the_others_until_the_deadline() -> None:
+    made = limited(6, canaries=(3, 5))
+    assert made.turn(key(3)).image
+    made.note(key(3), rolls(replace(WHOLE, canary=True)))
+    assert reason(made.turn(key(0))) == "CanaryRunning"
+    for at in (1.0, DEADLINE_S + 1):
+        late = made.expire(at)
+    assert (key(3), "a place") in late
+    assert {found for found, _ in late} == {key(3), key(5)}
+    assert made.next()[0] == key(0)
+    assert made.turn(key(0)).image
+    made.note(key(3), ended(rolls(replace(WHOLE, canary=True))))
+    made.expire(DEADLINE_S + 2)
+    assert made.turn(key(1)).image, "it has arrived after all"
+
+
+def test_first_group_by_name_that_never_begins_is_passed_over() -> None:
+    made = limited(4)
+    for at in (1.0, DEADLINE_S + 1):
+        made.expire(at)
+    assert made.next() == [key(1)]
+    assert made.turn(key(1)).image
+
+
+def test_group_that_waits_for_a_place_holds_up_nobody_by_itself() -> None:
+    made = limited(4, bound=1)
+    go(made, 0)
+    made.note(key(1), rolls())
+    made.expire(1.0)
+    assert made.expire(DEADLINE_S + 1) == [(key(1), "a place"), (key(1), "the operator's worker image")]
+    assert made.next() == [key(2)], "and a place that is held too long is given to another one"
+
+
+def test_force_goes_to_all_within_the_bound_whatever_has_failed() -> None:
+    made = ledger(9, bound=3, canaries=(8,))
+    made.note(key(0), ended(rolls(), Phase.FAILED))
+    made.force = True
+    assert made.next() == [key(1), key(2), key(3)]
+    assert all(made.turn(key(number)).image for number in (1, 2, 3))
+    assert reason(made.turn(key(4))) == "WaitingForWave"
+
+
+def test_without_a_deadline_the_hold_has_no_end() -> None:
+    made = ledger(4)
+    go(made, 0, Phase.FAILED)
+    for at in (0.0, 1e9):
+        assert made.expire(at) == []
+    assert reason(made.turn(key(1))) == "UpgradeStopped"

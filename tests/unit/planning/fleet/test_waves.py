@@ -83,6 +83,11 @@ def test_group_without_workers_or_without_kafka_does_not() -> None:
         assert not standing(with_condition(wrong)).waits_for_image(NEW)
 
 
+def test_label_of_canaries_counts_in_the_namespaces_that_may_have_some() -> None:
+    body = whole(metadata={"labels": {"consumerfleet.io/canary": "true"}})
+    assert [read_standing(body, CLUSTER, names).canary for names in ((), {"shop"}, {"other"})] == [True, True, False]
+
+
 def test_group_without_a_ready_worker_is_down_and_one_whose_pods_die_or_is_refused_fails() -> None:
     down = condition_of("Serving", "False", "NoWorkerReady")
     asleep, kafka = condition_of("Serving", "False", "NoWorkersWanted"), condition_of("Serving", "Unknown", "X")
