@@ -130,6 +130,10 @@ def test_m15_command_prints_both_views(
     assert [{name: value for name, value in row.items() if name != "commitTimestamp"} for row in stored] == api
     assert [(row["topic"], row["partition"], row["offset"]) for row in api] == [(topic, 0, 7), (topic, 1, 10)]
     assert all(row["commitTimestamp"] > 0 for row in stored)
+    assert main(["offsets", "--bootstrap", broker.bootstrap, "--group", f"{group}x"]) == 21
+    told = capsys.readouterr()
+    assert (told.out, f"no group '{group}x'" in told.err) == ("", True)
+    assert f"'{group}'" in told.err, "the name that was meant"
 
 
 def test_reading_the_topic_without_the_right_names_the_missing_right() -> None:

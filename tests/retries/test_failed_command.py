@@ -169,11 +169,36 @@ def test_missing_topic_and_brokers_are_reported(kafka: Kafka) -> None:
     missing = ask("list", "--group", "nobody", "--bootstrap", kafka.bootstrap, code=21).stderr
     assert "TopicMissing: topic _fleet.nobody.failed does not exist" in missing
     assert "it is made once the group has retries" in missing
+    assert "Kafka has no group 'nobody'" in missing, "a wrong name is told from a group without failed records"
     away = ask("count", "--group", "g", "--bootstrap", "127.0.0.1:9", "--timeout", 2, code=21).stderr
     assert "DataPlaneFailed: topic _fleet.g.failed" in away
     assert "onnection refused" in away
     assert "--group: is missing" in ask("list", "--bootstrap", "127.0.0.1:9", code=20).stderr
     assert "is no time" in ask("list", "--group", "g", "--bootstrap", "127.0.0.1:9", "--from", "noon", code=20).stderr
+
+
+def test_nothing_is_told_from_a_wrong_name(topic: FailedTopic) -> None:
+    kafka, group = topic.kafka, f"group-{topic.group}"
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
+    consumer.commit(offsets=[confluent_kafka.TopicPartition(topic.failed, 0, 0)], asynchronous=False)
+    consumer.close()
+    where = ("--bootstrap", kafka.bootstrap)
+    healthy = ask("count", "--group", group, *where)
+    assert healthy.stdout.split() == ["0", "in", "all"]
+    assert "none of its records has failed" in healthy.stderr
+    wrong = ask("count", "--group", group[:-1], *where, code=21).stderr
+    assert f"'{group}'" in wrong, "the name that was meant"
+    ours = ("--topic", topic.failed, *where)
+    assert "is empty: it holds no failed record" in ask("list", *ours).stderr
+    topic.write(range(3))
+    assert ask("list", *ours).stderr == ""
+    mistyped = ask("list", "--reason", "exausted", *ours)
+    assert (mistyped.stdout, "their reasons: exhausted; " in mistyped.stderr) == ("", True)
+    assert "classes: ValueError" in ask("count", "--error-class", "KeyError", *ours).stderr
+    assert "none of the 3 records" in ask("list", "--from", "2100-01-01T00:00:00Z", *ours).stderr
+    kafka.create(f"plain-{topic.group}", partitions=1)
+    kafka.produce(f"plain-{topic.group}", [b"an order"])
+    assert "is it a failed topic?" in ask("count", "--topic", f"plain-{topic.group}", *where).stderr
 
 
 def test_settings_files_of_workers_and_runs_name_brokers_and_topic(topic: FailedTopic, tmp_path: Path) -> None:

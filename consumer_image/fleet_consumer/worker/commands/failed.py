@@ -9,13 +9,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fleet_consumer.contract.pod import EXIT_INTERRUPTED, EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.worker.config.connection_options import add_connection_options, connection_of
 
 if TYPE_CHECKING:
+    from fleet_consumer.contract.brokers import Brokers
+    from fleet_consumer.group.errors import ConsumerError
     from fleet_consumer.worker.commands.failed_reading import FailedTopic
     from fleet_consumer.worker.commands.failed_records import FailedRecord
 
@@ -113,14 +115,16 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from fleet_consumer.clock import SystemClock
+    from fleet_consumer.group.errors import TopicMissing
     from fleet_consumer.worker.commands.failed_reading import open_topic
     from fleet_consumer.worker.commands.failed_records import Wanted
 
     clock = SystemClock()
     now_ms = round(clock.wall() * 1000)
+    where = _where(options)
     if options.part == "show":
         place = _place(options.place)
-        with open_topic(*_where(options), options.timeout, clock) as topic:
+        with open_topic(*where, options.timeout, clock) as topic:
             failed = topic.one(*place)
         for line in [json.dumps(failed.whole())] if options.json else failed.page():
             print(line)
@@ -133,15 +137,35 @@ def _run(options: argparse.Namespace) -> int:
         from_ms=_time(options.start, "--from", now_ms),
         to_ms=_time(options.end, "--to", now_ms),
     )
-    # Reading ends before the connection that it reads from.
-    with open_topic(*_where(options), options.timeout, clock) as topic, closing(topic.records(wanted)) as records:
-        found = _with_progress(topic, records)
-        (_print_list if options.part == "list" else _print_counts)(found, options)
+    show = _print_list if options.part == "list" else _print_counts
+    try:
+        # Reading ends before the connection that it reads from.
+        with open_topic(*where, options.timeout, clock) as topic, closing(topic.records(wanted)) as records:
+            show(_with_progress(topic, records), options)
+    except TopicMissing as missing:
+        _tell_missing(missing, *where, options.timeout)
+        show(iter(()), options)
     sys.stdout.flush()
     return EXIT_OK
 
 
-def _where(options: argparse.Namespace) -> tuple[Any, str]:
+def _tell_missing(missing: ConsumerError, brokers: Brokers, topic: str, timeout_s: float) -> None:
+    """Say that a group has no failed topic, as none of its records has failed. Raises TopicMissing where its name, or
+    that of the topic, is wrong."""
+    from fleet_consumer.contract.naming import RESERVED_PREFIX, failed_topic
+    from fleet_consumer.group.errors import TopicMissing
+    from fleet_consumer.worker.commands.group_names import known_groups, no_group
+
+    group = topic.removeprefix(RESERVED_PREFIX).removesuffix(".failed")
+    known = known_groups(brokers, timeout_s) if failed_topic(group) == topic else None
+    if known is None:
+        raise missing
+    if group not in known:
+        raise TopicMissing(f"{missing}. {no_group(group, known)}") from missing
+    print(f"group {group!r} has no failed topic: none of its records has failed", file=sys.stderr)
+
+
+def _where(options: argparse.Namespace) -> tuple[Brokers, str]:
     """The brokers and the failed topic. Raises SettingsInvalid."""
     from fleet_consumer.contract.brokers import parse_brokers
     from fleet_consumer.contract.naming import failed_topic
@@ -160,7 +184,7 @@ def _where(options: argparse.Namespace) -> tuple[Any, str]:
     return parse_brokers(Section(connection_of(options), "")), named
 
 
-def _from_file(path: str) -> tuple[Any, str]:
+def _from_file(path: str) -> tuple[Brokers, str]:
     from fleet_consumer.contract.naming import failed_topic
     from fleet_consumer.contract.redrive_config import parse_config as parse_redrive
     from fleet_consumer.contract.worker_config import parse_config as parse_worker
@@ -210,12 +234,20 @@ def _positive(text: str) -> int:
 
 
 def _with_progress(topic: FailedTopic, found: Iterator[FailedRecord | None]) -> Iterator[FailedRecord]:
-    """The records found; None stands for a while without, which is a moment to report how far the reading is."""
+    """The records found; None stands for a while without, which is a moment to report how far the reading is.
+
+    Where none is found, or none is a failed record, it says so.
+    """
+    none = True
     for failed in found:
         if failed is not None:
+            none = False
             yield failed
         if topic.progress_due(PROGRESS_S):
             print(f"{topic.scanned} of about {topic.total} records read", file=sys.stderr, flush=True)
+    said = topic.describe_nothing() if none else topic.describe_strange()
+    if said:
+        print(said, file=sys.stderr)
 
 
 def _print_list(found: Iterator[FailedRecord], options: argparse.Namespace) -> None:

@@ -14,10 +14,13 @@ from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, TopicMi
 from fleet_consumer.librdkafka.bounded import BoundedReader
 from fleet_consumer.librdkafka.settings import consumer_config
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.worker.commands.failed_records import FailedRecord, Wanted
+from fleet_consumer.worker.commands.failed_records import NONE, FailedRecord, Wanted, escaped
 from fleet_consumer.worker.config.settings import connection_settings
 
 CLIENT: Final = "fleet-consumer-failed"
+NAMES_MAX: Final = 20
+NAME_CHARACTERS_MAX: Final = 80
+"""Bounds of the names that are told where no record is wanted: the topic's writers decide about them."""
 READ_AHEAD: Final = {"queued.max.messages.kbytes": "16384"}
 
 
@@ -36,6 +39,8 @@ class FailedTopic:
         self._patience_s = patience_s
         self._clock = clock
         self.scanned = self.total = 0
+        self._held = 0
+        self._reasons, self._classes = set[str](), set[str]()
         self._reported_at = clock.monotonic()
 
     def progress_due(self, every_s: float) -> bool:
@@ -53,6 +58,7 @@ class FailedTopic:
         partitions = self._reader.partitions(self._topic)
         bounds = self._reader.bounds(partitions)
         away = [part for part in partitions if part not in bounds]
+        self._held = sum(max(0, end - first) for first, end in bounds.values())
         if wanted.from_ms is not None:
             since = self._reader.at_time(bounds, wanted.from_ms)
             bounds = {part: (max(first, since.get(part, end)), end) for part, (first, end) in bounds.items()}
@@ -65,6 +71,9 @@ class FailedTopic:
                     self.scanned += len(run)
                     for record in run:
                         failed = FailedRecord.of(record, now_ms)
+                        for names, name in ((self._reasons, failed.reason), (self._classes, failed.error_class)):
+                            if len(names) < NAMES_MAX:
+                                names.add(name)
                         if wanted.takes(failed):
                             yield failed
                     yield None
@@ -75,6 +84,23 @@ class FailedTopic:
         if away:
             numbers = ", ".join(str(part.partition) for part in away)
             raise DataPlaneFailed(f"topic {self._topic}: partitions {numbers} were not read, as their leaders are away")
+
+    def describe_nothing(self) -> str:
+        """The reason why no record was found."""
+        if not self._held:
+            return f"topic {self._topic} is empty: it holds no failed record"
+        if not self.scanned:
+            return f"none of the {self._held} records of topic {self._topic} is as new as that"
+        return (
+            f"none of {self.scanned} records of topic {self._topic} is wanted; their reasons: "
+            f"{_named(self._reasons)}; their error classes: {_named(self._classes)}"
+        )
+
+    def describe_strange(self) -> str:
+        """A word about a topic without any failed record; empty for others."""
+        if self._reasons != {NONE}:
+            return ""
+        return f"no record of topic {self._topic} has a reason of failure: is it a failed topic?"
 
     def one(self, partition: int, offset: int) -> FailedRecord:
         """One record. Raises RecordMissing, and as `records`."""
@@ -104,6 +130,11 @@ class FailedTopic:
                 raise DataPlaneFailed(f"partition {name}: nothing came for {self._patience_s:g} s; its broker is away")
             else:
                 yield []
+
+
+def _named(names: set[str]) -> str:
+    more = ", …" if len(names) == NAMES_MAX else ""
+    return escaped(", ".join(sorted(name[:NAME_CHARACTERS_MAX] for name in names))) + more
 
 
 @contextmanager
