@@ -61,7 +61,7 @@ POLICY: Final = {
     "apiVersion": "consumerfleet.io/v1alpha1",
     "kind": "RetryPolicy",
     "metadata": {"name": "once"},
-    "spec": {"sequence": [f"{RETRY_DELAY_S:.0f}s"]},
+    "spec": {"sequence": [f"{RETRY_DELAY_S:.0f}s"], "budget": {"action": "None"}},
 }
 
 

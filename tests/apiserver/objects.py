@@ -60,7 +60,9 @@ def group(
 
 
 def policy(in_namespace: str, *sequence: str, name: str = "standard", **spec: Any) -> dict[str, Any]:
-    """A RetryPolicy with these delays; without delays, `spec` generates them."""
+    """A RetryPolicy with these delays and without a budget, as no worker here reports a breaker; without delays, `spec`
+    generates them."""
+    spec = {"budget": {"action": "None"}, **spec}
     metadata = {"name": name, "namespace": in_namespace}
     wanted = {"sequence": list(sequence), **spec} if sequence else spec
     return {"apiVersion": API_VERSION, "kind": "RetryPolicy", "metadata": metadata, "spec": wanted}

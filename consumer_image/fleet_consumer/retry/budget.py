@@ -1,6 +1,8 @@
 """The breaker of a worker: no attempts are spent while a dependency of its handler is down.
 
-It watches the share of recent records with a retriable failure. Above the policy's limit it opens; after the cooldown
+It watches the share of recent records with a retriable failure. Above the policy's limit it opens, and after many
+failures in a row: at a thousand records a second half a minute of an outage is 30,000 records, at one a second it is
+fewer than prove anything. After the cooldown
 single records are tried, and a few successes in a row close it. Records that can never succeed say nothing about the
 dependency, so they are not counted.
 
@@ -17,6 +19,9 @@ from fleet_consumer.contract.policies import Budget
 
 PROBES: Final = 3
 """Successes in a row that close the breaker: one may be luck."""
+IN_A_ROW: Final = 100
+"""Failures without a success between them that open the breaker, or `min_records` if that is more: with four of ten
+records bad at random this never happens."""
 PROBES_IN_VAIN: Final = 3
 """Failed probes after which a record may be moved on. A probe cannot distinguish an outage from a record that never
 succeeds, and the same record may be the first to be tried each time."""
@@ -45,6 +50,7 @@ class Breaker:
         self.makes_way = False
         self._probed = 0
         self._in_vain = 0
+        self._in_a_row = 0
         # (second, successes, failures), oldest first: one entry for each second with a result.
         self._seconds: deque[list[int]] = deque()
         self._successes = self._failures = 0
@@ -68,6 +74,7 @@ class Breaker:
                 self._turn(BreakerState.CLOSED, now)
         elif self.state is BreakerState.CLOSED:
             self._count(now, count, 0)
+            self._in_a_row = 0
         return self.state
 
     def failed(self, now: float) -> BreakerState:
@@ -79,9 +86,11 @@ class Breaker:
             self._turn(BreakerState.OPEN, now)
         elif self.state is BreakerState.CLOSED:
             self._count(now, 0, 1)
+            self._in_a_row += 1
             total = self._successes + self._failures
             enough = total >= self.budget.min_records
-            if enough and self._failures * 100 > self.budget.max_failure_percent * total:
+            too_many = enough and self._failures * 100 > self.budget.max_failure_percent * total
+            if too_many or self._in_a_row >= max(IN_A_ROW, self.budget.min_records):
                 self._turn(BreakerState.OPEN, now)
         return self.state
 
@@ -97,7 +106,7 @@ class Breaker:
         if state is BreakerState.CLOSED:
             # Earlier failures must not open the breaker again at once.
             self._seconds.clear()
-            self._successes = self._failures = self._in_vain = 0
+            self._successes = self._failures = self._in_vain = self._in_a_row = 0
 
     def _count(self, now: float, successes: int, failures: int) -> None:
         self._drop_old(now)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,11 +31,31 @@ def test_too_few_records_open_nothing() -> None:
 
 def test_share_of_failures_decides() -> None:
     breaker = Breaker(BUDGET, 0.0)
-    breaker.succeeded(1.0, 100)
-    assert {breaker.failed(2.0) for _ in range(100)} == {CLOSED}
+    for _ in range(100):
+        breaker.succeeded(1.0)
+        assert breaker.failed(2.0) is CLOSED
     assert breaker.failure_percent(2.0) == 50
     assert breaker.failed(2.0) is OPEN
     assert (breaker.since, breaker.until) == (2.0, 32.0)
+
+
+@pytest.mark.parametrize("per_second", [0.2, 1, 1000])
+def test_hundred_failures_in_a_row_are_an_outage_however_fast_records_come(per_second: float) -> None:
+    """The share alone needs 30,000 of them at 1000 a second, and fewer than one in ten seconds prove nothing."""
+    breaker = Breaker(replace(BUDGET, min_records=100), 0.0)
+    for number in range(int(60 * per_second)):
+        breaker.succeeded(number / per_second)
+    failed = 1
+    while breaker.failed(60.0 + failed / per_second) is CLOSED:
+        failed += 1
+    assert failed == 100
+
+
+def test_one_success_between_failures_ends_their_row() -> None:
+    breaker = Breaker(replace(BUDGET, min_records=1000), 0.0)
+    for _ in range(50):
+        assert {breaker.failed(1.0) for _ in range(9)} == {CLOSED}
+        breaker.succeeded(1.0)
 
 
 def test_old_records_leave_the_window() -> None:

@@ -50,7 +50,7 @@ class Budget(Model):
     max_failure_percent: Annotated[int, Field(ge=1, le=100)] = 50
     window_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     min_records: Annotated[int, Field(ge=1, le=1_000_000)] = 100
-    action: Literal["Pause", "Fail", "None"]
+    action: Literal["Pause", "Fail", "None"] = "Pause"
     cooldown_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
 
 
@@ -63,7 +63,7 @@ class RetryPolicySpec(Model):
     undecodable: Literal["Fail", "Drop"] = "Fail"
     max_total_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
     header_profile: Literal["Native", "Spring"] = "Native"
-    budget: Budget | None = None
+    budget: Budget = Budget()
 
 
 class RetryPolicy(CustomResource):

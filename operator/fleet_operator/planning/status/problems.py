@@ -171,7 +171,7 @@ def needs_reports(facts: ConsumerGroupFacts) -> bool:
     a report shows a problem."""
     if facts.scale.replicas == 0 and not facts.retry_pods:
         return False
-    if needs_revisit(facts) or (facts.retry is not None and facts.retry.may_pause):
+    if needs_revisit(facts):
         return True
     observed, lag = facts.observed_group, facts.view.lag
     if observed is None or lag is None:

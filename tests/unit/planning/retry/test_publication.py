@@ -24,8 +24,10 @@ DAY = 86_400
 
 
 def revision(*sequence: str, **spec: Any) -> PolicyRevision:
+    """A policy's revision, without a budget unless `spec` has one."""
     metadata = {"name": "standard", "namespace": "shop", "uid": "p1"}
-    return expand(RetryPolicy.model_validate({"metadata": metadata, "spec": {"sequence": list(sequence), **spec}}))
+    spec = {"sequence": list(sequence), "budget": {"action": "None"}, **spec}
+    return expand(RetryPolicy.model_validate({"metadata": metadata, "spec": spec}))
 
 
 OLD, NEW, NEWER = revision("5s", "30s"), revision("5s", "1m"), revision("2h")

@@ -69,7 +69,13 @@ def test_delays_alone_are_a_policy_with_all_defaults() -> None:
         "undecodable": "Fail",
         "maxTotalSeconds": 86_400,
         "headerProfile": "Native",
-        "budget": None,
+        "budget": {
+            "maxFailurePercent": 50,
+            "windowSeconds": 60,
+            "minRecords": 100,
+            "action": "Pause",
+            "cooldownSeconds": 30,
+        },
     }
     assert found.name == "local"
     assert asked() is None
