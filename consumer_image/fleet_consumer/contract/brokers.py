@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -10,8 +13,10 @@ from fleet_consumer.contract.section import Section, SettingsInvalid
 
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
-_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
-_END: Final = b"-----END CERTIFICATE-----"
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----([^-]*)-----END \1-----")
+"""No block takes the next one with it, and the search is linear: the text may be large and hostile."""
+_LAYOUT: Final = re.compile(rb"\\[nr]|\s")
+"""White space of the block's lines, also as escapes of a text that was once in JSON or in a variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,24 +87,29 @@ def matching_files(names: Iterable[str], pattern: str) -> list[str]:
 
 
 def certificates(texts: Iterable[bytes]) -> Iterator[str]:
-    """The PEM certificates of some texts, in order.
+    """The PEM certificates of some texts, in order, as OpenSSL and librdkafka read them.
 
-    Other content is left out: not every text is one that OpenSSL and librdkafka take as a string.
+    As with Java's clients, lines may be indented, blocks may follow each other without a new line, and other content
+    is left out, such as comments, OpenSSL's own text, and the trust settings of a TRUSTED CERTIFICATE.
     """
-    return (f"{block}\n" for text in texts for block in _blocks(text))
+    for text in texts:
+        for label, body in _CERTIFICATE.findall(text):
+            try:
+                der = base64.b64decode(_LAYOUT.sub(b"", body), validate=True)
+            except binascii.Error:
+                continue
+            encoded = base64.b64encode(der[: _length(der)] if label.startswith(b"TRUSTED") else der).decode()
+            lines = (encoded[at : at + 64] for at in range(0, len(encoded), 64))
+            yield "\n".join(("-----BEGIN CERTIFICATE-----", *lines, "-----END CERTIFICATE-----", ""))
 
 
-def _blocks(text: bytes) -> Iterator[str]:
-    """The whole PEM blocks of a text, in one pass, as it may be large and hostile.
-
-    A block that ends before it is whole does not take the next one with it; one with other bytes than ASCII is none.
-    """
-    at = 0
-    while (end := text.find(_END, at)) >= 0:
-        begin = text.rfind(_BEGIN, at, end)
-        at = end + len(_END)
-        if begin >= 0 and (block := text[begin:at]).isascii():
-            yield block.decode("ascii")
+def _length(der: bytes) -> int:
+    """The length in bytes of the first DER element, its header included."""
+    size = der[1] if len(der) > 1 else 0
+    if size < 0x80:
+        return 2 + size
+    octets = size & 0x7F
+    return 2 + octets + int.from_bytes(der[2 : 2 + octets], "big")
 
 
 def parse_brokers(section: Section) -> Brokers:

@@ -95,6 +95,8 @@ class WorkerConfig:
     brokers: Brokers
     handler: HandlerConfig
     consumer: ConsumerConfig
+    producer_properties: Mapping[str, str]
+    """Settings of librdkafka's producer by their own names."""
     failed_topic: str
     policy_file: str | None
     """Path of policies.json, which running workers follow as it changes. None: failed records go to the failed topic
@@ -129,6 +131,8 @@ def parse_config(document: object) -> WorkerConfig:
         brokers=root.read("connection", parse_brokers),
         handler=root.read("handler", _handler),
         consumer=root.read("consumer", _consumer),
+        # An earlier operator writes none, and this one none that is empty: earlier workers know no such field.
+        producer_properties=root.read("producer", _producer) if root.has("producer") else {},
         failed_topic=root.text("failedTopic"),
         policy_file=root.optional("retry", lambda retry: retry.text("policyFile")),
         skip_file=root.optional_text("skipFile"),
@@ -174,6 +178,10 @@ def _http(section: Section) -> HttpEndpoint:
         path=section.text("path", pattern=r"/[^\s]*"),
         batch=section.boolean("batch"),
     )
+
+
+def _producer(section: Section) -> Mapping[str, str]:
+    return section.properties("properties")
 
 
 def _consumer(section: Section) -> ConsumerConfig:

@@ -8,18 +8,19 @@ credentials).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from fleet_consumer.net import ConnectionSettings, FileWatch, TokenSource, authorities, has_asterisk
+from fleet_consumer.net import ConnectionSettings, FileWatch, TokenSource, authorities, chain
 
 logger = logging.getLogger(__name__)
 
 CA_FILE = "ssl.ca.location"
-TLS_FILES = (CA_FILE, "ssl.certificate.location", "ssl.key.location")
+CERT_FILE = "ssl.certificate.location"
+TLS_FILES = (CA_FILE, CERT_FILE, "ssl.key.location")
 """The properties that name files, which librdkafka reads once, when a client is made."""
 LOGIN = "consumer-fleet.login"
 """Our own property: `SaslSettings.login_callback`. `resolved` takes it out."""
@@ -50,6 +51,32 @@ ALLOWED_PROPERTIES = frozenset(
     }
 )
 """The properties that `ConsumerSettings.properties` may set."""
+
+ALLOWED_PRODUCER_PROPERTIES = frozenset(
+    {
+        "batch.num.messages",
+        "batch.size",
+        "compression.level",
+        "compression.type",
+        "connections.max.idle.ms",
+        "linger.ms",
+        "metadata.max.age.ms",
+        "queue.buffering.max.kbytes",
+        "request.timeout.ms",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "socket.keepalive.enable",
+        "socket.nagle.disable",
+        "socket.send.buffer.bytes",
+        "socket.timeout.ms",
+        "topic.metadata.refresh.interval.ms",
+    }
+)
+"""The properties of producers that users may set: none of acknowledgements, idempotence, order or partitioning."""
+
+IDLE_MS = 180_000
+"""Life of an unused connection. Load balancers forget idle connections without a word, Azure's after four minutes; a
+request on a forgotten one is answered by nobody until it times out."""
 
 CONSUMER_DEFAULTS: Mapping[str, Any] = {
     "enable.auto.commit": False,
@@ -82,23 +109,26 @@ class SettingsRefused(ValueError):
     reason = "SettingsRefused"
 
 
-def check_properties(properties: Mapping[str, str]) -> None:
+def check_properties(properties: Mapping[str, str], allowed: Collection[str] = ALLOWED_PROPERTIES) -> None:
     """Raise PropertyNotAllowed, naming all offenders and what is allowed."""
-    refused = sorted(properties.keys() - ALLOWED_PROPERTIES)
+    refused = sorted(properties.keys() - set(allowed))
     if refused:
         raise PropertyNotAllowed(
-            f"properties {', '.join(refused)} cannot be set; allowed are {', '.join(sorted(ALLOWED_PROPERTIES))}"
+            f"properties {', '.join(refused)} cannot be set; allowed are {', '.join(sorted(allowed))}"
         )
 
 
 def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
     """The part of librdkafka's configuration for reaching the cluster, of consumers and producers."""
     config: dict[str, Any] = {
-        "bootstrap.servers": ",".join(connection.bootstrap_servers),
+        "bootstrap.servers": connection.bootstrap_text,
         "client.id": connection.client_id,
         "reconnect.backoff.ms": connection.reconnect_backoff_ms,
         "reconnect.backoff.max.ms": connection.reconnect_backoff_max_ms,
         "socket.connection.setup.timeout.ms": max(connection.connect_timeout_ms, 1_000),
+        "socket.timeout.ms": connection.request_timeout_ms,
+        "socket.keepalive.enable": True,
+        "connections.max.idle.ms": min(connection.connections_max_idle_ms, IDLE_MS),
     }
     tls, sasl = connection.tls, connection.sasl
     scheme = "SASL_" if sasl is not None else ""
@@ -127,19 +157,21 @@ def tls_files(config: Mapping[str, Any]) -> FileWatch:
 
 def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a client that is about to be made: with the user name and password as they are now, and the
-    authorities of several files as one text, because librdkafka takes one file only.
+    certificates as text, because librdkafka takes one file only and fewer forms of it.
 
-    Raises KafkaException for files of no use, as librdkafka itself does for one file.
+    Raises KafkaException for files of no use, as librdkafka itself does.
     """
     resolved = dict(config)
     login = resolved.pop(LOGIN, None)
     if login is not None:
         resolved["sasl.username"], resolved["sasl.password"] = login()
-    if has_asterisk(resolved.get(CA_FILE, "")):
-        try:
+    try:
+        if CA_FILE in resolved:
             resolved["ssl.ca.pem"] = authorities(resolved.pop(CA_FILE))
-        except (OSError, ValueError) as error:
-            raise KafkaException(KafkaError(KafkaError._INVALID_ARG, str(error))) from error
+        if CERT_FILE in resolved:
+            resolved["ssl.certificate.pem"] = chain(resolved.pop(CERT_FILE))
+    except (OSError, ValueError) as error:
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, str(error))) from error
     return resolved
 
 
@@ -188,6 +220,12 @@ def consumer_config(
         "isolation.level": isolation_level,
         "logger": logger,
     }
+
+
+def producer_config(connection: ConnectionSettings, properties: Mapping[str, str]) -> dict[str, Any]:
+    """The connection of a producer and the properties of a user. Raises PropertyNotAllowed."""
+    check_properties(properties, ALLOWED_PRODUCER_PROPERTIES)
+    return {**connection_config(connection), **properties}
 
 
 def open_consumer(config: Mapping[str, Any]) -> confluent_kafka.Consumer:

@@ -5,7 +5,7 @@ One thread owns a `NetworkClient`. Of groups it knows only their coordinators.
 
 from __future__ import annotations
 
-from fleet_consumer.net.addresses import BrokerAddress, parse_address
+from fleet_consumer.net.addresses import BrokerAddress, parse_address, parse_addresses
 from fleet_consumer.net.client import Coordinator, NetworkClient
 from fleet_consumer.net.errors import (
     AllBrokersUnreachable,
@@ -22,7 +22,7 @@ from fleet_consumer.net.errors import (
 from fleet_consumer.net.oauth import OAuthSettings, OAuthToken
 from fleet_consumer.net.session import Call
 from fleet_consumer.net.settings import ConnectionSettings, SaslSettings, TlsSettings
-from fleet_consumer.net.tls_files import FileWatch, authorities, has_asterisk
+from fleet_consumer.net.tls_files import FileWatch, authorities, chain
 from fleet_consumer.net.tokens import TokenSource
 from fleet_consumer.wire.errors import KafkaError
 
@@ -50,6 +50,7 @@ __all__ = [
     "TokenUnavailable",
     "UnsupportedByBroker",
     "authorities",
-    "has_asterisk",
+    "chain",
     "parse_address",
+    "parse_addresses",
 ]

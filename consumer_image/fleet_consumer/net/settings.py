@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.net.addresses import BrokerAddress, parse_address
+from fleet_consumer.net.addresses import BrokerAddress, parse_addresses
 from fleet_consumer.net.oauth import OAuthSettings, OAuthToken
 from fleet_consumer.net.token_endpoint import ask_for_token
 from fleet_consumer.net.tokens import TokenSource
@@ -97,11 +97,12 @@ def _ask_with(oauth: OAuthSettings, login: Callable[[], tuple[str, str]] | None)
 class ConnectionSettings:
     """Connection settings of a cluster. Times are in milliseconds, names and defaults those of Kafka's own clients.
 
-    `bootstrap_servers` are "host:port" texts; one that answers is enough. `request_timeout_ms` is the default timeout
-    of a request; `connect_timeout_ms` covers name lookup, TCP, TLS and SASL together. After a failure an address is not
-    tried for `reconnect_backoff_ms`, doubled with every further failure up to `reconnect_backoff_max_ms`. A connection
-    unused for `connections_max_idle_ms` is closed: brokers do so after ten minutes by default, firewalls sooner, and a
-    request must not meet a dead one. Raises ValueError, naming the setting, for invalid values.
+    `bootstrap_servers` are addresses, "host:port" or another form that Java's clients take; one that answers is enough.
+    `request_timeout_ms` is the default timeout of a request; `connect_timeout_ms` covers name lookup, TCP, TLS and SASL
+    together. After a failure an address is not tried for `reconnect_backoff_ms`, doubled with every further failure up
+    to `reconnect_backoff_max_ms`. A connection unused for `connections_max_idle_ms` is closed: brokers do so after ten
+    minutes by default, load balancers after four or less, and a request must not meet a dead one. Raises ValueError,
+    naming the setting, for invalid values.
     """
 
     bootstrap_servers: tuple[str, ...]
@@ -112,19 +113,22 @@ class ConnectionSettings:
     connect_timeout_ms: int = 10_000
     reconnect_backoff_ms: int = 100
     reconnect_backoff_max_ms: int = 2_000
-    connections_max_idle_ms: int = 540_000
+    connections_max_idle_ms: int = 180_000
 
     def __post_init__(self) -> None:
         given: object = self.bootstrap_servers
         if isinstance(given, str):  # it would be read letter by letter
             raise ValueError(f"bootstrap_servers is a string, {given!r}; give a tuple of host:port")
-        if not self.bootstrap_servers:
-            raise ValueError("bootstrap_servers is empty; name at least one host:port")
-        for text in self.bootstrap_servers:
-            parse_address(text)
+        parse_addresses(self.bootstrap_servers)
         if self.connections_max_idle_ms < 1:
             raise ValueError(f"connections_max_idle_ms is {self.connections_max_idle_ms}; it must be at least 1")
 
     @property
     def bootstrap_addresses(self) -> tuple[BrokerAddress, ...]:
-        return tuple(parse_address(text) for text in self.bootstrap_servers)
+        return parse_addresses(self.bootstrap_servers)
+
+    @property
+    def bootstrap_text(self) -> str:
+        """The addresses as librdkafka and Java take them. No certificate has the dot that ends an absolute name."""
+        found = self.bootstrap_addresses
+        return ",".join(str(each if self.tls is None else each._replace(host=each.host.rstrip("."))) for each in found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -35,11 +36,33 @@ def has_asterisk(path: str) -> bool:
 
 
 def authorities(path: str) -> str:
-    """The certificates of all files that match a path with an asterisk. Raises OSError, and ValueError for none."""
-    found = readable_certificates(Path(file).read_bytes() for file in _matching(path))
+    """The certificates of a file, or of all files that match a path with an asterisk.
+
+    Raises OSError, and ValueError for none.
+    """
+    files = _matching(path) if has_asterisk(path) else [path]
+    found = readable_certificates(Path(file).read_bytes() for file in files)
     if not found:
-        raise ValueError(f"no file that matches {path} holds a PEM certificate")
+        what = f"no file that matches {path} holds a" if has_asterisk(path) else f"{path} holds no"
+        raise ValueError(f"{what} PEM certificate that can be read")
     return found
+
+
+def chain(path: str) -> str:
+    """The certificates of a client, its own first. Raises OSError, and ValueError for none."""
+    found = "".join(certificates([Path(path).read_bytes()]))
+    if not found:
+        raise ValueError(f"{path} holds no PEM certificate")
+    return found
+
+
+def load_client(context: ssl.SSLContext, certificates: str, key_file: str) -> None:
+    """Have a context present these certificates. Raises OSError (ssl.SSLError) for a key that cannot be used."""
+    with tempfile.NamedTemporaryFile("w", prefix="fleet-chain-", suffix=".pem") as file:
+        file.write(certificates)
+        file.flush()
+        # Without the callback, OpenSSL would ask for the passphrase of an encrypted key on the terminal.
+        context.load_cert_chain(file.name, key_file, password=lambda: "")
 
 
 def readable_certificates(texts: Iterable[bytes]) -> str:

@@ -16,7 +16,7 @@ from fleet_consumer.handlers.decoding import checker, decoder
 from fleet_consumer.handlers.loading import Handler
 from fleet_consumer.handlers.performing import Outputs, Performer
 from fleet_consumer.librdkafka.producer import RecordProducer
-from fleet_consumer.librdkafka.settings import connection_config
+from fleet_consumer.librdkafka.settings import producer_config
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
 from fleet_consumer.worker.breaker.pacing import Pacing
@@ -132,7 +132,7 @@ def open_session(worker: WorkerContext) -> Session:
         intake = RetryIntake(consumer, pauses, policies, group_id=config.group_id, stats=worker.stats, clock=clock)
     readings = Readings(consumer, pauses, clock, bounded=worker.role is Role.RETRY)
     max_bytes = None if follower is None else follower.policies.max_message_bytes
-    producer = {**connection_config(connection), "logger": LIBRDKAFKA_LOG}
+    producer = {**producer_config(connection, config.producer_properties), "logger": LIBRDKAFKA_LOG}
     outbox = Outbox(lambda: RecordProducer(producer, message_max_bytes=max_bytes))
     outcomes = Outcomes(
         _rules(config, policies),

@@ -196,6 +196,7 @@ def full_consumer_group() -> JsonObject:
                 "commitIntervalSeconds": 1,
                 "properties": {"fetch.min.bytes": "65536"},
             },
+            "spec.producer": {"properties": {"compression.type": "zstd"}},
             "spec.retry": {
                 "policyRef": {"name": "standard"},
                 "topics": {

@@ -75,6 +75,8 @@ def test_retry_policies_stand_in_a_file_of_their_own() -> None:
         ("handler.decode.value", "Avro", "handler.decode.value: is 'Avro'; allowed are Bytes, String, Json"),
         ("handler.python.callable", "handler", "handler.python.callable: is 'handler', which does not match"),
         ("consumer.properties", {"a": 1}, "consumer.properties: must map names"),
+        ("producer", {"properties": {"a": 1}}, "producer.properties: must map names"),
+        ("producer", {"acks": "1"}, "producer.properties: is missing"),
         ("consumer.heartbeatIntervalSeconds", 45, "consumer.heartbeatIntervalSeconds: must be below session"),
         ("httpPort", 65536, "httpPort: must be 0 to 65535, not 65536"),
     ],
@@ -236,6 +238,7 @@ def test_worker_parses_the_rendered_settings() -> None:
         "sasl": {"mechanism": "SCRAM-SHA-512", "secretRef": {"name": "login"}},
     }
     group["spec"]["consumer"] = {"properties": {"fetch.min.bytes": "1"}}
+    group["spec"]["producer"] = {"properties": {"linger.ms": "50"}}
     rendered = worker_config(
         ConsumerGroup.model_validate(group), KafkaCluster.model_validate(cluster), revision="a1b2c3d4e5"
     )
@@ -247,3 +250,4 @@ def test_worker_parses_the_rendered_settings() -> None:
     )
     assert config.brokers.tls is not None
     assert config.consumer.properties == {"fetch.min.bytes": "1"}
+    assert config.producer_properties == {"linger.ms": "50"}

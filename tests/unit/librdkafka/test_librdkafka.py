@@ -6,6 +6,7 @@ import confluent_kafka
 import pytest
 
 from fleet_consumer.librdkafka.settings import (
+    ALLOWED_PRODUCER_PROPERTIES,
     ALLOWED_PROPERTIES,
     CONSUMER_DEFAULTS,
     PropertyNotAllowed,
@@ -13,6 +14,7 @@ from fleet_consumer.librdkafka.settings import (
     connection_config,
     consumer_config,
     observation_config,
+    producer_config,
 )
 from fleet_consumer.net import ConnectionSettings, SaslSettings, TlsSettings
 from tests.support.waiting import eventually
@@ -68,6 +70,26 @@ def test_every_property_that_we_name_exists_in_librdkafka() -> None:
     }
     for name in ALLOWED_PROPERTIES:
         confluent_kafka.Consumer({"group.id": "g", "log_level": 0, name: values.get(name, "100000")}).close()
+
+
+def test_producer_s_properties_exist_in_librdkafka_and_touch_nothing_that_we_rely_on() -> None:
+    values = {"compression.type": "zstd", "compression.level": "3", "linger.ms": "5"}
+    values |= {"socket.keepalive.enable": "true", "socket.nagle.disable": "true"}
+    for name in ALLOWED_PRODUCER_PROPERTIES:
+        confluent_kafka.Producer({"log_level": 0, name: values.get(name, "100000")}).close()
+    assert not {"acks", "enable.idempotence", "partitioner"} & ALLOWED_PRODUCER_PROPERTIES
+    with pytest.raises(PropertyNotAllowed, match=r"acks, bootstrap\.servers cannot be set; allowed are batch"):
+        producer_config(connection(), {"acks": "0", "bootstrap.servers": "x"})
+    assert producer_config(connection(), {"connections.max.idle.ms": "9000"})["connections.max.idle.ms"] == "9000"
+
+
+def test_no_connection_is_kept_for_longer_than_load_balancers_remember_it() -> None:
+    """Azure's forget a connection after four minutes without a word; a request on it waits for a time-out."""
+    for config in (producer_config(connection(), {}), consumer_config(connection(), "g", "read_committed", {})):
+        assert config["connections.max.idle.ms"] < 240_000
+        assert config["socket.keepalive.enable"] is True
+        assert config["socket.timeout.ms"] <= 30_000
+    assert connection().connections_max_idle_ms < 240_000
 
 
 def test_forbidden_settings_are_refused_with_all_names() -> None:

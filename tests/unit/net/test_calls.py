@@ -217,10 +217,10 @@ def test_idle_connection_is_renewed_before_a_broker_would_end_it() -> None:
     with ScriptedBroker() as broker, connected(broker.address, clock=clock) as client:
         broker.on(ListGroupsRequest, lambda _: NO_GROUPS)
         client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S)
-        clock.ahead_s = 500.0
+        clock.ahead_s = 150.0
         client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S)
         assert broker.connections == 1
-        clock.ahead_s = 1100.0
+        clock.ahead_s = 400.0
         client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S)
         assert broker.connections == 2
 

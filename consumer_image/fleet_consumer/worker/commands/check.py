@@ -20,7 +20,8 @@ from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig, load_config
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.handlers.loading import HandlerImportFailed, HandlerNotCallable
-from fleet_consumer.librdkafka.settings import PropertyNotAllowed, consumer_config
+from fleet_consumer.librdkafka.producer import RecordProducer
+from fleet_consumer.librdkafka.settings import PropertyNotAllowed, consumer_config, producer_config
 from fleet_consumer.net import (
     AllBrokersUnreachable,
     AuthenticationFailed,
@@ -142,6 +143,12 @@ def _librdkafka_takes_settings(config: WorkerConfig) -> None:
         raise SettingsInvalid("consumer.properties", str(error)) from error
     except Exception as error:  # librdkafka's own refusal: a value out of range, or of the wrong type
         raise SettingsInvalid("consumer.properties", f"librdkafka refuses them: {error}") from error
+    try:
+        RecordProducer(producer_config(connection, config.producer_properties))
+    except PropertyNotAllowed as error:
+        raise SettingsInvalid("producer.properties", str(error)) from error
+    except Exception as error:
+        raise SettingsInvalid("producer.properties", f"librdkafka refuses them: {error}") from error
 
 
 STEPS: Final[Sequence[Callable[[WorkerConfig], object]]] = (

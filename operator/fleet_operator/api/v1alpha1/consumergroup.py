@@ -101,6 +101,9 @@ class Kip848(Model):
     server_assignor: Annotated[str, Field(min_length=1, max_length=249)] = "uniform"
 
 
+Properties = Annotated[dict[str, Annotated[str, Field(max_length=1024)]], Field(max_length=50)]
+
+
 class ConsumerSettings(Model):
     """Consumer settings of each worker."""
 
@@ -113,9 +116,13 @@ class ConsumerSettings(Model):
     auto_offset_reset: Literal["Earliest", "Latest", "None"] = "Earliest"
     isolation_level: Literal["ReadUncommitted", "ReadCommitted"] = "ReadUncommitted"
     commit_interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 5
-    properties: Annotated[dict[str, Annotated[str, Field(max_length=1024)]], Field(max_length=50)] = Field(
-        default_factory=dict
-    )
+    properties: Properties = Field(default_factory=dict)
+
+
+class ProducerSettings(Model):
+    """Settings of the producers of outputs, retries and failed records."""
+
+    properties: Properties = Field(default_factory=dict)
 
 
 class RetryTopics(Model):
@@ -278,6 +285,7 @@ class ConsumerGroupSpec(Model):
     log: Log = Log()
     handler: Handler
     consumer: ConsumerSettings = ConsumerSettings()
+    producer: ProducerSettings = ProducerSettings()
     retry: Retry | None = None
     offsets: Offsets = Offsets()
     scaling: Scaling | None = None

@@ -27,6 +27,7 @@ AUTHORITIES_DIRECTORY: Final = "/etc/fleet/authorities"
 def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str) -> dict[str, Any]:
     """The content of worker.json, the same for every worker of a fleet; workers differ by their pod's name."""
     spec, metadata = group.spec, group.metadata
+    producer = spec.producer.properties
     return {
         "version": VERSION,
         "namespace": metadata.namespace,
@@ -39,6 +40,7 @@ def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str)
         "connection": _connection(cluster),
         "handler": _handler(group),
         "consumer": _consumer(group),
+        **({"producer": {"properties": dict(sorted(producer.items()))}} if producer else {}),
         # Policies are no part of a revision: running workers read them again when they change.
         "retry": {"policyFile": RETRY_FILE} if spec.retry is not None else None,
         # No part of a revision either: a fleet that dies at a record must not need a rollout to get past it.

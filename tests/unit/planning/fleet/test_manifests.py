@@ -379,6 +379,7 @@ def test_settings_handler_and_secrets_lie_in_one_projected_volume() -> None:
         {"handler": {"python": {"callable": "shop:handle", "configMapRef": {"name": "h"}}, "outputs": ["done"]}},
         {"consumer": {"classic": {"assignors": ["cooperative-sticky"]}, "staticMembership": False}},
         {"consumer": {"properties": {"fetch.min.bytes": "1"}, "isolationLevel": "ReadCommitted"}},
+        {"producer": {"properties": {"compression.type": "zstd"}}},
         {"topics": None, "topicPattern": "^orders", "consumer": {"classic": {"assignors": ["shop.assign:Mine"]}}},
         {"handler": {"http": {"port": 9000, "batch": True}}, "template": with_containers({"name": "handler"})},
         {"groupId": "shop.orders", "topics": ["a", "b"], "handler": {"python": {"callable": "a:b"}, "concurrency": 4}},
