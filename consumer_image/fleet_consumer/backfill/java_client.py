@@ -11,7 +11,7 @@ from typing import Final
 
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.contract.brokers import OAUTHBEARER, Brokers, TlsFiles, certificates
-from fleet_consumer.net import ConnectionSettings, authorities, has_asterisk
+from fleet_consumer.net import ConnectionSettings, authorities
 
 PREFIX: Final = "kafka."
 LOGIN_MODULES: Final = {
@@ -35,7 +35,7 @@ def check_mechanism(brokers: Brokers) -> None:
 def connection_options(brokers: Brokers, connection: ConnectionSettings) -> dict[str, str]:
     """Options of Spark's Kafka source for reaching the cluster. Raises BackfillFailed for files of no use."""
     options = {
-        "bootstrap.servers": ",".join(connection.bootstrap_servers),
+        "bootstrap.servers": connection.bootstrap_text,
         "client.id": connection.client_id,
     }
     scheme = "SASL_" if connection.sasl is not None else ""
@@ -75,12 +75,9 @@ def _tls_options(files: TlsFiles) -> dict[str, str]:
 
 def _authorities(path: str) -> str:
     try:
-        found = authorities(path) if has_asterisk(path) else "".join(certificates([_read(path)]))
+        return authorities(path)
     except (OSError, ValueError) as error:
         raise _unusable(path, str(error)) from error
-    if not found:
-        raise _unusable(path, "it holds no PEM certificate")
-    return found
 
 
 def _read(path: str) -> bytes:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 DEFAULT_PORT: Final = 9092
 
 _ADDRESS: Final = re.compile(
-    r"(?:[A-Za-z0-9_.-]+://)?"
+    r"(?:(?!https?:)[A-Za-z0-9_.-]+://)?"
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[^\s\]/]+)?)\](?::(?P<v6port>[0-9]{1,5}))?"
-    r"|(?P<bare>[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(?:%[^\s:\[\]/]+)?):(?P<bareport>[0-9]{1,5})"
+    r"|(?P<bare>[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(?:%[^\s:\[\]/]+)?):(?P<bareport>[0-9]{1,5})"
     r"|(?P<host>[^\s:\[\]/,]+)(?::(?P<port>[0-9]{1,5}))?)"
 )
 """The forms that Java's clients take: a listener's protocol in front is left out, since the settings say how to
@@ -45,12 +45,14 @@ def parse_address(text: str) -> BrokerAddress:
     return BrokerAddress(match["v6"] or match["bare"] or match["host"], port)
 
 
-def parse_addresses(texts: Iterable[str]) -> tuple[BrokerAddress, ...]:
+def parse_addresses(texts: Sequence[str]) -> tuple[BrokerAddress, ...]:
     """Read addresses, of which a text may have several with commas between them, as Java's `bootstrap.servers`.
 
     Raises ValueError, naming the text, and for none at all.
     """
     found = tuple(parse_address(part) for text in texts for part in text.split(",") if part.strip())
+    if not found and texts:
+        parse_address(texts[0])
     if not found:
         raise ValueError("bootstrap_servers is empty; name at least one host:port")
     return found

@@ -8,8 +8,10 @@ from typing import Final
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.errors import TlsFailed
 from fleet_consumer.net.settings import TlsSettings
-from fleet_consumer.net.tls_files import authorities, has_asterisk, stamps_of
+from fleet_consumer.net.tls_files import authorities, chain, load_client, stamps_of
 
+_NO_ROOT: Final = 2
+"""X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT: Java's clients trust any listed certificate, OpenSSL's only up to a root."""
 _EXPIRED: Final = 10
 _OTHER_HOST: Final = frozenset({62, 64})
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
@@ -41,14 +43,13 @@ def client_context(tls: TlsSettings, address: BrokerAddress) -> ssl.SSLContext:
     while True:
         before = stamps_of(paths)
         try:
-            if tls.ca_file is not None and has_asterisk(tls.ca_file):
-                context = ssl.create_default_context(cadata=authorities(tls.ca_file))
-            else:
-                context = ssl.create_default_context(cafile=tls.ca_file)
+            context = ssl.create_default_context(cadata=None if tls.ca_file is None else authorities(tls.ca_file))
+            # Python 3.13 sets both. Private authorities often lack key identifiers, which strict checks ask for; and a
+            # chain that ends before its root would pass here, and not in librdkafka.
+            context.verify_flags &= ~(ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN)
             if tls.cert_file is not None:
-                # An encrypted key would make OpenSSL ask on the terminal.
-                context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
-        except (OSError, ValueError, TypeError) as error:  # TypeError: authorities that are no ASCII text
+                load_client(context, chain(tls.cert_file), tls.key_file or tls.cert_file)
+        except (OSError, ValueError) as error:
             if stamps_of(paths) != before:
                 continue
             raise TlsFailed(
@@ -65,6 +66,8 @@ def not_trusted(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> 
     reason, remedy = "CertificateNotTrusted", "check that the CA file holds the authority that signed it"
     if error.verify_code == _EXPIRED:
         reason, remedy = "CertificateExpired", "renew it at the broker, and check this machine's clock"
+    elif error.verify_code == _NO_ROOT:
+        remedy = "the CA file holds an authority without the one that signed it: add the root's certificate"
     elif error.verify_code in _OTHER_HOST:
         reason = "HostNameMismatch"
         remedy = f"connect by a name in the certificate, or have it issued for {address.host} too"

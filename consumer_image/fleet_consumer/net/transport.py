@@ -126,6 +126,6 @@ def make_transport(connected: socket.socket, tls: TlsSettings | None, address: B
         return PlainTransport(connected)
     context = client_context(tls, address)
     try:
-        return TlsTransport(connected, context, address.host)
+        return TlsTransport(connected, context, address.certified)
     except ValueError as error:  # a host name that no certificate can have
         raise TlsFailed(f"TLS to broker {address}: {error}", address=address) from error

@@ -9,7 +9,7 @@ from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.patterns import Pattern
-from fleet_consumer.net import ConnectionSettings, SaslSettings, TlsSettings, parse_address
+from fleet_consumer.net import ConnectionSettings, SaslSettings, TlsSettings, parse_addresses
 
 CLIENT_ID: Final = "consumer-fleet-operator"
 """The operator's name at the brokers."""
@@ -40,8 +40,7 @@ class ObserverSettings:
 
     def check(self) -> None:
         """Raises ValueError for addresses that are none, before a thread is started for them."""
-        for text in self.bootstrap_servers:
-            parse_address(text)
+        parse_addresses(self.bootstrap_servers)
 
     def connection(self, directory: Path) -> ConnectionSettings:
         """Settings for `NetworkClient`; TLS material is written into `directory`, which only we can read."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer.contract.brokers import credential_text, matching_files
-from fleet_consumer.net import OAuthSettings, SaslSettings
+from fleet_consumer.net import OAuthSettings, SaslSettings, parse_addresses
 from fleet_consumer.net.tls_files import readable_certificates
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.api.v1alpha1.kafkacluster import CA_KEY, CaSecretReference, Sasl, Tls
@@ -169,6 +169,7 @@ def _not_allowed(secret: JsonObject, cluster: KafkaCluster) -> list[str]:
     if allowed is None:
         return []
     sasl = cluster.spec.sasl
-    asked = [*cluster.spec.bootstrap_servers, *([sasl.oauth.token_endpoint] if sasl and sasl.oauth else [])]
+    asked = [str(each) for each in parse_addresses(cluster.spec.bootstrap_servers)]
+    asked += [sasl.oauth.token_endpoint] if sasl is not None and sasl.oauth is not None else []
     listed = {each.strip() for each in allowed.split(",")}
     return [address for address in asked if address not in listed]

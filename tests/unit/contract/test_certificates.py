@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import ssl
 import time
 from typing import Final
 
@@ -36,3 +38,40 @@ def test_secret_full_of_lines_that_begin_or_end_a_certificate_is_read_at_once(li
 )
 def test_certificate_beside_broken_ones_is_kept_alone(text: bytes) -> None:
     assert list(certificates([text])) == [GOOD.decode()]
+
+
+WHOLE: Final = GOOD.decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.replace(b"\n", b"\r\n"),
+        b"\xef\xbb\xbf" + GOOD,
+        b"".join(b"    " + line for line in GOOD.splitlines(keepends=True)),
+        GOOD.replace(b"\n", b"\\n"),
+        GOOD.replace(b" CERT", b" X509 CERT"),
+        b"Certificate:\n    Version: 3 (0x2)\n" + GOOD,
+    ],
+    ids=["CRLF", "byte order mark", "indented", "escaped", "X509", "OpenSSL's text"],
+)
+def test_certificate_is_read_in_the_forms_that_java_s_clients_take(text: bytes) -> None:
+    assert list(certificates([text])) == [WHOLE]
+
+
+def test_certificates_without_a_new_line_between_them_are_all_read() -> None:
+    assert list(certificates([GOOD.strip() + GOOD.strip()])) == [WHOLE, WHOLE]
+
+
+def test_trust_settings_behind_a_certificate_are_left_out() -> None:
+    der = b"\x30\x82\x01\x00" + bytes(256)
+    trusted = base64.encodebytes(der + b"\x30\x0c trust me too")
+    text = b"-----BEGIN TRUSTED CERTIFICATE-----\n" + trusted + b"-----END TRUSTED CERTIFICATE-----\n"
+    (found,) = certificates([text])
+    assert ssl.PEM_cert_to_DER_cert(found) == der
+
+
+def test_lines_are_wrapped_as_openssl_does() -> None:
+    der = bytes(range(256)) * 3
+    one_line = BEGIN + base64.b64encode(der) + b"\n" + END
+    assert list(certificates([one_line])) == [ssl.DER_cert_to_PEM_cert(der)]

@@ -138,7 +138,7 @@ def test_authorities_of_several_files_are_given_to_librdkafka_as_one_text(tmp_pa
         "client.id": "c",
     }
     one_file = {"ssl.ca.location": str(tmp_path / "new.crt")}
-    assert resolved(one_file) == one_file
+    assert resolved(one_file) == {"ssl.ca.pem": f"{both[1]}\n"}
 
 
 def test_data_plane_follows_authorities_of_several_files(

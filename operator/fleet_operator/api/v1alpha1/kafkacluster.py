@@ -15,8 +15,10 @@ SecretKey = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^\.?[-_
 Identity = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """A user name or client id written into the object itself."""
 _PORT: Final = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_HOST: Final = r"(\[[0-9a-fA-F:.]+(%[^\s\]/,]+)?\]|[0-9a-fA-F.]*:[0-9a-fA-F:.]*|[^\s,:\[\]/]+)"
+_ADDRESS: Final = rf"([A-Za-z0-9_.-]+://)?{_HOST}:{_PORT}"
 BootstrapServer = Annotated[
-    str, Field(min_length=3, max_length=300, pattern=rf"^(\[[0-9a-fA-F:.]+\]|[^\s,:\[\]/]+):{_PORT}$")
+    str, Field(min_length=3, max_length=1000, pattern=rf"^\s*{_ADDRESS}\s*(,\s*{_ADDRESS}\s*)*$")
 ]
 CA_KEY: Final = "ca.crt"
 
