@@ -313,7 +313,7 @@ def test_ledger_that_cannot_be_read_ends_the_backfill(
     eventually(lambda: spark.applications(here) == [], timeout_s=PATIENCE_S, what="the application to be deleted")
 
 
-def test_driver_that_cannot_start_fails_with_what_its_pod_waits_for(
+def test_driver_that_cannot_start_is_tried_again_with_what_its_pod_waits_for(
     site: MakeSite, broker: KafkaBroker, topic: str
 ) -> None:
     here = site("backfill-image")
@@ -326,15 +326,19 @@ def test_driver_that_cannot_start_fails_with_what_its_pod_waits_for(
     container = {"name": "spark-kubernetes-driver", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
     statuses = {"containerStatuses": [container | {"state": {"waiting": waiting}}]}
     here.client.merge_status("pods", here.name, "again-1-driver", statuses)
-    spark.wait_phase(here, "Failed", "ErrImagePull")
-    eventually(lambda: spark.applications(here) == [], timeout_s=PATIENCE_S, what="the application to be deleted")
+
+    def ended() -> bool:
+        assert here.status("backfills", "again").get("lastEnded", {}).get("reason") == "ErrImagePull"
+        return "again-1" not in spark.applications(here)
+
+    eventually(ended, timeout_s=PATIENCE_S, what="the application to be deleted")
 
 
-def test_application_that_no_operator_takes_is_given_up(site: MakeSite, broker: KafkaBroker, topic: str) -> None:
+def test_application_that_no_operator_takes_waits_for_one(site: MakeSite, broker: KafkaBroker, topic: str) -> None:
     here = site("backfill-untaken")
     group(here, broker)
     here.apply(spark.backfill(here.name, deadlines={"startSeconds": 10}))
-    spark.wait_phase(here, "Failed", "SparkOperatorNotResponding")
+    spark.wait_phase(here, "Pending", "SparkOperatorNotResponding")
 
 
 def test_driver_without_progress_is_replaced(site: MakeSite, broker: KafkaBroker, topic: str) -> None:

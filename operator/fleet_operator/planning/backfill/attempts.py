@@ -6,6 +6,7 @@ last slice in the ledger. The driver's own word in the ledger counts most, then 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -55,11 +56,15 @@ class AttemptEnd:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The outcome of an attempt, with the reason."""
+    """The outcome of an attempt, with the reason.
+
+    `failures_max` is infinite for a driver that did not start in time once something was done: a cluster without room
+    today has some tomorrow. Such a failure does not use up those of others.
+    """
 
     verdict: Verdict
     problem: Problem
-    failures_max: int = FAILURES_MAX
+    failures_max: float = FAILURES_MAX
 
 
 def judge(
@@ -80,7 +85,10 @@ def judge(
         if ledger.ended:
             return Judged(Verdict.STOPPED, Problem(c.STOPPED, "it stopped between two slices, as it was asked to"))
     if given_up is not None:
-        return Judged(Verdict.FAILED, given_up)
+        verdict = Verdict.STOPPED if given_up.reason == c.STOPPED else Verdict.FAILED
+        away = given_up.reason == c.SPARK_OPERATOR_NOT_RESPONDING
+        begun = progress.covered > 0 and application.state is SparkState.SUBMITTED
+        return Judged(verdict, given_up, math.inf if begun else OUTAGES_MAX if away else FAILURES_MAX)
     return _without_ledger(number, application, driver)
 
 
@@ -111,7 +119,8 @@ def end_of(backfill: Backfill, judged: Judged, covered: int) -> AttemptEnd:
     last, failures = read_end(backfill.status), 0
     if judged.verdict in (Verdict.FAILED, Verdict.HOPELESS):
         in_vain = last is not None and last.failed and covered <= last.offsets_covered
-        failures = last.failures_in_a_row + 1 if last is not None and in_vain else 1
+        before = last.failures_in_a_row if last is not None and in_vain else 0
+        failures = max(before, 1) if judged.failures_max == math.inf else before + 1
     return AttemptEnd(
         attempt=backfill.attempts,
         reason=judged.problem.reason,

@@ -15,7 +15,7 @@ Two drivers must never work at the same time, so an application is created only 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions as c
@@ -162,15 +162,23 @@ def _before(facts: BackfillFacts) -> BackfillDecision:
 
 def _number(facts: BackfillFacts) -> BackfillDecision:
     number = facts.backfill.attempts + 1
-    message = f"attempt {number} is being started"
-    return BackfillDecision(phase="Running", reason=c.STARTING, message=message, attempt=number)
+    return replace(_starting(facts, number), attempt=number)
+
+
+def _starting(facts: BackfillFacts, number: int) -> BackfillDecision:
+    """An attempt whose driver does not run yet; the absence of the Spark operator goes on until one has taken it."""
+    before = read_end(facts.backfill.status)
+    if before is not None and _waiting_phase(before) == "Pending" and not facts.application.taken:
+        return _retried(before)
+    return BackfillDecision(phase="Running", reason=c.STARTING, message=f"attempt {number} is being started")
 
 
 def _between(facts: BackfillFacts, end: AttemptEnd) -> BackfillDecision:
     """The newest attempt is over, and another one is needed."""
     if not facts.application.state.over and not facts.application.deleting:
         message = f"attempt {end.attempt} was ended: {end.message}"
-        return BackfillDecision(phase="Running", reason=end.reason, message=message, act=Act.DELETE)
+        phase: Phase = "Paused" if facts.stop else _waiting_phase(end)
+        return BackfillDecision(phase=phase, reason=end.reason, message=message, act=Act.DELETE)
     if facts.backfill.spec.suspend:
         return _paused()
     if facts.halted is not None:
@@ -178,9 +186,20 @@ def _between(facts: BackfillFacts, end: AttemptEnd) -> BackfillDecision:
     if facts.obstacle is not None:
         return _is("Pending", facts.obstacle)
     if facts.since_end < pause_s(end):
-        message = f"attempt {end.attempt} failed, and another one follows: {end.reason}: {end.message}"
-        return BackfillDecision(phase="Running", reason=c.WAITING_TO_RETRY, message=message)
+        return _retried(end)
     return _waits_for_pods(facts) or _number(facts)
+
+
+def _waiting_phase(end: AttemptEnd) -> Phase:
+    """The phase between a failed attempt and the next: Pending while the Spark operator is away."""
+    return "Pending" if end.reason == c.SPARK_OPERATOR_NOT_RESPONDING else "Running"
+
+
+def _retried(end: AttemptEnd) -> BackfillDecision:
+    phase = _waiting_phase(end)
+    message = f"attempt {end.attempt} failed, and another one follows: {end.reason}: {end.message}"
+    reason = c.WAITING_TO_RETRY if phase == "Running" else end.reason
+    return BackfillDecision(phase=phase, reason=reason, message=message)
 
 
 def _waits_for_pods(facts: BackfillFacts) -> BackfillDecision | None:
@@ -207,13 +226,11 @@ def _attempt(facts: BackfillFacts, progress: Progress) -> BackfillDecision:
         return _start(facts)
     if application.state.over:
         return _over(facts, progress, None)
-    late = late_start(facts.backfill, application, facts.watched, facts.waiting)
-    if late is not None:
-        return _is("Failed", late)
-    given_up = stalled(facts.backfill, application, facts.watched, facts.waiting)
-    if given_up is not None:
-        return _over(facts, progress, given_up)
-    return _running(facts, progress)
+    watched = (facts.backfill, application, facts.watched, facts.waiting)
+    given_up = late_start(*watched) or stalled(*watched)
+    if facts.stop and application.state is SparkState.SUBMITTED and not mine:
+        given_up = Problem(c.STOPPED, "its driver had not begun when it was to stop")
+    return _running(facts, progress) if given_up is None else _over(facts, progress, given_up)
 
 
 def _start(facts: BackfillFacts) -> BackfillDecision:
@@ -229,8 +246,7 @@ def _start(facts: BackfillFacts) -> BackfillDecision:
     waits = _waits_for_pods(facts)
     if waits is not None:
         return waits
-    message = f"attempt {facts.backfill.attempts} is being started"
-    return BackfillDecision(phase="Running", reason=c.STARTING, message=message, act=Act.CREATE)
+    return replace(_starting(facts, facts.backfill.attempts), act=Act.CREATE)
 
 
 def _over(facts: BackfillFacts, progress: Progress, given_up: Problem | None) -> BackfillDecision:
@@ -248,18 +264,17 @@ def _over(facts: BackfillFacts, progress: Progress, given_up: Problem | None) ->
     if judged.verdict is Verdict.HOPELESS:
         message = f"{problem.message}: correct the cause and create another Backfill for the rest of the range"
         return BackfillDecision(phase="Failed", reason=problem.reason, message=message, ended=end)
+    if facts.stop and judged.verdict in (Verdict.STOPPED, Verdict.FAILED):
+        paused = _paused() if facts.halted is None else _is("Paused", facts.halted)
+        return replace(paused, ended=end)
     if end.failures_in_a_row >= judged.failures_max:
         message = (
             f"attempt {number} failed, the {end.failures_in_a_row}th in a row without progress: {problem.message}: "
             "correct the cause and create another Backfill for the rest of the range"
         )
         return BackfillDecision(phase="Failed", reason=problem.reason, message=message, ended=end)
-    if judged.verdict is Verdict.STOPPED and facts.stop:
-        paused = _paused() if facts.halted is None else _is("Paused", facts.halted)
-        return BackfillDecision(phase="Paused", reason=paused.reason, message=paused.message, ended=end)
     if judged.verdict is Verdict.FAILED:
-        message = f"attempt {number} failed, and another one follows: {problem.reason}: {problem.message}"
-        return BackfillDecision(phase="Running", reason=c.WAITING_TO_RETRY, message=message, ended=end)
+        return replace(_retried(end), ended=end)
     return BackfillDecision(phase="Running", reason=problem.reason, message=problem.message, ended=end)
 
 
@@ -275,8 +290,7 @@ def _running(facts: BackfillFacts, progress: Progress) -> BackfillDecision:
         message = f"{facts.waiting.reason}: {facts.waiting.message}"
         return BackfillDecision(phase="Running", reason=c.POD_NOT_RUNNING, message=message)
     if facts.application.state is not SparkState.RUNNING:
-        message = f"attempt {facts.backfill.attempts} is being started"
-        return BackfillDecision(phase="Running", reason=c.STARTING, message=message)
+        return _starting(facts, facts.backfill.attempts)
     if ledger is not None and ledger.throttled_by and ledger.throttle_message:
         message = f"held back ({ledger.throttled_by}): {ledger.throttle_message}"
         return BackfillDecision(phase="Running", reason=c.RUNNING, message=message)

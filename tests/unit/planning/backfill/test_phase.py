@@ -189,6 +189,70 @@ def test_outage_is_borne_for_longer() -> None:
     assert sum(pause_s(end(n)) for n in range(1, OUTAGES_MAX)) > 1500
 
 
+LATE = Watched("x", 0.0, 300.0)
+
+
+@pytest.mark.parametrize(
+    ("taken", "phase", "reason"),
+    [(True, "Running", "WaitingToRetry"), (False, "Pending", "SparkOperatorNotResponding")],
+)
+def test_late_start_is_a_failed_attempt_and_never_the_end_once_something_was_done(
+    taken: bool, phase: str, reason: str
+) -> None:
+    away = replace(SUBMITTED, taken=taken)
+    status: dict[str, Any] = {"attempts": 1}
+    for attempt in range(1, 3 * OUTAGES_MAX):
+        late = decided(status=status, application=away, known=True, watched=LATE)
+        assert (late.phase, late.reason, late.act) == (phase, reason, Act.NOTHING)
+        assert late.ended is not None
+        assert (late.ended.attempt, late.ended.failures_in_a_row) == (attempt, 1)
+        known = {"attempts": attempt, "lastEnded": end_status(late.ended)}
+        deleted = decided(status=known, application=away)
+        assert (deleted.phase, deleted.act) == (phase, Act.DELETE)
+        waits = decided(status=known, since_end=0.0)
+        assert (waits.phase, waits.reason, waits.attempt) == (phase, reason, None)
+        assert decided(status=known).attempt == attempt + 1
+        status = {**known, "attempts": attempt + 1}
+        assert decided(status=status, application=away).phase == phase
+    died = decided(status=status, application=FAILED, driver=DriverEnd(code=21, reason="ExecutorLost"))
+    assert (died.phase, died.reason) == ("Running", "WaitingToRetry"), "late starts use up no other failures"
+
+
+@pytest.mark.parametrize(("taken", "most"), [(True, FAILURES_MAX), (False, OUTAGES_MAX)])
+def test_late_starts_end_it_only_if_nothing_was_ever_done(taken: bool, most: int) -> None:
+    for failures in range(most):
+        status: dict[str, Any] = {"attempts": failures + 1}
+        if failures:
+            status["lastEnded"] = end_status(end(failures, covered=0, attempt=failures))
+        late = decided(
+            status=status, application=replace(SUBMITTED, taken=taken), watched=LATE, progress=progress(covered=0)
+        )
+        assert late.is_final is (failures == most - 1), failures
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_suspended_application_that_has_not_started_is_deleted_and_never_the_end(taken: bool) -> None:
+    away = replace(SUBMITTED, taken=taken)
+    for watched in (NEVER_WATCHED, LATE):
+        for failures in (0, OUTAGES_MAX):
+            known = {**RANGED, "attempts": 3, "lastEnded": end_status(end(failures, covered=0, attempt=2))}
+            suspended: dict[str, Any] = {"backfill": backfill(known, suspend=True), "progress": progress(covered=0)}
+            paused = decide(facts(**suspended, application=away, watched=watched))
+            assert (paused.phase, paused.reason, paused.act) == ("Paused", "Suspended", Act.NOTHING)
+            assert paused.ended is not None
+            assert not paused.ended.failed
+            suspended["backfill"] = backfill({**known, "lastEnded": end_status(paused.ended)}, suspend=True)
+            assert decide(facts(**suspended, application=away)).act is Act.DELETE
+            assert decide(facts(**suspended)).reason == "Suspended"
+
+
+def test_failed_attempt_of_a_suspended_backfill_is_not_the_end() -> None:
+    known = {**RANGED, "attempts": 5, "lastEnded": end_status(end(OUTAGES_MAX, attempt=4))}
+    suspended = facts(backfill=backfill(known, suspend=True), application=FAILED)
+    paused = decide(suspended)
+    assert (paused.phase, paused.ended is not None) == ("Paused", True)
+
+
 def test_end_in_a_status_is_read_as_it_was_written() -> None:
     assert read_end({"lastEnded": end_status(end(2))}) == end(2)
     assert read_end({}) is None

@@ -297,7 +297,7 @@ def test_application_that_somebody_deletes_is_a_failed_attempt() -> None:
     run(life)
 
 
-def test_driver_that_never_runs_fails_with_its_pods_reason() -> None:
+def test_driver_that_never_runs_is_a_failed_attempt_with_its_pods_reason() -> None:
     async def life(world: World) -> None:
         world.backfill(deadlines={"startSeconds": 30})
         await world.live(until=lambda: bool(world.launched))
@@ -311,19 +311,25 @@ def test_driver_that_never_runs_fails_with_its_pods_reason() -> None:
         for _ in range(12):
             await world.look()
             await asyncio.sleep(5.0)
-        assert (world.status()["phase"], world.reason()) == ("Failed", "ErrImagePull")
-        assert world.applications() == {}
+        end = world.status()["lastEnded"]
+        assert (end["attempt"], end["reason"], end["failuresInARow"]) == (1, "ErrImagePull", 1)
+        assert world.status()["phase"] == "Running"
+        assert "again-1" not in world.applications()
 
     run(life)
 
 
-def test_application_that_nobody_takes_says_so() -> None:
+def test_application_that_nobody_takes_is_pending_and_made_again() -> None:
     async def life(world: World) -> None:
         world.backfill(deadlines={"startSeconds": 30})
-        for _ in range(20):
+        for _ in range(12):
             await world.look()
             await asyncio.sleep(5.0)
-        assert (world.status()["phase"], world.reason()) == ("Failed", "SparkOperatorNotResponding")
+        for _ in range(5):
+            assert (world.status()["phase"], world.reason()) == ("Pending", "SparkOperatorNotResponding")
+            await asyncio.sleep(1.0)
+            await world.look()
+        assert world.status()["attempts"] == 2
 
     run(life)
 
