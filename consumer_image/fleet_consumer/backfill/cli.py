@@ -1,7 +1,8 @@
 """The driver's process: `spark-submit` starts it in a pod, tests start it with a local master.
 
-Settings and handlers are tried first, before any session of Spark: a mistake there ends the attempt in seconds. The
-exit codes are those of `contract/pod.py`; the last line of standard output and the termination message say why.
+Settings are tried first, before any session of Spark: a mistake there ends the attempt in seconds. Handlers are imported
+by executors only, as the driver's pod has a token for Kubernetes. The exit codes are those of `contract/pod.py`; the last
+line of standard output and the termination message say why.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fleet_consumer.backfill.errors import BackfillFailed, Superseded
 from fleet_consumer.backfill.java_client import check_mechanism, connection_options
 from fleet_consumer.backfill.ledger_store import ControlReader, LedgerStore
 from fleet_consumer.backfill.run import Engine, Parts, Run
-from fleet_consumer.backfill.work import BOTH, Work, load_all, policies_text
+from fleet_consumer.backfill.work import BOTH, Work, policies_text
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig, load_config
 from fleet_consumer.contract.backfill_ledger import RunProblem
@@ -36,9 +37,7 @@ from fleet_consumer.contract.pod import (
 )
 from fleet_consumer.contract.policies import PolicyInvalid
 from fleet_consumer.contract.section import SettingsInvalid
-from fleet_consumer.handlers.loading import HandlerImportFailed, HandlerNotCallable
 from fleet_consumer.worker import logs
-from fleet_consumer.worker.config.settings import with_environment
 from fleet_consumer.worker.lifecycle.termination import report_result
 
 LOG = logging.getLogger("fleet_consumer.backfill")
@@ -58,20 +57,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         config = load_config(options.config)
-        worker = with_environment(config.worker, os.environ)
     except SettingsInvalid as error:
         return _report(problem_of(error), EXIT_SETTINGS)
-    with logs.logging_as(worker.log):
+    with logs.logging_as(config.worker.log):
         logging.getLogger("py4j").setLevel(logging.WARNING)
-        return _Attempt(config, worker.handler.error_text, options).run()
+        return _Attempt(config, options).run()
 
 
 class _Attempt:
     """One attempt with its parts."""
 
-    def __init__(self, config: BackfillConfig, error_text: bool, options: argparse.Namespace) -> None:
+    def __init__(self, config: BackfillConfig, options: argparse.Namespace) -> None:
         self._config = config
-        self._error_text = error_text
         self._options = options
         self._text = Path(options.config).read_text(encoding="utf-8")
         self._brokers = BrokersView(config)
@@ -99,7 +96,6 @@ class _Attempt:
 
     def _play(self) -> bool:
         check(self._config)
-        load_all(self._config)
         clock = SystemClock()
         objects = ApiServer(self._config.namespace, os.environ, clock)
         parts = Parts(
@@ -134,7 +130,6 @@ class _Attempt:
             raise BackfillFailed("PolicyFileUnreadable", f"{worker.policy_file}: {error}", final=False) from error
         work = Work(
             config=self._text,
-            error_text=self._error_text,
             policies=policies,
             attempt=self._options.attempt,
             seconds=seconds,
@@ -175,7 +170,7 @@ def check(config: BackfillConfig) -> None:
 def problem_of(error: Exception) -> RunProblem:
     """The error as the ledger and the termination message have it."""
     message = str(error)[:PROBLEM_CHARACTERS_MAX]
-    if isinstance(error, SettingsInvalid | HandlerImportFailed | HandlerNotCallable):
+    if isinstance(error, SettingsInvalid):
         return RunProblem(reason=error.reason, message=message, final=True)
     if isinstance(error, BackfillFailed):
         return RunProblem(reason=error.reason, message=message, final=error.final)

@@ -89,7 +89,7 @@ def task_function(work: Work, number: int, reports: Any) -> Callable[[Iterable[A
 
 def run_task(work: Work, report: TaskReport, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     """Handle the records of these batches until the time is over or a record ends the run. Raises TaskFailed."""
-    config = config_of(work.config, work.error_text)
+    config = config_of(work.config)
     handlers_of(work)  # before the time begins
     pacer = Pacer(work.seconds, work.rate, SystemClock())
     taker = _taker(work, config, report, pacer)
@@ -212,7 +212,7 @@ class _Handled:
     def _stops(self, raw: Raw, error: BaseException) -> bool:
         """Judge a failed record; True if the task ends here."""
         verdict = classify(error, self._policy)
-        if not self._work.error_text:
+        if not self._config.worker.handler.error_text:
             verdict = without_words(verdict)
         if isinstance(verdict, Drop):
             self._report.dropped += 1
@@ -282,7 +282,7 @@ class _Compared:
         return self._sides[side]([raw.record(self._config.topic) for raw in group])
 
     def _differ(self, raw: Raw, one: Result, other: Result) -> None:
-        text = self._work.error_text
+        text = self._config.worker.handler.error_text
         live, candidate = (answer_of(each, self._policy, error_text=text) for each in (one, other))
         self._report.records_out += len(one.produces)
         verdict = compare(live, candidate, self._ignored)
@@ -314,7 +314,7 @@ class _Answered:
         for raw, result in zip(group, results, strict=True):
             self._report.records_in += 1
             self._report.records_out += len(result.produces)
-            answer = answer_of(result, self._policy, error_text=self._work.error_text)
+            answer = answer_of(result, self._policy, error_text=self._config.worker.handler.error_text)
             place = (self._config.topic, raw.partition, raw.offset, raw.timestamp, raw.key)
             self._rows.append((*place, dumped(answer)))
         return None

@@ -16,8 +16,10 @@ from fleet_consumer.backfill.errors import TaskFailed
 from fleet_consumer.backfill.handling import LoadedHandler, context_of
 from fleet_consumer.contract.backfill_config import BackfillConfig, parse_config
 from fleet_consumer.contract.policies import Policies, Policy, parse_policies
+from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import PythonSource
 from fleet_consumer.handlers.loading import HandlerImportFailed, HandlerNotCallable
+from fleet_consumer.worker.config.settings import with_environment
 from fleet_consumer.worker.logs import JsonFormatter, TextFormatter, in_hand
 
 LIVE: Final = "Live"
@@ -34,7 +36,6 @@ class Work:
     """
 
     config: str
-    error_text: bool
     policies: str | None
     attempt: int
     seconds: float
@@ -43,11 +44,13 @@ class Work:
 
 
 @lru_cache(maxsize=1)
-def config_of(text: str, error_text: bool) -> BackfillConfig:
-    """The settings of an order."""
+def config_of(text: str) -> BackfillConfig:
+    """The settings of an order, with the environment of this process applied. Raises TaskFailed."""
     config = parse_config(json.loads(text))
-    worker = replace(config.worker, handler=replace(config.worker.handler, error_text=error_text))
-    return replace(config, worker=worker)
+    try:
+        return replace(config, worker=with_environment(config.worker, os.environ))
+    except SettingsInvalid as error:
+        raise TaskFailed(error.reason, str(error), final=True) from error
 
 
 @lru_cache(maxsize=1)
@@ -73,32 +76,29 @@ def sources_of(config: BackfillConfig) -> dict[str, PythonSource]:
     return sources
 
 
-def load_all(config: BackfillConfig) -> dict[str, LoadedHandler]:
-    """Import the handlers. Raises HandlerImportFailed and HandlerNotCallable."""
-    sources = sources_of(config)
-    apart = len(sources) > 1
-    return {side: LoadedHandler(source, config.worker.handler, apart=apart) for side, source in sources.items()}
-
-
 _LOADED: dict[str, dict[str, LoadedHandler]] = {}
 
 
 def handlers_of(work: Work) -> dict[str, LoadedHandler]:
-    """The handlers of this process, imported and set up by its first task. Raises TaskFailed."""
+    """The handlers of this process, imported and set up by its first task. Raises TaskFailed.
+
+    Called on executors only: the driver holds a token for Kubernetes, and runs nothing of the handler's.
+    """
     if work.config not in _LOADED:
-        config = config_of(work.config, work.error_text)
+        config = config_of(work.config)
         _log_as(config)
         name = os.environ.get("POD_NAME") or os.environ.get("HOSTNAME") or config.name
         context = context_of(config.worker, name, "backfill" if config.compare is None else "compare")
+        sources, settings = sources_of(config), config.worker.handler
         try:
-            loaded = load_all(config)
+            loaded = {side: LoadedHandler(each, settings, apart=len(sources) > 1) for side, each in sources.items()}
         except (HandlerImportFailed, HandlerNotCallable) as error:
             raise TaskFailed(error.reason, str(error), final=True) from error
         for side, each in loaded.items():
             try:
                 each.set_up(context)
             except BaseException as error:
-                seen = f"{type(error).__name__}: {error}" if work.error_text else type(error).__name__
+                seen = f"{type(error).__name__}: {error}" if settings.error_text else type(error).__name__
                 message = f"setup of the handler {each.handler.spec!r} ({side}) failed: {seen}"
                 raise TaskFailed("SetupFailed", message, final=False) from error
         _LOADED[work.config] = loaded

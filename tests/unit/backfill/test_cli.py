@@ -1,4 +1,4 @@
-"""The driver's process up to its session: settings and handlers are tried first, and say why they are refused."""
+"""The driver's process up to its session: settings are tried first, and say why they are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from fleet_consumer.contract.backfill_config import parse_config
 from fleet_consumer.contract.backfill_ledger import LEDGER_KEY, Ledger, ledger_text
 from fleet_consumer.contract.pod import EXIT_SETTINGS, EXIT_SUPERSEDED
 from fleet_consumer.contract.section import SettingsInvalid
-from fleet_consumer.handlers.loading import HandlerImportFailed
 from tests.support.config_map_server import ConfigMapServer
 from tests.unit.backfill.documents import backfill_document, compare_section
 from tests.unit.worker.documents import worker_document
@@ -34,18 +33,11 @@ def test_broken_settings_and_missing_files_end_with_code_20(tmp_path: Path, caps
     assert main(["--config", str(tmp_path / "none.json"), "--attempt", "1"]) == EXIT_SETTINGS
 
 
-def test_handler_that_does_not_import_ends_with_code_20(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    worker = worker_document()
-    worker["handler"]["python"] = {"callable": "surely_missing:handle", "path": str(tmp_path)}
-    code, result = run(tmp_path, capsys, worker=worker)
-    assert (code, result["reason"]) == (EXIT_SETTINGS, "HandlerImportFailed")
-    assert "surely_missing" in result["message"]
-
-
 def test_newer_attempt_ends_with_code_22(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "one_of_tests.py").write_text("def handle(record): ...\n")
+    """And imports no handler before, nor at all: its process holds a token."""
+    (tmp_path / "one_of_tests.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef handle(record): ...\n")
     worker = worker_document()
     worker["handler"]["python"] = {"callable": "one_of_tests:handle", "path": str(tmp_path)}
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -58,6 +50,7 @@ def test_newer_attempt_ends_with_code_22(
         code, result = run(tmp_path, capsys, worker=worker)
         assert (code, result["reason"]) == (EXIT_SETTINGS, "SettingsInvalid")
         assert server.data("again-ledger") == {LEDGER_KEY: "{}"}
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +76,6 @@ def test_settings_that_drivers_run() -> None:
     ("error", "reason", "final"),
     [
         (SettingsInvalid("a", "b"), "SettingsInvalid", True),
-        (HandlerImportFailed("x"), "HandlerImportFailed", True),
         (BackfillFailed("RangeExpired", "x", final=True), "RangeExpired", True),
         (BackfillFailed("SliceFailed", "x", final=False), "SliceFailed", False),
         (ApiFailed("x"), "ApiServerFailed", False),

@@ -20,7 +20,7 @@ from fleet_consumer.contract.section import SettingsInvalid
 from tests.support.clock import StillClock
 from tests.unit.backfill.documents import backfill_document, compare_section
 
-WORK = Work(config="{}", error_text=True, policies=None, attempt=1, seconds=1.0, rate=None, limits={})
+WORK = Work(config="{}", policies=None, attempt=1, seconds=1.0, rate=None, limits={})
 
 
 class World:

@@ -88,7 +88,7 @@ class Play:
         worker["handler"] |= {"python": python, "outputs": ["done"]}
         document = backfill_document(**({"worker": worker} | changes))
         text = json.dumps(document)
-        work = Work(config=text, error_text=True, policies=None, attempt=1, seconds=seconds, rate=None, limits={})
+        work = Work(config=text, policies=None, attempt=1, seconds=seconds, rate=None, limits={})
         report = TaskReport()
         for _ in run_task(work, report, batches):
             pass

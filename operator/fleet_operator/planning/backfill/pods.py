@@ -1,8 +1,11 @@
 """Pod templates of a Backfill's driver and executors.
 
-They are the worker's pod with another program: credentials, placement, environment, volumes and helpers of the group's
-template, so what reaches the brokers and the handler's back ends from a worker reaches them from here. Spark fills in
-image, arguments, memory and processors. Only the driver has a token for Kubernetes.
+Executors are the worker's pod with another program: credentials, placement, environment, volumes and helpers of the
+group's template, so what reaches the brokers and the handler's back ends from a worker reaches them from there. Spark fills
+in image, arguments, memory and processors.
+
+Only the driver has a token for Kubernetes. So of the group's template it gets the placement, the labels and the user, and
+nothing that runs or that tells a webhook to run something: no containers, environment, volumes, sources or annotations.
 """
 
 from __future__ import annotations
@@ -55,6 +58,8 @@ def spark_pod(
     candidate_keys: Collection[str] | None,
 ) -> dict[str, Any]:
     """The template of one kind of pods. Keys are file names of the sources, None where an image has them."""
+    if component == DRIVER:
+        group, handler_keys, candidate_keys = _bare(group), None, None
     template = pod_template(group, cluster, revision="", handler_keys=None, image="")
     metadata, spec = template["metadata"], template["spec"]
     metadata["annotations"].pop(REVISION_ANNOTATION)
@@ -84,6 +89,15 @@ def spark_pod(
             "securityContext": {**spec["securityContext"], **({} if platform_gives_users(group) else _user(group))},
         },
     }
+
+
+def _bare(group: ConsumerGroup) -> ConsumerGroup:
+    """The group without what its template runs."""
+    template = group.spec.template
+    spec = template.spec.model_copy(update={"containers": (), "init_containers": (), "volumes": ()})
+    metadata = template.metadata.model_copy(update={"annotations": {}})
+    bare = template.model_copy(update={"metadata": metadata, "spec": spec})
+    return group.model_copy(update={"spec": group.spec.model_copy(update={"template": bare})})
 
 
 def _user(group: ConsumerGroup) -> dict[str, int]:

@@ -148,8 +148,8 @@ def test_only_the_driver_has_a_token() -> None:
     assert "serviceAccountName" not in launch.driver_template["spec"]
 
 
-@pytest.mark.parametrize("role", ["driver", "executor"])
-def test_pods_are_the_worker_s_with_another_program(role: str) -> None:
+def with_all() -> ConsumerGroup:
+    """A group whose template has everything that a tenant may run in a pod."""
     added = [
         {"name": "worker", "env": [{"name": "REGION", "value": "n"}], "envFrom": [{"secretRef": {"name": "s"}}]},
         {"name": "proxy", "image": "p", "readinessProbe": {"tcpSocket": {"port": 1}}},
@@ -159,13 +159,15 @@ def test_pods_are_the_worker_s_with_another_program(role: str) -> None:
         "initContainers": [{"name": "first", "image": "f"}],
         "volumes": [{"name": "v", "emptyDir": {}}],
     }
-    group = builders.consumer_group(
-        handler=MOUNTED, retry={"policyRef": {"name": "p"}}, template={"spec": {**spec, "nodeSelector": {"a": "b"}}}
-    )
-    launch = launched(group=group, cluster=builders.kafka_cluster(sasl=SASL))
-    template = launch.driver_template if role == "driver" else launch.executor_template
+    metadata = {"labels": {"net": "kafka"}, "annotations": {"vault.hashicorp.com/agent-inject": "true"}}
+    template = {"metadata": metadata, "spec": {**spec, "nodeSelector": {"a": "b"}}}
+    return builders.consumer_group(handler=MOUNTED, retry={"policyRef": {"name": "p"}}, template=template)
+
+
+def test_executors_are_the_worker_s_pods_with_another_program() -> None:
+    template = launched(group=with_all(), cluster=builders.kafka_cluster(sasl=SASL)).executor_template
     worker_like = container(template)
-    assert worker_like["name"] == f"spark-kubernetes-{role}"
+    assert worker_like["name"] == "spark-kubernetes-executor"
     assert not worker_like.keys() & {"image", "command", "args", "resources", "ports", "readinessProbe", "startupProbe"}
     assert {"name": "REGION", "value": "n"} in worker_like["env"]
     assert worker_like["envFrom"] == [{"secretRef": {"name": "s"}}]
@@ -177,7 +179,7 @@ def test_pods_are_the_worker_s_with_another_program(role: str) -> None:
     context = template["spec"]["securityContext"]
     assert (context["runAsUser"], context["runAsGroup"], context["runAsNonRoot"]) == (185, 0, True)
     assert template["spec"]["nodeSelector"] == {"a": "b"}
-    assert template["metadata"]["labels"][COMPONENT_LABEL] == f"backfill-{role}"
+    assert template["metadata"]["labels"][COMPONENT_LABEL] == "backfill-executor"
     sources = volumes(template)["consumer-fleet-settings"]["projected"]["sources"]
     assert [each["configMap"]["name"] for each in sources if "configMap" in each] == [
         "again-backfill",
@@ -187,15 +189,31 @@ def test_pods_are_the_worker_s_with_another_program(role: str) -> None:
     assert {"v", "consumer-fleet-retry"} <= volumes(template).keys()
 
 
-def test_candidate_and_sink_are_mounted_into_both() -> None:
+def test_nothing_of_the_tenant_s_runs_beside_the_driver_s_token() -> None:
+    launch = launched(group=with_all(), cluster=builders.kafka_cluster(sasl=SASL), candidate_keys=("next.py",))
+    template = launch.driver_template
+    worker_like = container(template)
+    assert worker_like["name"] == "spark-kubernetes-driver"
+    assert [each["name"] for each in worker_like["env"]] == ["POD_NAME", "POD_NAMESPACE"]
+    assert not worker_like.keys() & {"envFrom", "image", "command", "args", "resources", "ports", "lifecycle"}
+    assert (len(template["spec"]["containers"]), "initContainers" in template["spec"]) == (1, False)
+    assert not template["metadata"]["annotations"]
+    assert template["metadata"]["labels"]["net"] == "kafka"
+    assert template["spec"]["nodeSelector"] == {"a": "b"}
+    assert all(name.startswith("consumer-fleet-") for name in volumes(template))
+    sources = volumes(template)["consumer-fleet-settings"]["projected"]["sources"]
+    assert [each.get("configMap", each.get("secret"))["name"] for each in sources] == ["again-backfill", "login"]
+
+
+def test_sink_is_mounted_into_both_and_the_candidate_into_executors() -> None:
     sink = {"parquet": {"path": "x", "volume": {"persistentVolumeClaim": {"claimName": "results"}}}}
     launch = launched(backfill({"attempts": 1}, sink=sink), candidate_keys=("next.py",))
     for template in (launch.driver_template, launch.executor_template):
         assert volumes(template)["consumer-fleet-sink"]["persistentVolumeClaim"] == {"claimName": "results"}
         mounts = {each["mountPath"] for each in container(template)["volumeMounts"]}
         assert "/var/lib/consumer-fleet/sink" in mounts
-        items = volumes(template)["consumer-fleet-settings"]["projected"]["sources"][2]["configMap"]["items"]
-        assert items == [{"key": "next.py", "path": "candidate/next.py"}]
+    items = volumes(launch.executor_template)["consumer-fleet-settings"]["projected"]["sources"][2]["configMap"]["items"]
+    assert items == [{"key": "next.py", "path": "candidate/next.py"}]
 
 
 def test_handler_of_an_image_is_not_mounted() -> None:
