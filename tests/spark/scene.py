@@ -63,15 +63,17 @@ class Place:
 
 
 class Driver:
-    """One attempt as a process, with its output in files."""
+    """One attempt as a process, with its output in files; `conf` are further arguments of spark-submit."""
 
-    def __init__(self, folder: Path, python: Path, attempt: int, url: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, scene: Scene, attempt: int) -> None:
+        folder, python = scene.folder, scene.place.python
         self.output = folder / f"attempt-{attempt}.out"
         self.log = folder / f"attempt-{attempt}.log"
         scratch = folder / f"scratch-{attempt}"
         scratch.mkdir(exist_ok=True)
         settings = "--driver-memory 600m --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 "
         settings += f"--conf spark.local.dir={scratch} --conf spark.log.level=WARN "
+        settings += f"{scene.conf} "
         # Short runs: a JVM that compiles less starts in half the time.
         settings += "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' pyspark-shell"
         own = {
@@ -81,11 +83,11 @@ class Driver:
             "PYSPARK_PYTHON": str(python),
             "PYSPARK_SUBMIT_ARGS": settings,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "FLEET_API_SERVER": url,
+            "FLEET_API_SERVER": scene.api.url,
             "TMPDIR": str(scratch),
-            **environment,
+            **scene.environment,
         }
-        words = ["--config", str(folder / "backfill.json"), "--attempt", str(attempt), "--master", "local[2]"]
+        words = ["--config", str(folder / "backfill.json"), "--attempt", str(attempt), "--master", scene.master]
         with self.output.open("wb") as output, self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [str(python), "-m", "fleet_consumer.backfill.cli", *words],
@@ -135,6 +137,8 @@ class Scene:
     partitions: int = PARTITIONS
     topic_config: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    master: str = "local[2]"
+    conf: str = ""
 
     def __post_init__(self) -> None:
         self.name = f"bf-{os.getpid()}-{next(_numbers)}"
@@ -221,7 +225,7 @@ class Scene:
     def start(self, attempt: int = 1, **changes: Any) -> Driver:
         """Start an attempt; `changes` are those of backfill.json for this one."""
         (self.folder / "backfill.json").write_text(json.dumps(self.document(**changes)))
-        driver = Driver(self.folder, self.place.python, attempt, self.api.url, self.environment)
+        driver = Driver(self, attempt)
         self.drivers.append(driver)
         return driver
 

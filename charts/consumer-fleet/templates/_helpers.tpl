@@ -79,13 +79,27 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [configmaps, pods]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
+  resources: [services]
+  verbs: [get, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, create, patch, delete]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}
+
+{{- /* Further permissions for Backfills: applications of Spark, and accounts for their drivers. */}}
+{{- define "consumer-fleet.backfillRules" -}}
+- apiGroups: [""]
   # Not used by the operator itself: it may give the drivers of Backfills only what it has.
   resources: [configmaps]
   verbs: [update]
 - apiGroups: [""]
-  # Accounts and rights of the drivers of Backfills.
+  # Accounts and rights of the drivers of Backfills. Kubernetes does nothing with the verb use: a driver with it may have
+  # executors of that account, says the policy of their pods.
   resources: [serviceaccounts]
-  verbs: [get, create, patch]
+  verbs: [get, create, patch, use]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, create, patch]
@@ -97,15 +111,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [sparkoperator.k8s.io]
   resources: [sparkapplications]
   verbs: [get, list, create, delete]
-- apiGroups: [""]
-  resources: [services]
-  verbs: [get, create, patch, delete]
-- apiGroups: [policy]
-  resources: [poddisruptionbudgets]
-  verbs: [get, create, patch, delete]
-- apiGroups: [events.k8s.io]
-  resources: [events]
-  verbs: [create, patch]
 {{- end }}
 
 {{- /* Secrets of KafkaClusters with credentials or certificates: read by name only, never listed. */}}

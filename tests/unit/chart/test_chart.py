@@ -120,7 +120,10 @@ def test_every_value_is_explained() -> None:
 def rules() -> list[dict[str, Any]]:
     """All that is granted where the operator serves ConsumerGroups."""
     text = (CHART / "templates" / "_helpers.tpl").read_text()
-    bodies = [text.split(f'{{{{- define "consumer-fleet.{part}" -}}}}')[1] for part in ("rules", "secretRules")]
+    bodies = [
+        text.split(f'{{{{- define "consumer-fleet.{part}" -}}}}')[1]
+        for part in ("rules", "backfillRules", "secretRules")
+    ]
     plain = (body.split("{{- end }}")[0].replace(DRIVER_ROLE, "spark-driver") for body in bodies)
     return [rule for body in plain for rule in yaml.safe_load(body)]
 

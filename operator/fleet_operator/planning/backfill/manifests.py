@@ -37,6 +37,18 @@ CONF: Final = {
     "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
 }
 
+SECURE: Final = {
+    # Tasks hold the password and the key for Kafka. Spark makes the secret, one for each application, and gives it to
+    # executors in their environment.
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    # The default is for peers of older versions. The cipher stays AES/CTR: with AES/GCM a session of Spark 4.0.0 does
+    # not come up, as its first messages get no answer.
+    "spark.network.crypto.authEngineVersion": "2",
+    "spark.network.crypto.saslFallback": "false",
+}
+"""Settings of the protocol between driver and executors, which `sparkConf` cannot change."""
+
 
 def settings(backfill: Backfill, config: Mapping[str, Any]) -> dict[str, Any]:
     """The driver's settings. Changed only while no driver is at work."""
@@ -64,8 +76,11 @@ def control(backfill: Backfill, orders: Control) -> dict[str, Any]:
     return _config_map(backfill, naming.backfill_control(backfill.metadata.name), data)
 
 
-def driver_rights(backfill: Backfill, cluster_role: str) -> list[dict[str, Any]]:
-    """The driver's account with its rights: to its ledger and control, and by a ClusterRole to its executors."""
+def driver_rights(backfill: Backfill, cluster_role: str, account: str = DEFAULT_ACCOUNT) -> list[dict[str, Any]]:
+    """The driver's account with its rights: to its ledger and control, and by a ClusterRole to its executors.
+
+    The right to `use` the `account` of executors is for the chart's policy, which lets a driver make no pods of others.
+    """
     name, namespace = naming.backfill_driver(backfill.metadata.name), backfill.metadata.namespace
     ledger_name, control_name = (
         naming.backfill_ledger(backfill.metadata.name),
@@ -75,6 +90,9 @@ def driver_rights(backfill: Backfill, cluster_role: str) -> list[dict[str, Any]]
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [ledger_name], "verbs": ["get", "update"]},
         {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [control_name], "verbs": ["get"]},
     ]
+    if account != DEFAULT_ACCOUNT:
+        used = {"resources": ["serviceaccounts"], "resourceNames": [account], "verbs": ["use"]}
+        rules.append({"apiGroups": [""], **used})
     subjects = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
 
     def binding(binding_name: str, kind: str, role: str) -> dict[str, Any]:
@@ -105,6 +123,7 @@ def launch(
 ) -> Launch:
     """The application of the newest attempt."""
     spec, metadata = backfill.spec, backfill.metadata
+    own = {key: value for key, value in spec.spark.spark_conf.items() if not key.startswith("spark.network.crypto.")}
     name = naming.backfill_application(metadata.name, backfill.attempts)
     driver, executor = (
         spark_pod(
@@ -122,15 +141,20 @@ def launch(
         image=image,
         pull_policy=spec.spark.image_pull_policy,
         arguments=("--config", BACKFILL_CONFIG, "--attempt", str(backfill.attempts)),
-        conf={**CONF, **spec.spark.spark_conf},
+        conf={**CONF, **own, **SECURE},
         driver=spec.spark.driver,
         driver_account=naming.backfill_driver(metadata.name),
         driver_template=driver,
         executor=spec.spark.executor,
         executors=-(-spec.parallelism // spec.spark.executor.cores),
-        executor_account=group.spec.template.spec.service_account_name or DEFAULT_ACCOUNT,
+        executor_account=executor_account(group),
         executor_template=executor,
     )
+
+
+def executor_account(group: ConsumerGroup) -> str:
+    """The service account of executors, which is that of the group's workers."""
+    return group.spec.template.spec.service_account_name or DEFAULT_ACCOUNT
 
 
 def _config_map(backfill: Backfill, name: str, data: Mapping[str, str]) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """Pod templates of a Backfill's driver and executors.
 
 Executors are the worker's pod with another program: credentials, placement, environment, volumes and helpers of the
-group's template, so what reaches the brokers and the handler's back ends from a worker reaches them from there. Spark fills
-in image, arguments, memory and processors.
+group's template, so what reaches the brokers and the handler's back ends from a worker reaches them from there. Spark
+fills in image, arguments, memory and processors.
 
-Only the driver has a token for Kubernetes. So of the group's template it gets the placement, the labels and the user, and
-nothing that runs or that tells a webhook to run something: no containers, environment, volumes, sources or annotations.
+Only the driver has a token for Kubernetes. So it gets placement, labels and user of the group's template, and nothing
+that runs or that tells a webhook to run something: no containers, environment, volumes, sources or annotations.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class BackfillStep:
         return RunChildren(
             once=(manifests.ledger(backfill),) if backfill.attempts == 1 else (),
             applied=(
-                *manifests.driver_rights(backfill, settings.spark_driver_role),
+                *manifests.driver_rights(backfill, settings.spark_driver_role, manifests.executor_account(group)),
                 *sources,
                 manifests.settings(backfill, self._config()),
                 manifests.control(backfill, self.orders),

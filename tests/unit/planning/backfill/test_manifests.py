@@ -133,8 +133,25 @@ def test_driver_may_write_its_ledger_and_nothing_else_of_the_kind() -> None:
         (["again-ledger"], ["get", "update"]),
         (["again-control"], ["get"]),
     ]
+    _, named, *_ = manifests.driver_rights(backfill(), "spark-driver", "shop")
+    assert named["rules"][2:] == [
+        {"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["shop"], "verbs": ["use"]}
+    ]
     assert [each["roleRef"]["name"] for each in (own, pods)] == ["again-driver", "spark-driver"]
     assert [each["roleRef"]["kind"] for each in (own, pods)] == ["Role", "ClusterRole"]
+
+
+def test_wire_between_driver_and_executors_is_encrypted_whatever_the_user_sets() -> None:
+    weak = {"spark.network.crypto.enabled": "false", "spark.network.crypto.config.cipher.classes": "x"}
+    conf = launched(backfill({"attempts": 1}, spark={"sparkConf": {**weak, "spark.network.timeout": "90s"}})).conf
+    assert conf["spark.network.timeout"] == "90s"
+    crypto = {name: value for name, value in conf.items() if "crypto" in name or "authenticate" in name}
+    assert crypto == {
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.authEngineVersion": "2",
+        "spark.network.crypto.saslFallback": "false",
+    }
 
 
 def test_only_the_driver_has_a_token() -> None:
@@ -212,7 +229,9 @@ def test_sink_is_mounted_into_both_and_the_candidate_into_executors() -> None:
         assert volumes(template)["consumer-fleet-sink"]["persistentVolumeClaim"] == {"claimName": "results"}
         mounts = {each["mountPath"] for each in container(template)["volumeMounts"]}
         assert "/var/lib/consumer-fleet/sink" in mounts
-    items = volumes(launch.executor_template)["consumer-fleet-settings"]["projected"]["sources"][2]["configMap"]["items"]
+    items = volumes(launch.executor_template)["consumer-fleet-settings"]["projected"]["sources"][2]["configMap"][
+        "items"
+    ]
     assert items == [{"key": "next.py", "path": "candidate/next.py"}]
 
 
