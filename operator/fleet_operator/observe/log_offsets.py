@@ -22,7 +22,8 @@ def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicReading:
     """Partitions and offsets of a topic. Raises NetError and KafkaError.
 
     Ends are asked for before times: a record that arrives between the two is behind the end then, where a partition
-    without a record of that time goes on.
+    without a record of that time goes on. Readers of committed records ask for both ends, that of the log first: only
+    open transactions are between them.
     """
     metadata = client.metadata((question.topic, *question.others), timeout_s=CALL_SECONDS)
     refused = next((t for t in metadata.topics if t.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), None)
@@ -33,7 +34,10 @@ def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicReading:
     if question.topic not in known:
         return TopicReading(partitions=None, unknown=unknown)
     led = by_leader(client, metadata, (question.topic,))
+    highs = read_offsets(client, led, LATEST, read_committed=False) if question.read_committed else {}
     ends = read_offsets(client, led, LATEST, read_committed=question.read_committed)
+    if question.read_committed:
+        ends = {key: offset for key, offset in ends.items() if key in highs}
     at_times = [
         {} if time_ms is None else read_times(client, led, time_ms, read_committed=question.read_committed)
         for time_ms in (question.from_ms, question.end_ms)
@@ -46,6 +50,7 @@ def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicReading:
         ends={number: offset for (_, number), offset in ends.items()},
         first=first,
         end=end,
+        highs={number: offset for (_, number), offset in highs.items()},
         unknown=unknown,
     )
 

@@ -49,11 +49,12 @@ class Source(Model):
 
 
 class TimeRange(Model):
-    """Times in RFC 3339, the end exclusive. Records are looked for until one is `late_seconds` after the end."""
+    """Times in RFC 3339, the end exclusive. Records are looked for until one is `late_seconds` after the end, or to the
+    end of the log."""
 
     from_: Annotated[str, Field(alias="from")]
     to: str
-    late_seconds: Annotated[int, Field(ge=0, le=INT32_MAX)] = 300
+    late_seconds: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
 
 
 class OffsetsRange(Model):

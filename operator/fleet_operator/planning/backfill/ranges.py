@@ -30,8 +30,8 @@ class RangeQuestion:
     """A question to the brokers about `topic`; `others` are topics that must exist.
 
     `from_ms` and `to_ms` are the times of the records, None for a range in offsets. `end_ms` is the time that is asked
-    for to find the end: later than `to_ms`, as timestamps of a log are not in order. None takes the end of the log.
-    With `read_committed`, ends leave out open transactions.
+    for to find the end: later than `to_ms`, as timestamps of a log are not in order. None takes the end of the log: one
+    record of a producer whose clock is fast has any time. With `read_committed`, ends leave out open transactions.
     """
 
     topic: str
@@ -47,8 +47,8 @@ class TopicReading:
     """The brokers' answer, by partition; what could not be read is absent.
 
     `partitions` is None for a topic that the asked broker does not know. `first` and `end` are the first offsets at or
-    after `from_ms` and `end_ms` of the question, None where all records are older. `unknown` are those of `others` that
-    are not there.
+    after `from_ms` and `end_ms` of the question, None where all records are older. `highs` are the ends of the log with
+    its open transactions, where `ends` leave them out. `unknown` are those of `others` that are not there.
     """
 
     partitions: int | None
@@ -56,18 +56,23 @@ class TopicReading:
     ends: Mapping[int, int] = field(default_factory=dict)
     first: Mapping[int, int | None] = field(default_factory=dict)
     end: Mapping[int, int | None] = field(default_factory=dict)
+    highs: Mapping[int, int] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRange:
-    """A range in offsets, without empty partitions; `note` is what was noticed. Times are those of the records."""
+    """A range in offsets, without empty partitions. Times are those of the records.
+
+    `note` is what is missing of it, `cut` what lies behind its end and is not read.
+    """
 
     topic: str
     ranges: Ranges
     from_ms: int | None = None
     to_ms: int | None = None
     note: str = ""
+    cut: str = ""
 
     @property
     def offsets(self) -> int:
@@ -109,7 +114,8 @@ def ask_range(
     wanted, from_s, to_s, end_s = backfill.spec.range, None, None, None
     if wanted.time is not None:
         from_s, to_s = times.from_text(wanted.time.from_), times.from_text(wanted.time.to)
-        end_s = None if to_s is None else to_s + wanted.time.late_seconds
+        late = wanted.time.late_seconds
+        end_s = None if to_s is None or late is None else to_s + late
     elif wanted.last is not None:
         # Whole seconds, as the status has them; records of this very second are in.
         from_s, to_s = int(now) - wanted.last.seconds, int(now) + 1
@@ -150,16 +156,15 @@ def resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading) -> 
     return _resolve(backfill, question, read, chosen)
 
 
-def _resolve(
-    backfill: Backfill, question: RangeQuestion, read: TopicReading, chosen: tuple[int, ...]
-) -> ResolvedRange | Refused:
+def _resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading, chosen: tuple[int, ...]) -> Resolution:
     wanted, topic = backfill.spec.range, question.topic
     found: dict[int, tuple[int, int]] = {}
-    expired: list[str] = []
+    expired, cut = list[str](), list[str]()
     for partition in chosen:
         start, end = read.starts[partition], read.ends[partition]
+        high = max(read.highs.get(partition, end), end)
         if wanted.offsets is not None:
-            problem = _beyond(wanted.offsets, topic, partition, end)
+            problem = _beyond(wanted.offsets, topic, partition, high)
             if problem is not None:
                 return Refused(problem)
             first, last = (side[str(partition)] for side in (wanted.offsets.from_, wanted.offsets.to))
@@ -167,9 +172,13 @@ def _resolve(
         else:
             at_from = read.first[partition]
             at_to = None if question.end_ms is None else read.end[partition]
-            first, last = (end if offset is None else offset for offset in (at_from, at_to))
+            first, last = end if at_from is None else at_from, high if at_to is None else at_to
+            if at_to is not None and at_to < end:
+                cut.append(f"partition {partition} ends at offset {at_to}, and its log at {end}")
             # The oldest record that is left is young enough, or none is left: those that are gone may have been, too.
             gone = start > 0 and (at_from == start or start >= end)
+        if last > end:
+            return Unresolved(_open_transaction(topic, partition, end, high))
         if gone:
             wish = (
                 f"and the range at {first}" if wanted.offsets is not None else "and what was before may be of the range"
@@ -188,7 +197,21 @@ def _resolve(
                 "create another Backfill with a later range, or with spec.range.expired: Ignore to take what is there"
             )
             return Refused(Problem(c.RANGE_EXPIRED, f"{note}: {remedy}"))
-    return ResolvedRange(topic=topic, ranges=found, from_ms=question.from_ms, to_ms=question.to_ms, note=note)
+    behind = ""
+    if cut:
+        more = f" (and {len(cut) - 1} more partitions like it)" if len(cut) > 1 else ""
+        behind = f"{cut[0]}{more}: the record there is spec.range.time.lateSeconds after to, and none behind it is read"
+    times_ms = {"from_ms": question.from_ms, "to_ms": question.to_ms}
+    return ResolvedRange(topic=topic, ranges=found, note=note, cut=behind, **times_ms)
+
+
+def _open_transaction(topic: str, partition: int, first: int, high: int) -> Problem:
+    message = (
+        f"partition {partition} of topic {topic!r} has an open transaction at offset {first}, its log ends at {high}, "
+        "and the group reads committed records only: the range waits until the transaction ends; one that hangs is "
+        "found and aborted with kafka-transactions.sh"
+    )
+    return Problem(c.OPEN_TRANSACTION, message)
 
 
 def _partitions(backfill: Backfill, count: int) -> tuple[int, ...]:

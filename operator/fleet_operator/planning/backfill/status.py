@@ -181,7 +181,7 @@ def _range(facts: BackfillFacts, decision: BackfillDecision) -> Condition:
     if found is not None:
         reason = c.EXPIRED_IGNORED if found.note else c.RESOLVED
         message = f"the range has {found.offsets} offsets in {len(found.ranges)} partitions of topic {found.topic!r}"
-        return Condition(c.RANGE_RESOLVED, "True", reason, f"{message}; {found.note}" if found.note else message)
+        return Condition(c.RANGE_RESOLVED, "True", reason, "; ".join(filter(None, (message, found.note, found.cut))))
     if decision.is_final or decision.reason not in (c.RESOLVING, c.SUSPENDED):
         return Condition(c.RANGE_RESOLVED, "False", decision.reason, decision.message)
     return Condition(c.RANGE_RESOLVED, "Unknown", c.RESOLVING, "the brokers have not been asked for the range")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_consumer.clock import Clock
@@ -42,9 +42,15 @@ UNKNOWN_MAX: Final = 3
 
 @dataclass(slots=True)
 class _Asked:
-    """The questions about one Backfill: the newest resolution, and when it came (monotonic seconds)."""
+    """The questions about one Backfill: the newest resolution, and when it came (monotonic seconds).
+
+    `now` (wall seconds) and `highs` are those of the first question: neither the time nor the end of a range moves on
+    while it waits for something.
+    """
 
     uid: str
+    now: float
+    highs: Mapping[int, int] | None = None
     resolution: Resolution | None = None
     at: float | None = None
     unknown: int = 0
@@ -70,7 +76,7 @@ class RangeWatch:
         """Have the range resolved on the Kafka cluster with this id, unless that is under way or was done just now."""
         asked = self._asked.get(key)
         if asked is None or asked.uid != backfill.metadata.uid:
-            asked = self._asked[key] = _Asked(backfill.metadata.uid)
+            asked = self._asked[key] = _Asked(backfill.metadata.uid, self._clock.wall())
         busy = asked.asking is not None and not asked.asking.done()
         if busy or (asked.at is not None and self._clock.monotonic() - asked.at < ASK_SECONDS):
             return
@@ -79,7 +85,7 @@ class RangeWatch:
             topic,
             read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
             others=other_topics(backfill, group),
-            now=self._clock.wall(),
+            now=asked.now,
         )
         asking = self._ask(key, asked, backfill, group, question, cluster_id)
         asked.asking = asyncio.create_task(asking, name=f"range-of-{'/'.join(key)}")
@@ -124,6 +130,9 @@ class RangeWatch:
         self, asked: _Asked, backfill: Backfill, group: ConsumerGroup, question: RangeQuestion, read: TopicReading
     ) -> Resolution:
         asked.unknown = asked.unknown + 1 if read.partitions is None else 0
+        if read.partitions is not None:
+            asked.highs = read.highs if asked.highs is None else {**read.highs, **asked.highs}
+            read = replace(read, highs=asked.highs)
         if 0 < asked.unknown < UNKNOWN_MAX:
             message = f"topic {question.topic!r} is not known to the brokers yet; it is asked for again"
             return Unresolved(Problem(conditions.SOURCE_TOPIC_NOT_FOUND, message))

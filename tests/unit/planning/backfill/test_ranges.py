@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,11 +66,48 @@ def test_end_is_looked_for_behind_records_that_came_before_late_ones(late: int) 
     wanted = {"time": {**TIMES["time"], "lateSeconds": late}}
     assert asked(wanted).end_ms == 1_767_312_000_000 + late * 1000
     assert asked(wanted).to_ms == 1_767_312_000_000
-    assert asked(TIMES).end_ms == 1_767_312_000_000 + 300_000
 
 
-def test_time_range_ends_at_its_end_or_at_that_of_the_log() -> None:
-    assert resolved(TIMES, reading()).ranges == {0: (20, 100), 1: (20, 90)}
+def test_time_range_ends_with_the_log_whatever_a_fast_clock_says() -> None:
+    """Offset 30 may be of the year 2030: no record behind it would be handled."""
+    assert asked(TIMES).end_ms is None
+    found = resolved(TIMES, reading(end={0: 30, 1: 90}))
+    assert (found.ranges, found.cut) == ({0: (20, 100), 1: (20, 100)}, "")
+
+
+def test_range_that_ends_at_a_late_record_says_what_it_leaves_out() -> None:
+    wanted = {"time": {**TIMES["time"], "lateSeconds": 300}}
+    found = resolved(wanted, reading())
+    assert found.ranges == {0: (20, 100), 1: (20, 90)}
+    assert "partition 1 ends at offset 90, and its log at 100" in found.cut
+
+
+OPEN = reading(starts={0: 0, 1: 0}, ends={0: 300, 1: 1000}, highs={0: 1000, 1: 1000})
+BEFORE = replace(OPEN, first={0: 20, 1: 20})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "read"),
+    [
+        (TIMES, BEFORE),
+        (TIMES, replace(OPEN, first={0: None, 1: 20})),
+        ({"time": {**TIMES["time"], "lateSeconds": 300}}, replace(BEFORE, end={0: None, 1: 90})),
+        ({"last": {"seconds": 60}}, BEFORE),
+        (of_offsets(100, 301), OPEN),
+    ],
+)
+def test_range_waits_for_open_transactions_before_its_end(wanted: dict[str, Any], read: TopicReading) -> None:
+    found = resolve(backfill(range=wanted), asked(wanted), read)
+    assert isinstance(found, Unresolved)
+    assert found.problem.reason == "OpenTransaction"
+    assert "partition 0 of topic 'orders' has an open transaction at offset 300" in found.problem.message
+    assert isinstance(resolve(backfill(range=wanted), asked(wanted), replace(read, ends=read.highs)), ResolvedRange)
+
+
+def test_transaction_behind_the_end_is_none_of_the_range() -> None:
+    wanted = {"time": {**TIMES["time"], "lateSeconds": 300}}
+    assert resolved(wanted, replace(BEFORE, end={0: 90, 1: 90})).ranges[0] == (20, 90)
+    assert resolved(of_offsets(100, 300), OPEN).ranges == {0: (100, 300)}
 
 
 def test_time_after_all_records_is_an_empty_range() -> None:
@@ -78,7 +116,7 @@ def test_time_after_all_records_is_an_empty_range() -> None:
 
 
 def test_only_the_named_partitions_are_taken() -> None:
-    assert resolved(TIMES, reading(), source={"partitions": [1]}).ranges == {1: (20, 90)}
+    assert resolved(TIMES, reading(), source={"partitions": [1]}).ranges == {1: (20, 100)}
 
 
 @pytest.mark.parametrize(
@@ -131,8 +169,9 @@ def test_topic_that_is_not_there_is_refused() -> None:
 
 
 def test_partition_without_a_leader_is_waited_for() -> None:
+    wanted = {"time": {**TIMES["time"], "lateSeconds": 300}}
     for read in (reading(starts={0: 10}), reading(ends={1: 100}), reading(first={0: 20}), reading(end={1: 90})):
-        found = resolve(backfill(range=TIMES), asked(TIMES), read)
+        found = resolve(backfill(range=wanted), asked(wanted), read)
         assert isinstance(found, Unresolved)
         assert found.problem.reason == "PartitionsUnknown"
 
