@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.contract.backfill_ledger import Control, GuardWord
+from fleet_consumer.contract.backfill_ledger import ALIVE_KEY, Control, GuardWord
 from tests.spark.scene import Place, Scene, every, origins
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.together
 
@@ -21,6 +22,28 @@ def seeded(scene: Scene) -> None:
     scene.send(2, first=50, do="fail")
     scene.send(3, first=52, do="skip")
     scene.send(145, first=55)
+
+
+def test_slice_under_way_gives_signs_of_progress(place: Place, tmp_path: Path) -> None:
+    """The handler waits in the first slice until one was seen."""
+    release = tmp_path / "release"
+    handler = f"""
+import os, threading
+
+def handle(record):
+    while not os.path.exists({str(release)!r}):
+        threading.Event().wait(0.1)
+"""
+    conf = "--conf spark.executor.heartbeatInterval=1s"
+    with Scene(place, tmp_path / "a", handler=handler, conf=conf) as scene:
+        scene.send(20)
+        driver = scene.start()
+        sign = eventually(lambda: scene.api.data("bf-ledger").get(ALIVE_KEY), what="a sign of progress in a slice")
+        assert int(sign or 0) > 0
+        assert scene.ledger.slices_done == 0
+        release.touch()
+        assert driver.wait() == 0, driver.tail()
+        assert scene.ledger.counts.records_in == 20
 
 
 def test_fail_stops_the_run_and_leaves_nothing_of_the_slice(place: Place, tmp_path: Path) -> None:
@@ -105,14 +128,15 @@ def test_range_whose_records_were_deleted(place: Place, tmp_path: Path) -> None:
         assert away.result["reason"] == "SourceTopicNotFound"
 
 
-def test_handler_that_cannot_be_imported_ends_before_any_session(place: Place, tmp_path: Path) -> None:
+def test_handler_that_cannot_be_imported_ends_with_the_first_task(place: Place, tmp_path: Path) -> None:
     with Scene(place, tmp_path, handler="import no_such_module_at_all\n") as scene:
         scene.send(2)
         driver = scene.run(code=20)
         assert driver.result["reason"] == "HandlerImportFailed"
         assert "no_such_module_at_all" in driver.result["message"]
-        assert "Spark" not in driver.log.read_text()
-        assert not scene.api.data("bf-ledger")
+        problem = scene.ledger.problem
+        assert problem is not None
+        assert (problem.reason, problem.final, scene.ledger.slices_done) == ("HandlerImportFailed", True, 0)
 
 
 def test_guard_pauses_between_slices_and_releases(place: Place, tmp_path: Path) -> None:

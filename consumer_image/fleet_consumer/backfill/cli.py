@@ -1,7 +1,7 @@
 """The driver's process: `spark-submit` starts it in a pod, tests start it with a local master.
 
-Settings are tried first, before any session of Spark: a mistake there ends the attempt in seconds. Handlers are imported
-by executors only, as the driver's pod has a token for Kubernetes. The exit codes are those of `contract/pod.py`; the last
+Settings are tried first, before any session of Spark: a mistake there ends the attempt in seconds. Only executors
+import handlers, as the driver's pod has a token for Kubernetes. The exit codes are those of `contract/pod.py`; the last
 line of standard output and the termination message say why.
 """
 
@@ -98,8 +98,9 @@ class _Attempt:
         check(self._config)
         clock = SystemClock()
         objects = ApiServer(self._config.namespace, os.environ, clock)
+        ledgers = LedgerStore(objects, self._config.ledger, self._options.attempt)
         parts = Parts(
-            ledgers=LedgerStore(objects, self._config.ledger, self._options.attempt),
+            ledgers=ledgers,
             controls=ControlReader(objects, self._config.control),
             brokers=self._brokers,
             prepare=self._prepare,
@@ -111,7 +112,7 @@ class _Attempt:
         with ExitStack() as ends:
 
             def start() -> Engine:
-                engine = SparkEngine(self._config, self._options.master)
+                engine = SparkEngine(self._config, self._options.master, ledgers.alive)
                 ends.callback(engine.close)
                 return engine
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from tempfile import NamedTemporaryFile
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from fleet_consumer.backfill.errors import BackfillFailed
@@ -30,6 +32,13 @@ BATCH_BYTES: Final = 32 << 20
 """Memory for the records of one Arrow batch, were they all as large as the largest of the last slice."""
 BATCH_FIRST: Final = 100
 BATCH_MAX: Final = 5_000
+ALIVE_S: Final = 5.0
+"""The interval at which progress within a job is told."""
+COUNTERS: Final = (
+    *("numCompleteTasks", "inputRecords", "outputRecords", "shuffleReadRecords", "shuffleWriteRecords"),
+    *("memoryBytesSpilled", "diskBytesSpilled"),
+)
+"""Numbers of Spark's stages that executors renew with each of their heartbeats, every 10 s."""
 DIFFERENCES: Final = "differences"
 FOLDERS: Final = {"Live": "live", "Candidate": "candidate", "Both": DIFFERENCES}
 """Folders of a comparison below the Backfill's own."""
@@ -61,7 +70,10 @@ class Slice:
 class SparkEngine:
     """One session. Raises BackfillFailed for whatever Spark reports."""
 
-    def __init__(self, config: BackfillConfig, master: str | None) -> None:
+    def __init__(
+        self, config: BackfillConfig, master: str | None, alive: Callable[[int], None] = lambda work: None
+    ) -> None:
+        """Start the session. `alive` is told, while a job runs, each new amount of what it has done."""
         from pyspark import AccumulatorParam
         from pyspark.sql import SparkSession
 
@@ -74,6 +86,7 @@ class SparkEngine:
                 return value1
 
         self._config = config
+        self._alive = alive
         builder = SparkSession.builder
         if master is not None:
             builder = builder.master(master)
@@ -91,14 +104,14 @@ class SparkEngine:
 
     @property
     def cores(self) -> int:
-        """The number of tasks that run at once."""
+        """The number of tasks that run at once, on the executors that are there: all may not have found room."""
         context = self._spark.sparkContext
         local = re.fullmatch(r"local\[(\d+)(?:,.*)?\]", context.master)
         if local:
             return int(local[1])
-        conf = context.getConf()
-        cores = int(conf.get("spark.executor.cores", "1") or 1)
-        return max(1, cores * int(conf.get("spark.executor.instances", "1") or 1))
+        cores = int(context.getConf().get("spark.executor.cores", "1") or 1)
+        # The driver is one of those that are registered.
+        return cores * max(1, context._jsc.sc().getExecutorMemoryStatus().size() - 1)
 
     def play(self, each: Slice) -> dict[int, TaskReport]:
         """Run one slice to its end; the reports of its tasks by Spark's numbers."""
@@ -115,7 +128,7 @@ class SparkEngine:
             else:
                 rows.write.mode("overwrite").parquet(path)
 
-        self._asked(run)
+        self._watched(run)
         found = {task: report for (number, task), report in self._reports.value.items() if number == each.number}
         self._adapt(found)
         return found
@@ -145,7 +158,7 @@ class SparkEngine:
             rows = both.mapInArrow(function, schema_of(DIFFERENCE_COLUMNS))
             rows.write.mode("overwrite").parquet(f"{root}/{DIFFERENCES}")
 
-        self._asked(run)
+        self._watched(run)
         return list(self._reports.value.values())
 
     def close(self) -> None:
@@ -158,12 +171,21 @@ class SparkEngine:
             {part.partition: part for part in each.planned if part.layer == layer}
             for layer in sorted({part.layer for part in each.planned})
         ]
-        return reduce(lambda one, other: one.union(other), (self._layer(layer, each.connection) for layer in layers))
+        connection = self._java_map(each.connection)
+        return reduce(lambda one, other: one.union(other), (self._layer(layer, connection) for layer in layers))
 
-    def _layer(self, ranges: Mapping[int, TaskRange], connection: Mapping[str, str]) -> DataFrame:
+    def _java_map(self, secrets: Mapping[str, str]) -> Any:
+        """The map in the JVM. It goes there by a file of this user alone: the socket to the JVM is not encrypted."""
+        jvm = self._spark.sparkContext._jvm
+        with NamedTemporaryFile("w", encoding="utf-8") as file:
+            json.dump(dict(secrets), file)
+            file.flush()
+            kind = jvm.java.lang.Class.forName("java.util.HashMap")
+            return jvm.com.fasterxml.jackson.databind.ObjectMapper().readValue(jvm.java.io.File(file.name), kind)
+
+    def _layer(self, ranges: Mapping[int, TaskRange], connection: Any) -> DataFrame:
         topic, consumer = self._config.topic, self._config.worker.consumer
         options = {
-            **connection,
             "assign": json.dumps({topic: sorted(ranges)}),
             "startingOffsets": json.dumps({topic: {str(part): each.first for part, each in ranges.items()}}),
             "endingOffsets": json.dumps({topic: {str(part): each.end for part, each in ranges.items()}}),
@@ -172,7 +194,9 @@ class SparkEngine:
             "groupIdPrefix": f"fleet-backfill-{self._config.id}",
             "kafka.isolation.level": ISOLATION_LEVELS[consumer.isolation_level],
         }
-        return self._spark.read.format("kafka").options(**options).load().selectExpr(*SELECTED)
+        reader = self._spark.read.format("kafka").options(**options)
+        reader._jreader.options(connection)
+        return reader.load().selectExpr(*SELECTED)
 
     def _adapt(self, reports: Mapping[int, TaskReport]) -> None:
         """Batches of the next slice that would fit if all records were as large as the largest of this one."""
@@ -206,6 +230,35 @@ class SparkEngine:
             if chosen(path.getName()):
                 files.delete(path, True)
                 LOG.info("files of an unfinished slice removed", extra={"fields": {"path": path.toString()}})
+
+    def _watched(self, run: Callable[[], None]) -> None:
+        """Run a job, and tell meanwhile of its progress."""
+        end = Event()
+
+        def tell() -> None:
+            told = 0
+            while not end.wait(ALIVE_S):
+                try:
+                    work = self._work_done()
+                    if work != told:
+                        self._alive(work)
+                    told = work
+                except Exception as error:
+                    LOG.warning("the progress of a job is not in the ledger", extra={"fields": {"error": str(error)}})
+
+        teller = Thread(target=tell, name="alive", daemon=True)
+        teller.start()
+        try:
+            self._asked(run)
+        finally:
+            end.set()
+            teller.join()
+
+    def _work_done(self) -> int:
+        """A sum that grows with what the tasks of the running stages have read, written, and ended."""
+        stages = self._spark.sparkContext._jsc.sc().statusStore().activeStages()
+        found = (stages.apply(number) for number in range(stages.size()))
+        return sum(int(getattr(stage, counter)()) for stage in found for counter in COUNTERS)
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
         try:

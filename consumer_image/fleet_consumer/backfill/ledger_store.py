@@ -7,6 +7,7 @@ from typing import Final
 from fleet_consumer.backfill.api_server import ApiConflict, ApiFailed, ConfigMaps, Document
 from fleet_consumer.backfill.errors import Superseded
 from fleet_consumer.contract.backfill_ledger import (
+    ALIVE_KEY,
     CONTROL_KEY,
     LEDGER_KEY,
     Control,
@@ -42,6 +43,14 @@ class LedgerStore:
                 f"ledger {self._name} belongs to attempt {ledger.attempt}, and this is attempt {self._attempt}"
             )
         return ledger
+
+    def alive(self, work: int) -> None:
+        """Store a sign of progress beside the ledger. It is tried once: the next one comes soon."""
+        data = {**(self._document.get("data") or {}), ALIVE_KEY: str(work)}
+        try:
+            self._document = self._objects.replace({**self._document, "data": data})
+        except ApiConflict:
+            self.read()
 
     def write(self, ledger: Ledger) -> None:
         """Store a ledger. What this attempt wrote before is replaced, also if its answer was lost on the way."""

@@ -192,9 +192,10 @@ class Run:
         planned = plan_slice(ledger.remaining, pace)
         self._parts.brokers.check(planned)
         rate = control.records_per_second
+        cores = engine.cores
         work, connection = self._parts.prepare(
-            config.slice_seconds / waves(len(planned), engine.cores),
-            None if rate is None else rate / min(len(planned), engine.cores),
+            config.slice_seconds / waves(len(planned), cores),
+            None if rate is None else rate / min(len(planned), cores),
         )
         size = sum(each.end - each.first for each in planned)
         kept = RATE if rate is not None and ledger.throttled_by == RATE else ""
@@ -207,7 +208,7 @@ class Run:
             engine.discard_from(ledger.slices_done)
             raise self._handler_failed(outcome.failure, outcome.failures)
         # Of the tasks alone: the job around them costs the same for any size.
-        worked = sum(report.seconds for report in reports.values()) / min(len(planned), engine.cores)
+        worked = sum(report.seconds for report in reports.values()) / min(len(planned), cores)
         self._observed = outcome.offsets / max(worked, 1e-3)
         self._note(outcome, max(1e-3, clock.monotonic() - began), pace, rate)
 

@@ -15,8 +15,9 @@ from typing import Any, Final
 from fleet_consumer.contract.section import Section, SettingsInvalid
 
 LEDGER_KEY: Final = "ledger.json"
+ALIVE_KEY: Final = "alive"
 CONTROL_KEY: Final = "control.json"
-"""Keys of the ConfigMaps' data."""
+"""Keys of the ConfigMaps' data. `alive` stands beside the ledger and changes while a job makes progress."""
 VERSION: Final = 1
 SAMPLES_MAX: Final = 10
 """Differing records that a ledger shows; all of them are in the sink."""

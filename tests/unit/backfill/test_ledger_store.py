@@ -10,7 +10,15 @@ import pytest
 from fleet_consumer.backfill.api_server import ApiConflict, ApiFailed
 from fleet_consumer.backfill.errors import Superseded
 from fleet_consumer.backfill.ledger_store import CONFLICTS_MAX, ControlReader, LedgerStore
-from fleet_consumer.contract.backfill_ledger import CONTROL_KEY, LEDGER_KEY, Control, Ledger, control_text, ledger_text
+from fleet_consumer.contract.backfill_ledger import (
+    ALIVE_KEY,
+    CONTROL_KEY,
+    LEDGER_KEY,
+    Control,
+    Ledger,
+    control_text,
+    ledger_text,
+)
 from fleet_consumer.contract.section import SettingsInvalid
 
 LEDGER = Ledger(attempt=2, remaining={0: ((0, 9),)})
@@ -117,3 +125,19 @@ def test_control_is_read_and_damage_is_an_error() -> None:
     for data in ({}, {CONTROL_KEY: "{"}):
         with pytest.raises(SettingsInvalid):
             ControlReader(Objects(data), "l").read()
+
+
+def test_sign_of_progress_leaves_the_ledger_as_it_is() -> None:
+    objects = Objects()
+    store = LedgerStore(objects, "l", 2)
+    store.read()
+    store.write(LEDGER)
+    store.alive(7)
+    assert objects.found["data"] == {LEDGER_KEY: ledger_text(LEDGER), ALIVE_KEY: "7"}
+    objects.lose_answer = True
+    store.alive(8)
+    store.alive(9)
+    assert objects.found["data"] == {LEDGER_KEY: ledger_text(LEDGER), ALIVE_KEY: "9"}
+    objects.change(ledger_text(Ledger(attempt=3, remaining={})))
+    with pytest.raises(Superseded):
+        store.alive(10)

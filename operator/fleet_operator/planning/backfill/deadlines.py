@@ -16,6 +16,8 @@ from fleet_operator.planning.problem import Problem
 
 LOOK_MAX_S: Final = 30.0
 """Most seconds that count between two looks; a run is looked at every few seconds."""
+SIGN_S: Final = 15.0
+"""Time for a sign of progress: the driver gets one from executors every 10 s, and gives one every 5 s."""
 RUNS: Final = frozenset({SparkState.RUNNING, SparkState.UNKNOWN})
 """States in which a driver may be at work: of a node that does not answer nobody knows it."""
 
@@ -71,11 +73,14 @@ def late_start(
 def stalled(
     backfill: Backfill, application: SeenApplication, watched: Watched, waiting: Problem | None
 ) -> Problem | None:
-    """The failure of a driver that runs and finishes no slice in time."""
-    limit = backfill.spec.deadlines.progress_seconds
+    """The failure of a driver that runs without progress.
+
+    A slice may take its own time, whatever the deadline.
+    """
+    limit = max(backfill.spec.deadlines.progress_seconds, backfill.spec.slice.max_seconds + SIGN_S)
     if application.state not in RUNS or watched.seconds < limit:
         return None
-    message = f"the driver ran for {limit} s without finishing a slice, so it was ended"
+    message = f"the driver ran for {limit:.0f} s without progress, so it was ended"
     if waiting is not None:
         message = f"{message}; one of its pods did not run: {waiting.reason}: {waiting.message}"
     return Problem(c.NO_PROGRESS, message)

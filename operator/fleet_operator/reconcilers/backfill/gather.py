@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_consumer.contract import naming
-from fleet_consumer.contract.backfill_ledger import LEDGER_KEY
+from fleet_consumer.contract.backfill_ledger import ALIVE_KEY, LEDGER_KEY
 from fleet_operator.api.v1alpha1 import Backfill, KafkaCluster, conditions
 from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, POD, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeNotFoundError
@@ -86,7 +86,8 @@ class Gatherer:
             progress = read_ledger(backfill, resolved, passes, ledger)
         seen = self._backend.observe(application)
         driver = self._driver(backfill, seen, pods)
-        text = ((ledger or {}).get("data") or {}).get(LEDGER_KEY, "")
+        written = (ledger or {}).get("data") or {}
+        text = "".join(written.get(key, "") for key in (LEDGER_KEY, ALIVE_KEY))
         facts = BackfillFacts(
             backfill=backfill,
             obstacle=needs.find_obstacle(backfill, around),

@@ -411,6 +411,12 @@ def test_start_has_a_deadline_and_progress_another() -> None:
     assert (unknown and unknown.reason) == "NoProgress"
 
 
+def test_slice_that_takes_its_time_is_progress() -> None:
+    body = backfill(slice={"maxSeconds": 1800})
+    assert stalled(body, RUNNING, Watched("x", 0.0, 1800.0), None) is None
+    assert stalled(body, RUNNING, Watched("x", 0.0, 1900.0), None) is not None
+
+
 def test_running_driver_is_watched_by_its_ledger() -> None:
     body = backfill({"attempts": 2})
     assert subject_of(body, RUNNING, "a") != subject_of(body, RUNNING, "b")

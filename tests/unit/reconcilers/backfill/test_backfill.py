@@ -349,6 +349,21 @@ def test_driver_without_progress_is_followed_by_another() -> None:
     run(life)
 
 
+def test_sign_of_progress_within_a_slice_renews_the_deadline() -> None:
+    async def life(world: World) -> None:
+        world.backfill(deadlines={"progressSeconds": 60})
+        await world.live(until=lambda: bool(world.played))
+        ledger = world.get(CONFIG_MAP, "again-ledger")
+        assert ledger is not None
+        for work in range(40):
+            ledger["data"]["alive"] = str(work)
+            await world.look()
+            await asyncio.sleep(5.0)
+        assert (world.status()["phase"], "lastEnded" in world.status()) == ("Running", False)
+
+    run(life)
+
+
 def test_paused_driver_has_no_deadline() -> None:
     async def life(world: World) -> None:
         world.backfill(deadlines={"progressSeconds": 60}, guard={"maxLiveBehindSeconds": 5})
