@@ -402,10 +402,11 @@ def test_pods_are_taken_at_the_restricted_level(site: MakeSite, broker: KafkaBro
     spark.make_pod(here, application, "executor")
     driver, executor = (here.get("pods", f"again-1-{role}")["spec"] for role in ("driver", "executor"))
     assert [driver["automountServiceAccountToken"], executor["automountServiceAccountToken"]] == [True, False]
+    assert "initContainers" not in driver
+    assert [each["name"] for each in executor["initContainers"]] == ["prepare", "proxy"]
+    assert {"name": "REGION", "value": "north"} in executor["containers"][0]["env"]
     for spec in (driver, executor):
         (container,) = spec["containers"]
-        assert {"name": "REGION", "value": "north"} in container["env"]
-        assert [each["name"] for each in spec["initContainers"]] == ["prepare", "proxy"]
         mounts = {each["mountPath"] for each in container["volumeMounts"]}
         assert {"/etc/consumer-fleet", "/tmp", "/var/lib/consumer-fleet/sink"} <= mounts
 
