@@ -430,7 +430,8 @@ def expect_driver_makes_executors_only(api: ApiServer) -> None:
     assert refused("label", "pod", "plain", "--overwrite", "consumerfleet.io/backfill=other", *driver)
     api.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
     # Accounts of others whose name ends alike are none of the policy's.
-    api.kubectl("create", "clusterrolebinding", "csi", "--clusterrole=edit", "--serviceaccount=default:csi-driver")
+    api.kubectl("create", "clusterrole", "csi", "--verb=create", "--resource=pods")
+    api.kubectl("create", "clusterrolebinding", "csi", "--clusterrole=csi", "--serviceaccount=default:csi-driver")
     other = ("--as", "system:serviceaccount:default:csi-driver", "--dry-run=server")
 
     def made() -> bool:
