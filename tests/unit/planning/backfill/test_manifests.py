@@ -211,7 +211,7 @@ def test_nothing_of_the_tenant_s_runs_beside_the_driver_s_token() -> None:
     template = launch.driver_template
     worker_like = container(template)
     assert worker_like["name"] == "spark-kubernetes-driver"
-    assert [each["name"] for each in worker_like["env"]] == ["POD_NAME", "POD_NAMESPACE"]
+    assert all("fieldRef" in each["valueFrom"] for each in worker_like["env"]), "fields of the pod only"
     assert not worker_like.keys() & {"envFrom", "image", "command", "args", "resources", "ports", "lifecycle"}
     assert (len(template["spec"]["containers"]), "initContainers" in template["spec"]) == (1, False)
     assert not template["metadata"]["annotations"]
