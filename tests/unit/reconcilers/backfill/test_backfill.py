@@ -349,6 +349,27 @@ def test_driver_without_progress_is_followed_by_another() -> None:
     run(life)
 
 
+def test_range_waits_for_transactions_of_the_first_look_and_for_no_later_ones() -> None:
+    async def life(world: World) -> None:
+        both = range(2)
+        answers = [
+            reading(ends={0: 5, 1: 10}, highs=dict.fromkeys(both, 10)),
+            reading(ends={0: 12, 1: 12}, highs=dict.fromkeys(both, 20)),
+        ]
+        world.sight.reading = lambda question: answers[min(len(world.sight.questions), 2) - 1]
+        world.backfill()
+        await world.live(until=lambda: bool(world.sight.questions))
+        await world.look()
+        assert (world.status()["phase"], world.reason()) == ("Resolving", "OpenTransaction")
+        assert "resolvedRange" not in world.status()
+        await world.live(until=lambda: "resolvedRange" in world.status())
+        assert world.status()["resolvedRange"] == {"0": "0-12", "1": "0-12"}
+        first, second = world.sight.questions
+        assert (first.from_ms, first.to_ms) == (second.from_ms, second.to_ms), "the time does not move on"
+
+    run(life)
+
+
 def test_sign_of_progress_within_a_slice_renews_the_deadline() -> None:
     async def life(world: World) -> None:
         world.backfill(deadlines={"progressSeconds": 60})
