@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from fleet_operator.observe.interests import GroupInterest
+from fleet_operator.planning.backfill.ranges import RangeQuestion
 from fleet_operator.planning.lag import GroupLag, ResetPolicy, group_lag
 from fleet_operator.planning.observation import GroupObservation
 from tests.broker.members import create_topic, delete_topic, grow_topic, produce, unique
@@ -83,6 +84,10 @@ def test_open_transaction_is_lag_only_for_those_who_read_uncommitted_records(bro
     ):
         committed.wait(0)
         uncommitted.wait(3)
+        # A Backfill asks for both ends: only then an open transaction is told from a log that ends.
+        question = RangeQuestion(topic=topic, read_committed=True)
+        read = committed.watcher.admin.read_topic(question)
+        assert (read.ends, read.highs) == ({0: 5}, {0: 8})
         producer.commit_transaction(60)
         committed.wait(4)
         uncommitted.wait(4)
