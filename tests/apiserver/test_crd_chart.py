@@ -349,15 +349,19 @@ def expect_driver_rights(api: ApiServer) -> None:
 
 
 def executor() -> dict[str, Any]:
-    """An executor of the Backfill `again` as Spark 4.0 makes it of the operator's template."""
+    """An executor of the Backfill `again` as Spark 4.0 makes it of the operator's template.
+
+    The Spark operator has its labels replaced by those of the SparkApplication.
+    """
     body = Backfill.model_validate(backfill({"metadata.namespace": "default", "metadata.uid": "1"}))
     template = {"spec": {"serviceAccountName": "shop", "containers": [{"name": "proxy", "image": "p"}]}}
     group, cluster = builders.consumer_group(template=template), builders.kafka_cluster(tls={})
     sources = {"handler_keys": ("shop.py",), "candidate_keys": None}
-    made = manifests.launch(body, group, cluster, image="spark:1", **sources).executor_template
+    launch = manifests.launch(body, group, cluster, image="spark:1", **sources)
+    made = launch.executor_template
     labels = {"spark-role": "executor", "spark-exec-id": "1", "spark-app-selector": "spark-1", "spark-version": "4.0.0"}
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "again-1-driver", "uid": "u", "controller": True}
-    metadata = {"name": "fleet-1-exec-1", "ownerReferences": [owner], "labels": made["metadata"]["labels"] | labels}
+    metadata = {"name": "fleet-1-exec-1", "ownerReferences": [owner], "labels": {**launch.metadata["labels"], **labels}}
     pod = copy.deepcopy({**made["spec"], "restartPolicy": "Never", "serviceAccountName": "shop"})
     pod["containers"][0] |= {"image": "spark:1", "args": ["executor"]}
     pod["containers"][0]["ports"] = [{"name": "blockmanager", "containerPort": 7079}]
@@ -384,7 +388,7 @@ HOST = {"name": "host", "hostPath": {"path": "/"}}
 TOKEN = {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
 OTHER_PODS = {
     "no labels": ("metadata.labels", {}),
-    "a driver": ("metadata.labels.app~kubernetes~io/component", "backfill-driver"),
+    "a driver": ("metadata.labels.spark-role", "driver"),
     "another Backfill's": ("metadata.labels.consumerfleet~io/backfill", "other"),
     "no owner": ("metadata.ownerReferences", []),
     "another account": ("spec.serviceAccountName", "deployer"),
