@@ -82,9 +82,10 @@ def test_neither_password_nor_key_crosses_the_wire(place: Place, tmp_path: Path)
         sasl = {"mechanism": "SCRAM-SHA-512", "directory": str(login), "identity": None, "oauth": None}
         files = {"caFile": broker.pki.ca_file, "certFile": broker.pki.cert_file, "keyFile": broker.pki.key_file}
         connection = {"bootstrapServers": [broker.sasl_tls_bootstrap], "tls": files, "sasl": sasl}
+        worker: dict[str, Any] = {"worker.connection": connection}
         where = Place(Kafka(broker.bootstrap), broker.bootstrap, place.python)
         with Scene(where, tmp_path / "a", **apart(place.python)) as scene, captured(words) as seen:
             scene.send(100)
-            scene.run(sink=scene.parquet, **{"worker.connection": connection})
+            scene.run(sink=scene.parquet, **worker)
             assert origins(scene.rows()) == every({0: 50, 1: 50})
         assert seen == {"record"}

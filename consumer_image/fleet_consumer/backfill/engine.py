@@ -111,7 +111,7 @@ class SparkEngine:
             return int(local[1])
         cores = int(context.getConf().get("spark.executor.cores", "1") or 1)
         # The driver is one of those that are registered.
-        return cores * max(1, context._jsc.sc().getExecutorMemoryStatus().size() - 1)
+        return cores * max(1, int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1)
 
     def play(self, each: Slice) -> dict[int, TaskReport]:
         """Run one slice to its end; the reports of its tasks by Spark's numbers."""

@@ -314,7 +314,7 @@ def test_driver_that_never_runs_is_a_failed_attempt_with_its_pods_reason() -> No
         end = world.status()["lastEnded"]
         assert (end["attempt"], end["reason"], end["failuresInARow"]) == (1, "ErrImagePull", 1)
         assert world.status()["phase"] == "Running"
-        assert "again-1" not in world.applications()
+        assert world.get(SPARK_APPLICATION, "again-1") is None
 
     run(life)
 
