@@ -170,6 +170,8 @@ def _calm(at: float, shown: str | None, *, later: float) -> str:
 
 PARTITIONS_MAX: Final = 5000
 """The CRD's limit of partitions in one entry of `expiredTo`."""
+EXPIRED_MAX: Final = 2**63 - 1
+"""The largest number that a status can hold: a worker's report may say anything."""
 
 
 def _expired(
@@ -187,11 +189,11 @@ def _expired(
     ends = {name: dict(of) for name, of in (previous.get("expiredTo") or {}).items() if name in known}
     total = int(previous.get("expired") or 0)
     for gap in (*seen.expired, *(gap for worker in workers for gap in worker.expired)):
-        if gap.topic in known and gap.partition < min(known[gap.topic].partitions, PARTITIONS_MAX):
+        if gap.topic in known and 0 <= gap.partition < min(known[gap.topic].partitions, PARTITIONS_MAX):
             of, number = ends.setdefault(gap.topic, {}), str(gap.partition)
             total += max(0, gap.next - max(gap.first, of.get(number, 0)))
             of[number] = max(gap.next, of.get(number, 0))
-    return {"expired": total, "expiredTo": ends} if total else {}
+    return {"expired": min(total, EXPIRED_MAX), "expiredTo": ends} if total else {}
 
 
 SHOWN_MAX: Final = 5

@@ -94,6 +94,9 @@ def test_gaps_in_other_topics_than_the_groups_own_count_for_nothing() -> None:
     met = WorkerObservation(pod="orders-0", expired=(Gap("_fleet.other.retry.5s", 0, 0, 9), Gap(RETRY, 4, 0, 9)))
     assert "expired" not in retry_status(observed_group(retry=with_gaps()), INTENT, {}, [met])
     assert "expired" not in shown(with_gaps())
+    lies = WorkerObservation(pod="orders-0", expired=tuple(Gap(RETRY, number, -9, 2**63 - 1) for number in (-1, 0, 1)))
+    found = retry_status(observed_group(retry=with_gaps()), INTENT, {}, [lies])
+    assert (found["expired"], set(found["expiredTo"][RETRY])) == (2**63 - 1, {"0", "1"})
 
 
 def test_loss_makes_one_event() -> None:
