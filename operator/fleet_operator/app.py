@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Dispatcher, Result
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.health import HealthServer, LoopWatchdog
-from fleet_operator.runtime.lease import Elector, LeaseLoop
+from fleet_operator.runtime.lease import Elector, LeaseLoop, Scope
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.settings import SIMULATE, VERSION, Settings, parse
 from fleet_operator.runtime.status_writer import StatusWriter
@@ -83,9 +84,6 @@ class App:
         self._store = Store(kube, clock, WATCHED, applied_annotation=APPLIED_ANNOTATION)
         self._events = EventRecorder(kube, clock, self.metrics, instance=settings.identity)
         self._worker_status = WorkerStatusClient()
-        self._sweeper = Sweeper(
-            self._store, WATCHED, settings.namespaces, self.metrics, interval=settings.sweep_seconds
-        )
         self._dispatchers = {each.kind: self._dispatcher(each.kind) for each in CONTROLLERS}
         self._router = Router(self._store, WATCHED, self._dispatchers, self.metrics)
         self._store.corrected = self._router.changed
@@ -142,19 +140,47 @@ class App:
             acquiring = loop.run(elector.acquire())
             await first_of(stopping, acquiring)
             acquiring.cancel()
+            scope = Scope(
+                self._lease_kube,
+                self._clock,
+                identity=f"{settings.lease_namespace}/{settings.identity}",
+                namespaces=settings.namespaces,
+                former=f"{settings.lease_namespace}/{elector.former}",
+            )
             if not self._stop.is_set():
-                self.metrics.leader.set(1)
-                holding = loop.run(self._hold(elector))
-                await self._work(stopping, holding)
+                holding = loop.run(self._hold(elector.hold()))
+                await self._work_alone(stopping, holding, scope)
                 holding.cancel()
+            await loop.run(scope.release())
             await loop.run(elector.release())
         await self.health.stop()
         await self._watchdog.stop()
 
-    async def _hold(self, elector: Elector) -> None:
+    async def _work_alone(self, stopping: asyncio.Future[Any], holding: asyncio.Future[Any], scope: Scope) -> None:
+        """Work once no other installation serves the same, without the namespaces that another one does."""
+        assert self.lease_loop is not None, "it came with the Lease"
+        acquiring = self.lease_loop.run(scope.acquire(self._refuse))
+        await first_of(stopping, acquiring, holding)
+        if not acquiring.done():
+            acquiring.cancel()
+            return
+        self._not_ready = None
+        self.settings = replace(self.settings, namespaces=acquiring.result())
+        self.metrics.leader.set(1)
+        guarding = self.lease_loop.run(self._hold(scope.hold()))
+        await self._work(stopping, asyncio.gather(holding, guarding))
+        guarding.cancel()
+
+    def _refuse(self, reason: str) -> None:
+        """Say why this installation does not work. Called on the Lease's thread."""
+        if reason != self._not_ready:
+            log.error("another installation", extra={"reason": reason})
+        self._not_ready = reason
+
+    async def _hold(self, renewing: Coroutine[Any, Any, None]) -> None:
         """On the Lease's thread: renew it, and report its loss there."""
         try:
-            await elector.hold()
+            await renewing
         except Exception as error:
             self.lost(error)
             raise
@@ -164,7 +190,10 @@ class App:
 
         `holding` fails when the Lease is lost, and that ends everything, an orderly stop as well.
         """
-        filling = asyncio.create_task(self._sweeper.fill(), name="fill")
+        sweeper = Sweeper(
+            self._store, WATCHED, self.settings.namespaces, self.metrics, interval=self.settings.sweep_seconds
+        )
+        filling = asyncio.create_task(sweeper.fill(), name="fill")
         await first_of(stopping, holding, filling)
         if not filling.done():
             filling.cancel()
@@ -177,7 +206,7 @@ class App:
             for key in self._store.cache(kind).all_keys():
                 dispatcher.add(key)
             dispatcher.start()
-        sweeping = asyncio.create_task(self._sweeper.run(self._router.changed), name="sweep")
+        sweeping = asyncio.create_task(sweeper.run(self._router.changed), name="sweep")
         context = self._context
         endless = (*context.beside, context.observers.keep_checking, context.workers.keep_asking)
         beside = [asyncio.create_task(work(), name=work.__qualname__) for work in endless]

@@ -113,6 +113,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get, list, create, delete]
 {{- end }}
 
+{{- /* The Lease by which installations refuse each other; to create cannot be limited to a name. */}}
+{{- define "consumer-fleet.scopeRules" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [consumer-fleet-operator-scope]
+  verbs: [get, update]
+{{- end }}
+
 {{- /* Secrets of KafkaClusters with credentials or certificates: read by name only, never listed. */}}
 {{- define "consumer-fleet.secretRules" -}}
 - apiGroups: [""]

@@ -15,13 +15,13 @@ import asyncio
 import copy
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import LEASE, JsonObject
-from fleet_operator.clients.kube import KubeClient, KubeConflictError, KubeError
+from fleet_operator.clients.kube import KubeClient, KubeConflictError, KubeError, KubeForbiddenError, KubeNotFoundError
 from fleet_operator.planning.times import to_micro_text
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,13 @@ T = TypeVar("T")
 
 LEASE_NAME: Final = "consumer-fleet-operator"
 """The default; each of several releases in one namespace has a Lease of its own."""
+SCOPE_LEASE: Final = "consumer-fleet-operator-scope"
+SCOPE_NAMESPACE: Final = "default"
+"""The place of the Lease for the whole cluster: every cluster has this namespace, and administrators alone write there.
+That for one namespace is in it."""
+
+
+REMEDY: Final = "uninstall one of the two, or give them namespaces of their own (watch.namespaces)"
 
 
 class LeaseLostError(Exception):
@@ -53,6 +60,8 @@ class Election:
     namespace: str
     timing: LeaseTiming
     name: str = LEASE_NAME
+    former: str = ""
+    """A holder that is known to have ended: nobody waits for it."""
     _seen: JsonObject | None = None
     _seen_at: float = 0.0
 
@@ -66,7 +75,11 @@ class Election:
     @property
     def holds(self) -> bool:
         """True if the Lease, as last seen, names this process."""
-        return self._seen is not None and self._seen["spec"].get("holderIdentity") == self.identity
+        return self.holder == self.identity
+
+    @property
+    def holder(self) -> str:
+        return str(self._seen["spec"].get("holderIdentity") or "") if self._seen is not None else ""
 
     def intent(self, now: float, wall: float) -> JsonObject | None:
         """The Lease to create (when none was seen) or to replace with; None while somebody else holds a live one."""
@@ -79,7 +92,7 @@ class Election:
         if self.holds:
             return self._record(seen["metadata"], wall, acquired=spec.get("acquireTime"), transitions=transitions)
         expires = self._seen_at + float(spec.get("leaseDurationSeconds") or self.timing.lease_duration)
-        if spec.get("holderIdentity") and now < expires:
+        if self.holder not in ("", self.former) and now < expires:
             return None
         return self._record(seen["metadata"], wall, acquired=to_micro_text(wall), transitions=transitions + 1)
 
@@ -122,12 +135,16 @@ class Elector:
     """Runs one process's part of the election. `acquire`, then `hold` as a task of its own, then `release`."""
 
     def __init__(
-        self, kube: KubeClient, clock: Clock, *, identity: str, namespace: str, name: str = LEASE_NAME
+        self, kube: KubeClient, clock: Clock, *, identity: str, namespace: str, name: str = LEASE_NAME, former: str = ""
     ) -> None:
         self._kube = kube
         self._clock = clock
         self._timing = LeaseTiming()
-        self._election = Election(identity, namespace, self._timing, name)
+        self.refused = False
+        """True while the API server grants no such Lease: by its rights, or as the namespace is not there."""
+        self._election = Election(identity, namespace, self._timing, name, former)
+        self.former = ""
+        """The holder that this process has succeeded."""
 
     async def acquire(self) -> None:
         """Return once this process holds the Lease; waits as long as that takes, through errors too."""
@@ -166,7 +183,7 @@ class Elector:
             log.warning("lease not released", extra={"reason": error.reason, "error": str(error)})
 
     async def _try(self) -> bool:
-        election = self._election
+        election, self.refused = self._election, False
         try:
             if not election.holds:  # a holder knows the record; a replace fails if that was wrong
                 found = await self._kube.get(LEASE, election.namespace, election.name)
@@ -174,6 +191,7 @@ class Elector:
             intent = election.intent(self._clock.monotonic(), self._clock.wall())
             if intent is None:
                 return False
+            self.former = self.former if election.holds else election.holder
             exists = "resourceVersion" in intent["metadata"]
             written = await (self._kube.replace(intent) if exists else self._kube.create(intent))
             election.observe(written, self._clock.monotonic())
@@ -187,6 +205,102 @@ class Elector:
                 election.observe(found, self._clock.monotonic())
             return False
         except KubeError as error:
+            self.refused = isinstance(error, KubeForbiddenError | KubeNotFoundError)
             log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
             return False
         return True
+
+    async def attempt(self) -> bool:
+        """Take or renew the Lease once; also True where there can be none."""
+        return await self._try() or self.refused
+
+    async def rival(self) -> str:
+        """The living holder of a Lease that this process does not take; empty without one."""
+        election = self._election
+        try:
+            found = await self._kube.get(LEASE, election.namespace, election.name)
+        except (KubeForbiddenError, KubeNotFoundError):
+            return ""
+        election.observe(found, self._clock.monotonic())
+        free = found is None or election.intent(self._clock.monotonic(), self._clock.wall()) is not None
+        return "" if free else self.holder
+
+    @property
+    def holder(self) -> str:
+        """The holder as last seen."""
+        return self._election.holder or "nobody"
+
+
+class Scope:
+    """The Leases by which installations keep out of each other's way, beside the one that a release's replicas share.
+
+    One for the whole cluster or one in each served namespace. Where a namespace has none to give, or its administrator
+    holds it by hand, that costs no other namespace anything: it is left out, or served without one. An installation for
+    the whole cluster goes before those for namespaces.
+    """
+
+    def __init__(
+        self, kube: KubeClient, clock: Clock, *, identity: str, namespaces: Sequence[str], former: str = ""
+    ) -> None:
+        """`former` is the process of this release that has ended; both identities name the release's namespace."""
+
+        def elector(namespace: str) -> Elector:
+            return Elector(kube, clock, identity=identity, namespace=namespace, name=SCOPE_LEASE, former=former)
+
+        self._clock = clock
+        self._timing = LeaseTiming()
+        self._cluster = elector(SCOPE_NAMESPACE)
+        self._own = {namespace: elector(namespace) for namespace in namespaces}
+
+    async def acquire(self, told: Callable[[str], None]) -> tuple[str, ...]:
+        """Return the namespaces that this installation may serve, none for all, once there are some.
+
+        `told` is called with the reason while there are none, and for those that are left out.
+        """
+        while True:
+            if not self._own:
+                if await self._cluster.attempt():
+                    return ()
+            elif not await self._cluster.rival():
+                found = await asyncio.gather(*map(self._settled, self._own.values()))
+                taken = [name for name, free in zip(self._own, found, strict=True) if not free]
+                if taken:
+                    holders = ", ".join(f"{name} ({self._own[name].holder})" for name in taken)
+                    told(f"other installations serve these namespaces: {holders}; {REMEDY}")
+                if len(taken) < len(self._own):
+                    self._own = {name: held for name, held in self._own.items() if name not in taken}
+                    return tuple(self._own)
+                continue
+            where = f"Lease {SCOPE_NAMESPACE}/{SCOPE_LEASE} is held by {self._cluster.holder}"
+            told(f"another installation serves the whole cluster: {where}; {REMEDY}")
+            await asyncio.sleep(self._timing.retry_period)
+
+    async def _settled(self, elector: Elector) -> bool:
+        """True once a Lease is ours, False if another one renews it."""
+        until = self._clock.monotonic() + self._timing.lease_duration + 2 * self._timing.retry_period
+        while not await elector.attempt():
+            if self._clock.monotonic() >= until:
+                return False
+            await asyncio.sleep(self._timing.retry_period)
+        return True
+
+    async def hold(self) -> None:
+        """Renew. Raises LeaseLostError when the whole cluster's is lost or held by another installation."""
+        if not self._own and not self._cluster.refused:
+            await self._cluster.hold()
+        while True:
+            await asyncio.sleep(self._timing.lease_duration / 3)
+            await asyncio.gather(*(elector.attempt() for elector in self._own.values() if not elector.refused))
+            rival = await self._cluster_rival() if self._own else ""
+            if rival:
+                raise LeaseLostError(f"{rival} serves the whole cluster, these namespaces too; this process ends")
+
+    async def _cluster_rival(self) -> str:
+        try:
+            return await self._cluster.rival()
+        except KubeError:
+            return ""  # seen at the next look
+
+    async def release(self) -> None:
+        for elector in (self._cluster, *self._own.values()):
+            await elector.release()

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from fleet_operator.clients.kinds import LEASE
-from fleet_operator.clients.kube import KubeUnavailableError
-from fleet_operator.runtime.lease import LEASE_NAME, Elector, LeaseLostError
+from fleet_operator.clients.kinds import LEASE, JsonObject, Kind
+from fleet_operator.clients.kube import KubeForbiddenError, KubeUnavailableError
+from fleet_operator.runtime.lease import LEASE_NAME, Elector, LeaseLostError, Scope
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
@@ -190,5 +190,89 @@ def test_api_server_that_is_away_at_start_is_waited_for() -> None:
         assert not acquiring.done()
         kube.before = lambda verb, kind, name: None
         await acquiring
+
+    run_virtual(main())
+
+
+def scope(kube: MemoryKube, identity: str, *namespaces: str, former: str = "") -> Scope:
+    clock = VirtualClock(asyncio.get_running_loop())
+    return Scope(kube, clock, identity=identity, namespaces=namespaces, former=former)
+
+
+def test_second_installation_for_the_whole_cluster_waits_and_says_for_whom() -> None:
+    async def main() -> None:
+        kube, told = MemoryKube(), list[str]()
+        first, second = scope(kube, "a/one"), scope(kube, "b/two")
+        assert await first.acquire(told.append) == ()
+        holding = asyncio.create_task(first.hold())
+        waiting = asyncio.create_task(second.acquire(told.append))
+        await asyncio.sleep(600)
+        assert not waiting.done()
+        assert "held by a/one" in told[0]
+        assert "uninstall one of the two" in told[0]
+        holding.cancel()
+        await first.release()
+        assert await waiting == ()
+
+    run_virtual(main())
+
+
+def test_namespace_that_another_installation_serves_is_left_out_and_costs_no_other_anything() -> None:
+    async def main() -> None:
+        kube, told = MemoryKube(), list[str]()
+        theirs = scope(kube, "b/two", "bank")
+        assert await theirs.acquire(told.append) == ("bank",)
+        holding = asyncio.create_task(theirs.hold())
+        assert await scope(kube, "a/one", "shop", "bank").acquire(told.append) == ("shop",)
+        assert "bank (b/two)" in told[0]
+        holding.cancel()
+
+    run_virtual(main())
+
+
+def test_namespace_without_a_lease_to_give_is_served_without_one() -> None:
+    class Forbidding(MemoryKube):
+        async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
+            if namespace != "shop":
+                raise KubeForbiddenError("no", status=403)
+            return await super().get(kind, namespace, name)
+
+    async def main() -> None:
+        kube, told = Forbidding(), list[str]()
+        assert await scope(kube, "a/one", "shop", "bank").acquire(told.append) == ("shop", "bank")
+        assert await scope(kube, "a/one").acquire(told.append) == ()
+        assert told == []
+
+    run_virtual(main())
+
+
+def test_installation_for_the_whole_cluster_goes_before_those_for_namespaces() -> None:
+    async def main() -> None:
+        kube, told = MemoryKube(), list[str]()
+        narrow, wide = scope(kube, "b/two", "shop"), scope(kube, "a/one")
+        await narrow.acquire(told.append)
+        holding = asyncio.create_task(narrow.hold())
+        await asyncio.sleep(60)
+        await wide.acquire(told.append)
+        serving = asyncio.create_task(wide.hold())
+        with pytest.raises(LeaseLostError, match="a/one serves the whole cluster"):
+            await holding
+        again = asyncio.create_task(narrow.acquire(told.append))
+        await asyncio.sleep(60)
+        assert not again.done()
+        assert "serves the whole cluster" in told[0]
+        for task in (again, serving):
+            task.cancel()
+
+    run_virtual(main())
+
+
+def test_next_process_of_a_release_need_not_wait_for_the_one_that_it_has_succeeded() -> None:
+    async def main() -> None:
+        kube, told = MemoryKube(), list[str]()
+        await scope(kube, "a/dead").acquire(told.append)
+        before = asyncio.get_running_loop().time()
+        await scope(kube, "a/next", former="a/dead").acquire(told.append)
+        assert asyncio.get_running_loop().time() == before
 
     run_virtual(main())
