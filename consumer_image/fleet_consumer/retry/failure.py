@@ -7,6 +7,7 @@ policy there are no retries: retriable errors go to the failed topic.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -242,6 +243,14 @@ def stack_of(error: BaseException) -> str:
         trace = trace.tb_next
     text = "\n".join(calls).encode("utf-8", "backslashreplace")
     return text.decode() if len(text) <= STACK_BYTES_MAX else text[-STACK_BYTES_MAX:].decode("utf-8", "ignore")
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback from the application's first call on: the worker's own calls above it say nothing of the error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN_FOLDER):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__)).rstrip("\n")
 
 
 def without_words(verdict: Retry | Failure | Drop) -> Retry | Failure | Drop:

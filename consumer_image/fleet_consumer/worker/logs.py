@@ -30,6 +30,8 @@ PARTS_BUDGET_LINES: Final = 10
 PARTS_BUDGET_WINDOW_S: Final = 60.0
 """At most so many lines from one of our libraries: librdkafka reports an absent broker several times a second."""
 
+ERASE_LINE: Final = "\x1b[K"
+"""What a terminal erases the rest of its line for: that of the progress of a local run."""
 OUR_LOGGERS: Final = "fleet_consumer"
 OWN_LOGGERS: Final = frozenset({"fleet_consumer.worker", "fleet_consumer.backfill"})
 
@@ -200,11 +202,21 @@ class PartsBudget(logging.Filter):
 
 
 class TextFormatter(LineFormatter):
-    """The same lines for people; a traceback follows in lines of its own."""
+    """The same lines for people; a traceback follows in lines of its own.
+
+    `process` tells apart the lines of several processes on one terminal.
+    """
+
+    def __init__(
+        self, record_in_hand: RecordInHand = nothing_in_hand, *, process: str = "", terminal: bool = False
+    ) -> None:
+        super().__init__(record_in_hand)
+        self._process = f" [{process}]" if process else ""
+        self._before = ERASE_LINE if terminal else ""
 
     def format(self, record: logging.LogRecord) -> str:
         pairs = "".join(f" {name}={value}" for name, value in self.values(record).items())
-        head = f"{now_text(record.created)} {record.levelname.lower()} {record.name}"
+        head = f"{self._before}{now_text(record.created)} {record.levelname.lower()}{self._process} {record.name}"
         parts = (f"{head}: {self.message(record)}{pairs}", self.exception(record), self.stack(record))
         return "\n".join(part for part in parts if part)
 
@@ -254,12 +266,17 @@ def _is_ours(name: str) -> bool:
 
 
 @contextmanager
-def logging_as(config: LogConfig, record_in_hand: RecordInHand = nothing_in_hand) -> Iterator[None]:
+def logging_as(
+    config: LogConfig, record_in_hand: RecordInHand = nothing_in_hand, *, process: str = ""
+) -> Iterator[None]:
     """Send all logging of this process to standard error, and until the end of the context all that is printed, too,
     where each line must be JSON."""
+    lines: LineFormatter = JsonFormatter(record_in_hand)
+    if config.format != "Json":
+        lines = TextFormatter(record_in_hand, process=process, terminal=sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(PartsBudget())
-    handler.setFormatter((JsonFormatter if config.format == "Json" else TextFormatter)(record_in_hand))
+    handler.setFormatter(lines)
     logging.basicConfig(level=config.level.upper(), handlers=[handler], force=True)
     level = logging.getLogger().level
     OWN_LOG.begin(handler, level)

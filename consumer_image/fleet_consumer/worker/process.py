@@ -98,7 +98,8 @@ def run_worker(
     long. `local` is for a run outside of a pod: pages are for this machine only then.
     """
     config, watch = with_environment(config, environment), Watch()
-    with logs.logging_as(config.log, logs.in_hand(lambda: watch.record, threading.get_ident())):
+    held = logs.in_hand(lambda: watch.record, threading.get_ident())
+    with logs.logging_as(config.log, held, process="" if role is Role.MAIN else role.value):
         return _run(config, identify(config, environment), watch, role, local)
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.policies import PolicyInvalid
-from fleet_consumer.record import Fatal, RetryAfter, Skip
+from fleet_consumer.handlers.performing import Outputs, Performer
+from fleet_consumer.record import Fatal, Record, RetryAfter, Skip
 from fleet_consumer.retry.failure import (
     MESSAGE_BYTES_MAX,
     Drop,
@@ -23,6 +24,7 @@ from fleet_consumer.retry.failure import (
     Undecodable,
     classify,
     cut,
+    traceback_of,
 )
 from tests.unit.retry.policies import policy
 
@@ -213,3 +215,19 @@ def test_message_is_searched_in_bounded_time_for_any_rule(pattern: str) -> None:
     for text in ("a" * 100_000, "ab" * 50_000, "a" * 255 + "!"):
         classify(ValueError(text), follows)
     assert time.process_time() - before < 30
+
+
+def test_traceback_begins_at_the_application() -> None:
+    """The worker's own calls above the one that matters say nothing."""
+
+    def handle(record: Record) -> None:
+        raise KeyError("customer")
+
+    performer = Performer(handle, batch=False, decode_key=None, decode_value=None, outputs=Outputs([]), timeout_s=None)
+    (result,) = performer.perform([Record("orders", 0, 0, -1, None, b"x")])
+    assert result.error is not None
+    text = traceback_of(result.error)
+    assert "fleet_consumer" not in text
+    assert "in handle" in text
+    assert text.startswith("Traceback (most recent call last):\n")
+    assert text.endswith("KeyError: 'customer'"), "no blank line after it"

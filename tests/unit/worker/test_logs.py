@@ -354,3 +354,10 @@ def test_print_to_a_pipe_without_a_reader_raises_nothing() -> None:
         print("lost", file=stream)
         assert output.unread()
         print("lost as well", file=stream)
+
+
+def test_lines_of_several_processes_on_a_terminal_are_told_apart_and_take_the_place_of_the_progress() -> None:
+    record = logging.makeLogRecord({"name": "fleet_consumer.worker", "levelname": "INFO", "msg": "worker started"})
+    line = TextFormatter(process="retry", terminal=True).format(record)
+    assert line.startswith("\x1b[K")
+    assert line.endswith(" info [retry] fleet_consumer.worker: worker started")

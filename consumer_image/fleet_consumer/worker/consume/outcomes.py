@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,7 +25,7 @@ from fleet_consumer.handlers.performing import Outputs, Result
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.retry.delivered import story_of
-from fleet_consumer.retry.failure import Drop, Failure, Retry, classify, cut, is_endpoints, without_words
+from fleet_consumer.retry.failure import Drop, Failure, Retry, classify, cut, is_endpoints, traceback_of, without_words
 from fleet_consumer.retry.headers import without_details
 from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, partition_of, route
 from fleet_consumer.worker.breaker.pacing import Course, Pacing
@@ -254,7 +253,7 @@ class Outcomes:
         if len(self._shown_at) >= PLACES_MAX:
             self._shown_at.clear()
         self._shown_at[failure.place] = now
-        return {"exception": "".join(traceback.format_exception(error))[-MESSAGE_CHARACTERS_MAX:]}
+        return {"exception": traceback_of(error)[-MESSAGE_CHARACTERS_MAX:]}
 
     def _log(self, message: str, record: Record, **values: object) -> None:
         allowed, left_out = self._budget.spend(self._clock.monotonic())

@@ -11,6 +11,7 @@ import argparse
 import ast
 import getpass
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from fleet_consumer.worker.config.settings import connection_settings
 from fleet_consumer.worker.local.policy import LocalPolicy, policy_of
 from fleet_consumer.worker.local.retries import Counts, RetryProcess, Waiting, end_main_thread, prepare
 from fleet_consumer.worker.local.topics import Managed, TopicsUnusable, prepare_topics
+from fleet_consumer.worker.logs import ERASE_LINE
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.printed import Output, outlive_readers
 from fleet_consumer.worker.process import run_worker
@@ -81,7 +83,7 @@ def _run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
         print(f"fleet-consumer: {left} records of this group wait for a retry: {hint}", flush=True)
     progress = ProgressPrinter(clock.monotonic, sys.stderr, outputs)
     code = run_worker(config, environment, local=progress)
-    print(progress.line())
+    progress.end()
     return code
 
 
@@ -109,7 +111,7 @@ def _run_with_retries(
             progress.retries = retries
             code = run_worker(config, environment, local=progress)
             ended = retries.stop()
-        print(progress.line())
+        progress.end()
     return code or ended
 
 
@@ -222,6 +224,7 @@ class ProgressPrinter:
         self._terminal = stream.isatty()
         self._every_s = TERMINAL_EVERY_S if self._terminal else PLAIN_EVERY_S
         self._due_at = now() + TERMINAL_EVERY_S
+        self._before: tuple[float, int] | None = None
         self._stats = Stats()
         self._state: WorkerState | None = None
 
@@ -238,7 +241,29 @@ class ProgressPrinter:
             self.retries.look()
         if now >= self._due_at:
             self._due_at = now + self._every_s
-            self._stream.write(f"\r{self.line():<100}" if self._terminal else f"{self.line()}\n")
+            line = self.line() + self._rate(now)
+            if self._terminal:
+                # The cursor goes back, so that what is written next, a log line or a handler's print, takes its place.
+                columns = shutil.get_terminal_size((100, 24)).columns
+                line = f"\r{ERASE_LINE}{line[: columns - 1]}\r"
+            self._stream.write(line if self._terminal else f"{line}\n")
+            self._stream.flush()
+
+    def end(self) -> None:
+        """Remove the last line from a terminal, and print the final counts."""
+        if self._terminal:
+            self._stream.write(ERASE_LINE)
+            self._stream.flush()
+        print(self.line())
+
+    def _rate(self, now: float) -> str:
+        """Records that ended since the line before, in a second: both processes' together."""
+        counts = (self._stats, Counts() if self.retries is None else self.retries.counts)
+        ended = sum(each.done + each.failed + each.dropped for each in counts)
+        before, self._before = self._before, (now, ended)
+        if before is None or now <= before[0]:
+            return ""
+        return f" rate={(ended - before[1]) / (now - before[0]):.1f}/s"
 
     def line(self) -> str:
         """Counts of records by outcome, and the state of the membership."""
@@ -261,6 +286,7 @@ class ProgressPrinter:
             f"dropped={stats.dropped + later.dropped}"
         )
         if self.retries is not None:
-            waiting = "?" if self.retries.waiting is None else self.retries.waiting
-            counts += f" retried={stats.retried + later.retried} waiting={waiting}"
+            counts += f" retried={stats.retried + later.retried}"
+            if self.retries.waiting is not None:  # unknown until brokers have been asked
+                counts += f" waiting={self.retries.waiting}"
         return counts, later.error

@@ -124,8 +124,25 @@ def test_progress_is_written_over_itself_on_a_terminal_and_rarely_elsewhere() ->
         for quarter in range(80):
             progress.look(quarter / 4)
         written[terminal] = screen.getvalue()
-    assert written[True].count("\rdone=3 failed=1 dropped=0") == 19
-    assert written[False] == "done=3 failed=1 dropped=0\n" * 2
+    assert written[True].count("\r\x1b[Kdone=3 failed=1 dropped=0") == 19
+    assert written[True].endswith("\r"), "a log line takes its place"
+    assert written[False] == "done=3 failed=1 dropped=0\ndone=3 failed=1 dropped=0 rate=0.0/s\n"
+
+
+def test_progress_shows_how_fast_records_end() -> None:
+    screen, stats = Screen(terminal=False), Stats()
+    progress = ProgressPrinter(lambda: 0.0, screen)
+    progress.watch(stats, WorkerState("local", 300.0, None))
+    progress.look(1.0)
+    stats.done, stats.failed = 25, 5
+    progress.look(11.0)
+    assert screen.getvalue().endswith(" rate=3.0/s\n")
+
+
+def test_last_line_is_removed_from_a_terminal_before_the_final_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen(terminal=True)
+    ProgressPrinter(lambda: 0.0, screen).end()
+    assert (screen.getvalue(), capsys.readouterr().out) == ("\x1b[K", "done=0 failed=0 dropped=0\n")
 
 
 def test_run_ends_once_when_the_reader_of_its_output_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,13 +171,13 @@ class Retries:
         self.looks += 1
 
 
-@pytest.mark.parametrize(("waiting", "told"), [(2, "waiting=2"), (None, "waiting=?")])
+@pytest.mark.parametrize(("waiting", "told"), [(2, " waiting=2"), (None, "")])
 def test_progress_with_retries_is_of_both_processes(waiting: int | None, told: str) -> None:
     retries = Retries(Counts(done=2, failed=1, dropped=1, retried=4), waiting)
     progress = ProgressPrinter(lambda: 0.0, Screen(terminal=False))
     progress.retries = cast(Any, retries)
     progress.watch(Stats(done=3, retried=3), WorkerState("local", 300.0, None))
-    assert progress.line() == f"done=5 failed=1 dropped=1 retried=7 {told}"
+    assert progress.line() == f"done=5 failed=1 dropped=1 retried=7{told}"
     progress.look(0.5)
     assert retries.looks == 1
 
