@@ -77,10 +77,6 @@ class Installation:
         if not foreign_kubeconfig():
             self._local_cluster("keda")
 
-    def remove_spark_operator(self) -> None:
-        """Remove the Spark operator from the embedded cluster, with its CRDs and all of its applications."""
-        self._local_cluster("spark", "--remove")
-
     def install_chart(self) -> None:
         """Install or upgrade the operator from the checkout, and wait until it is ready."""
         values = {

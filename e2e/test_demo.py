@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from e2e.cluster import PATIENCE_S, eventually
 from e2e.conftest import Fleets
 from e2e.demo.fleet import FlightFleet
@@ -23,6 +25,7 @@ def wait_shown(fleet: FlightFleet) -> None:
     eventually(shown, timeout_s=PATIENCE_S, what="the table shows the group")
 
 
+@pytest.mark.together("flights")
 def test_quiet_run_processes_every_flight_exactly_once(fleets: Fleets) -> None:
     """336,776 flights in, 328,521 out, 8,255 cancelled ones tried four times and failed, none lost and none twice.
 

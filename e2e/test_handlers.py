@@ -83,22 +83,6 @@ def test_http_handler_serves_its_worker_as_a_native_sidecar(fleets: Fleets) -> N
 
 
 @pytest.mark.together
-def test_http_handler_without_its_container_is_reported_and_starts_nothing(fleets: Fleets) -> None:
-    with fleets.named("unserved") as fleet:
-        kafka, group = objects(fleet)
-        group["spec"]["handler"]["http"] = {}
-        fleet.cluster.apply([kafka, group], namespace=fleet.namespace)
-
-        def probe() -> bool:
-            seen = conditions(fleet.group()).get("Ready", {})
-            assert (seen.get("status"), seen.get("reason")) == ("False", "HandlerContainerNotFound"), seen
-            return True
-
-        eventually(probe, timeout_s=PATIENCE_S, what="the missing container to be reported")
-        assert fleet.cluster.list("pods", namespace=fleet.namespace, selector="consumerfleet.io/group=unserved") == []
-
-
-@pytest.mark.together
 def test_m13_random_assignor_of_a_config_map_runs_in_pods(fleets: Fleets) -> None:
     """M13, with an asynchronous handler from the same source."""
     with fleets.named("random") as fleet:

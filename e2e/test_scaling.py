@@ -18,8 +18,6 @@ from e2e.install import Installation
 from e2e.scaling.metrics_adapter import METRIC, adapter_objects
 from e2e.scaling.scene import ScalingScene
 
-pytestmark = pytest.mark.together("scaling")
-
 BASE_RATE = 18.0
 CATCH_UP_S = 120
 REACTION_S = 60.0
@@ -39,6 +37,7 @@ def scene(installation: Installation, name: str, **options: Any) -> Iterator[Sca
         made.remove()
 
 
+@pytest.mark.together("load")
 def test_load_step_is_at_most_two_rebalances_each_way_and_its_backlog_is_gone_in_time(
     installation: Installation,
 ) -> None:
@@ -65,6 +64,7 @@ def test_load_step_is_at_most_two_rebalances_each_way_and_its_backlog_is_gone_in
         assert drained - more <= REACTION_S + CATCH_UP_S
 
 
+@pytest.mark.together("scaling")
 def test_removed_static_member_is_replaced_within_a_heartbeat_and_two_seconds(installation: Installation) -> None:
     """Without the operator its partitions would wait for the session to end, for 45 seconds."""
     with scene(installation, "static", partitions=6) as group:
@@ -87,6 +87,7 @@ def test_removed_static_member_is_replaced_within_a_heartbeat_and_two_seconds(in
         assert max(delays.values()) <= HEARTBEAT_S + 2.0
 
 
+@pytest.mark.together("scaling")
 def test_idle_group_sleeps_wakes_for_its_first_record_and_its_retries_are_in_time(installation: Installation) -> None:
     with scene(installation, "sleeping", partitions=3) as group:
         group.make(
@@ -115,6 +116,7 @@ def test_idle_group_sleeps_wakes_for_its_first_record_and_its_retries_are_in_tim
         assert woken <= WAKE_S
 
 
+@pytest.mark.together("scaling")
 def test_group_with_a_foreign_member_goes_on_beside_it_and_is_not_scaled(
     installation: Installation, tmp_path: Path
 ) -> None:
@@ -149,25 +151,7 @@ def test_group_with_a_foreign_member_goes_on_beside_it_and_is_not_scaled(
         )
 
 
-def test_younger_object_for_the_same_group_waits_and_its_scaling_does_nothing(installation: Installation) -> None:
-    with scene(installation, "rivals", partitions=4) as group:
-        group.make(scaling={"minReplicas": 1})
-        group.wait_members(1)
-        younger = group.group({"minReplicas": 3}, name="younger", groupId="rivals")
-        group.cluster.apply([younger], namespace=group.name)
-        eventually(
-            lambda: group.conditions("younger").get("Ready") == ("False", "GroupIdTaken"),
-            timeout_s=PATIENCE_S,
-            what="the younger waits",
-            poll_s=1.0,
-        )
-        status = group.status("younger")
-        assert (status["replicas"], status["targetReplicas"]) == (0, 0)
-        assert group.conditions("younger")["ScalingActive"][0] == "False"
-        older = group.status()
-        assert (older["state"], older["memberCount"]) == ("Stable", 1)
-
-
+@pytest.mark.together("scaling")
 def test_hpa_scales_a_group_without_scaling_of_its_own(installation: Installation) -> None:
     """Its metric is the operator's gauge of the lag, over an adapter of a page."""
     with scene(installation, "hpa", partitions=6) as group:

@@ -16,11 +16,15 @@ import yaml
 
 from e2e.cluster import PATIENCE_S, ROOT, Cluster, WaitedTooLong, conditions, eventually
 from e2e.demo.flights import CANCELLED, FLIGHTS, compressed_csv
+from e2e.demo.tools import Tools
 
 BOOTSTRAP: Final = "kafka.kafka.svc.cluster.local:9092"
 TOOLS: Final = "demo-tools"
 EXAMPLE: Final = ROOT / "examples" / "flights"
 INSIDE: Final = Path(__file__).parent / "inside.py"
+PROGRAM: Final = ("python", "/demo/inside.py")
+AT_LENGTH: Final = ("produce", "expect", "delete-group")
+"""Commands that take so long that they have processes of their own, and others do not wait for them."""
 DRAIN_SECONDS_MAX: Final = 300.0
 DELAYS: Final = ("5s", "30s")
 """The distinct delays of the example's policy."""
@@ -92,15 +96,20 @@ class FlightFleet:
         self.redrive = f"_fleet.{name}.redrive"
         self.retry_topics = [f"_fleet.{name}.retry.{delay}" for delay in DELAYS]
         self.retries = retries
+        serve = ("exec", "--stdin", TOOLS, "--", *PROGRAM, "--bootstrap", BOOTSTRAP, "serve")
+        self._tools = Tools(cluster.kubectl_command("--namespace", namespace, *serve))
 
     def kubectl(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = PATIENCE_S) -> str:
         return self.cluster.kubectl("--namespace", self.namespace, *arguments, stdin=stdin, timeout_s=timeout_s)
 
     def inside(self, *arguments: str, stdin: bytes | None = None, timeout_s: float = 300.0) -> dict[str, Any]:
-        """Run one command of `inside.py` next to the brokers and return what it printed."""
-        command = ["exec", "--stdin", TOOLS, "--", "python", "/demo/inside.py", "--bootstrap", BOOTSTRAP, *arguments]
-        answer: dict[str, Any] = json.loads(self.kubectl(*command, stdin=stdin or b"", timeout_s=timeout_s))
-        return answer
+        """Run one command of `inside.py` next to the brokers and return what it printed. Raises CommandFailed."""
+        words = ["--bootstrap", BOOTSTRAP, *arguments]
+        if arguments[0] in AT_LENGTH:
+            command = ["exec", "--stdin", TOOLS, "--", *PROGRAM, *words]
+            answer: dict[str, Any] = json.loads(self.kubectl(*command, stdin=stdin or b"", timeout_s=timeout_s))
+            return answer
+        return self._tools.ask(words, stdin or b"", timeout_s)
 
     def make_tools(self) -> None:
         """The pod from which topics are made, fed and counted."""

@@ -1,12 +1,14 @@
 """The Kafka side of the demo. It runs in a pod, next to the brokers, so that it works on any cluster.
 
 It is one file without any code of the project: the counter must share no code with the fleet. Progress goes to standard
-error, the result to standard output as one JSON object.
+error, the result to standard output as one JSON object. `serve` takes any number of commands, one after another, with
+one process for all.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import csv
 import gzip
 import hashlib
@@ -16,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -138,7 +140,7 @@ def read_all(bootstrap: str, topic: str) -> Iterator[Any]:
         consumer.assign([TopicPartition(topic, number, marks[0]) for number, marks in remaining.items()])
         quiet_since = time.monotonic()
         while remaining:
-            for message in consumer.consume(5000, 1.0):
+            for message in consumer.consume(5000, 0.2):
                 if message.error() is not None:
                     raise SystemExit(f"reading {topic}: {message.error()}")
                 quiet_since = time.monotonic()
@@ -232,19 +234,6 @@ def expect(options: argparse.Namespace) -> dict[str, Any]:
     return {"total": total, "in": given, "out": written, "failed": given - written, "checksum": checksum % 2**64}
 
 
-def origins(options: argparse.Namespace) -> dict[str, Any]:
-    """Records of a topic by the origin that their headers name; `foreign` are those of another Backfill or of none."""
-    seen: Counter[tuple[str, ...]] = Counter()
-    foreign = 0
-    for message in read_all(options.bootstrap, options.topic):
-        headers = headers_of(message)
-        place = tuple(headers.get(f"kr-origin-{name}", "") for name in ("topic", "partition", "offset"))
-        if headers.get("kr-backfill-id") != options.backfill or not all(place):
-            foreign += 1
-        seen[place] += 1
-    return {"records": seen.total(), "distinct": len(seen), "foreign": foreign}
-
-
 def committed(options: argparse.Namespace) -> dict[str, Any]:
     """The group's committed offsets of the topic, by partition."""
     consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": options.group})
@@ -254,15 +243,6 @@ def committed(options: argparse.Namespace) -> dict[str, Any]:
     finally:
         consumer.close()
     return {str(partition.partition): partition.offset for partition in asked}
-
-
-def delete_records(options: argparse.Namespace) -> dict[str, Any]:
-    """Delete the records of one partition before an offset, as retention would."""
-    admin = AdminClient({"bootstrap.servers": options.bootstrap})
-    place = TopicPartition(options.topic, options.partition, options.before)
-    for outcome in admin.delete_records([place]).values():
-        outcome.result()
-    return {"before": options.before}
 
 
 def lag(options: argparse.Namespace) -> dict[str, Any]:
@@ -334,7 +314,8 @@ def topics(options: argparse.Namespace) -> dict[str, Any]:
     return {name: {"partitions": count, "settings": settings[name]} for name, count in sorted(named.items())}
 
 
-def main() -> None:
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a command; `run` is its function."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap", required=True)
     commands = parser.add_subparsers(required=True)
@@ -354,8 +335,8 @@ def main() -> None:
     command = commands.add_parser("topics")
     command.add_argument("prefix")
     command.set_defaults(run=topics)
-    reading = (("count", count), ("lag", lag), ("read", read), ("expect", expect), ("origins", origins))
-    changing = (("produce", produce), ("write", write), ("delete-records", delete_records))
+    reading = (("count", count), ("lag", lag), ("read", read), ("expect", expect))
+    changing = (("produce", produce), ("write", write))
     for name, function in (*changing, *reading, ("committed", committed)):
         command = commands.add_parser(name)
         command.add_argument("--topic", required=True)
@@ -363,16 +344,35 @@ def main() -> None:
         command.add_argument("--failed", default="")
         command.add_argument("--redrive", default="")
         command.add_argument("--group", default="")
-        command.add_argument("--backfill", default="")
         command.add_argument("--keyed", action="store_true")
         command.add_argument("--mended", action="store_true")
         command.add_argument("--from-ms", type=int, default=0)
         command.add_argument("--to-ms", type=int, default=sys.maxsize)
-        command.add_argument("--partition", type=int, default=0)
-        command.add_argument("--before", type=int, default=0)
         command.add_argument("--pause-seconds-per-thousand", type=float, default=0.0)
         command.set_defaults(run=function)
-    options = parser.parse_args()
+    command = commands.add_parser("serve")
+    command.set_defaults(run=serve)
+    return parser.parse_args(arguments)
+
+
+def serve(_options: argparse.Namespace) -> dict[str, Any]:
+    """Run the command of each line of standard input, and print its result, or its error, as one line."""
+    requests, served = sys.stdin, 0
+    for line in requests:
+        request = json.loads(line)
+        sys.stdin = io.TextIOWrapper(io.BytesIO(base64.b64decode(request["stdin"])))
+        try:
+            options = parsed(request["arguments"])
+            answer: dict[str, Any] = {"answer": options.run(options)}
+        except (Exception, SystemExit) as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+        served += 1
+    return {"served": served}
+
+
+def main() -> None:
+    options = parsed(sys.argv[1:])
     print(json.dumps(options.run(options)))
 
 

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("operator")
 TOLD_WITHIN_S = 30.0
 AT_REST_S = 8.0
 WORDING = "wording"
+WRONG = "not-her-secret"
 CALM_S = 62
 """A little more than a minute, in which each object may be written at most once."""
 
@@ -91,12 +92,17 @@ def cases(broker: KafkaBroker, silent_port: int, closed_port: int) -> list[Case]
             objects.group(n, **spec),
         ]
 
+    def without_container(n: str) -> list[dict[str, Any]]:
+        served = objects.group(n)
+        served["spec"]["handler"] = {"http": {}}
+        return [objects.cluster(n, broker.bootstrap), served]
+
     missing_secret = with_cluster(broker.sasl_bootstrap, sasl=objects.sasl("nobody"))
     return [
         Case("cluster", "ClusterNotFound", "main", lambda n: [objects.handler_source(n), objects.group(n)]),
         Case("topic", "TopicNotFound", "no-such-topic", with_group(topics=["no-such-topic"])),
         Case("output", "TopicNotFound", "no-output", with_group(handler={"outputs": ["no-output"]})),
-        Case("password", "AuthenticationFailed", "alice", with_secret(password="wrong", labelled=True)),
+        Case("password", "AuthenticationFailed", "alice", with_secret(password=WRONG, labelled=True)),
         Case(
             "label", "SecretNotLabelled", "consumerfleet.io/credentials=true", with_secret(password="x", labelled=False)
         ),
@@ -106,6 +112,7 @@ def cases(broker: KafkaBroker, silent_port: int, closed_port: int) -> list[Case]
         Case("handler", "HandlerNotCallable", "no `missing`", with_group(callable_="handler:missing")),
         Case("field", "RefusedByApiServer", "secretKeyref", with_group(template=MISSPELLED)),
         Case("source", "HandlerSourceNotFound", "handler", lambda n: with_group()(n)[1:]),
+        Case("container", "HandlerContainerNotFound", "handler", without_container),
     ]
 
 
@@ -171,6 +178,7 @@ def test_every_failure_is_reported_in_time_and_then_writes_stop(site: Callable[.
                 "consumergroups", "flights", "Ready", status="False", reason=case.reason, timeout_s=TOLD_WITHIN_S
             )
             assert case.hint in condition["message"], condition
+            assert here.names("statefulsets") == [], "no worker of a fleet that cannot run"
         healthy.wait_ready_replicas(1)
         wait_recorded(healthy)
         wait_at_rest(healthy)
@@ -183,6 +191,8 @@ def test_every_failure_is_reported_in_time_and_then_writes_stop(site: Callable[.
             # The wording of its start may be written now: that waits for a minute since the write before.
             beyond = [made for made in writes.get(healthy.name, []) if made != WORDING]
             assert beyond == [], f"the healthy fleet's {plural} were written"
+        every = ("get", "consumergroups,kafkaclusters,events", "--all-namespaces", "--output", "yaml")
+        assert WRONG not in api.kubectl(*every)
 
 
 def wait_recorded(here: Site) -> None:

@@ -203,9 +203,12 @@ def test_younger_object_for_the_same_group_waits(site: MakeSite, broker: KafkaBr
     here = site("rivals")
     start_fleet(here, broker, group_id="shared-by-two")
     here.wait_ready_replicas(1)
-    here.apply(objects.group(here.name, name="later", group_id="shared-by-two"))
+    here.apply(objects.group(here.name, name="later", group_id="shared-by-two", scaling={"minReplicas": 3}))
     found = here.wait_condition("consumergroups", "later", "Ready", status="False", reason="GroupIdTaken")
     assert f"{here.name}/flights" in found["message"]
     assert here.names("statefulsets") == ["flights"]
+    status = here.status("consumergroups", "later")
+    assert (status["replicas"], status["targetReplicas"]) == (0, 0)
+    assert here.condition("consumergroups", "later", "ScalingActive")["status"] == "False"
     here.kubectl("delete", "kcg/flights")
-    here.wait_ready_replicas(1, "later")
+    here.wait_ready_replicas(3, "later")
