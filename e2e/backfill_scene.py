@@ -106,6 +106,7 @@ def backfill_scene(
     installation: Installation, fleets: Fleets, name: str, *, handler: str | None = None
 ) -> Iterator[BackfillScene]:
     """A fleet in a namespace of its own that has handled all flights; or one with this handler, and no record yet."""
+    installation.install_spark_operator()
     with fleets.named(name) as fleet:
         image = installation.spark_image
         lake = Lake(fleet, installation.instance, image=image)

@@ -17,13 +17,12 @@ from e2e.cluster import Cluster
 from e2e.demo.fleet import FlightFleet
 from e2e.described import described_failure
 from e2e.install import Installation
-from e2e.retry_scene import Scene
 from tests.support.durations import PROCESSOR_SECONDS
 from tests.support.programs import API_SERVER, CLUSTER, build_before, is_embedded
 from tests.support.together import play_together
 
 FOLDER = Path(__file__).parent
-AT_ONCE = 3
+AT_ONCE = 4
 """Beside them runs one test of each named lane: a submission to Spark alone takes a processor for seconds."""
 LAST = ("test_uninstall", "test_walkthrough")
 TIMEOUT_S = 1500
@@ -71,20 +70,6 @@ def installation(record_testsuite_property: Callable[[str, object], None]) -> It
 @pytest.fixture(scope="session")
 def cluster(installation: Installation) -> Cluster:
     return installation.cluster
-
-
-@pytest.fixture(scope="session")
-def spark(installation: Installation) -> None:
-    """The Spark operator, which Backfills need."""
-    installation.install_spark_operator()
-
-
-@pytest.fixture(scope="session")
-def scene(installation: Installation) -> Iterator[Scene]:
-    """The groups with retries, each for one test."""
-    made = Scene.make(installation)
-    yield made
-    made.remove()
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +44,8 @@ class Installation:
         self.consumer_image = os.environ.get("FLEET_CONSUMER_IMAGE") or f"consumer-fleet-consumer:{version()}"
         self.spark_image = os.environ.get("FLEET_SPARK_IMAGE") or f"consumer-fleet-spark:{version()}"
         self.max_concurrent_rollouts = 0
+        self._spark = threading.Lock()
+        self._has_spark = False
 
     @property
     def cluster(self) -> Cluster:
@@ -68,9 +71,11 @@ class Installation:
             build_images(OPERATOR, CONSUMER, SPARK)
 
     def install_spark_operator(self) -> None:
-        """The Spark operator and the image of its jobs; a foreign cluster must have both."""
-        if not foreign_kubeconfig():
-            self._local_cluster("spark")
+        """The Spark operator and the image of its jobs, once; a foreign cluster must have both."""
+        with self._spark:
+            if not foreign_kubeconfig() and not self._has_spark:
+                self._local_cluster("spark")
+                self._has_spark = True
 
     def install_keda(self) -> None:
         """KEDA; a foreign cluster must have it."""

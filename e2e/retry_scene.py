@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -196,6 +198,16 @@ class Scene:
         ]
         spans = zip(starts, [*starts[1:], None], strict=True)
         return {header[first:last].strip(): row[first:last].strip() for first, last in spans}
+
+
+@contextmanager
+def made_scene(installation: Installation) -> Iterator[Scene]:
+    """The scene until the end of the block."""
+    made = Scene.make(installation)
+    try:
+        yield made
+    finally:
+        made.remove()
 
 
 def common(image: str) -> list[dict[str, Any]]:

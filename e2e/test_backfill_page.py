@@ -20,11 +20,11 @@ TITLES = ("Run one", "Faster, slower, not now", "Compare before you ship")
 
 
 @pytest.mark.together("spark")
-@pytest.mark.usefixtures("spark")
 def test_reader_of_the_page_runs_a_backfill_and_a_comparison(
     installation: Installation, fleets: Fleets, tmp_path: Path
 ) -> None:
     page = sections(PAGE)
+    installation.install_spark_operator()
     with fleets.named("backfill-page", topics=False) as fleet:
         fleet.name, fleet.source, fleet.output = "page-orders", "page-orders", "page-orders-done"
         fleet.make_topics()

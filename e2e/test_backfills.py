@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ from e2e.conftest import Fleets
 from e2e.demo.fleet import EXAMPLE, handler_config_map
 from e2e.demo.flights import CANCELLED, FLIGHTS
 from e2e.install import Installation
+from tests.support.together import Later
 
-pytestmark = pytest.mark.usefixtures("spark")
 SLICE = 20_000
 MENDED = "flights-handler-mended"
 
@@ -28,10 +29,15 @@ def shown(status: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="session")
-def year(installation: Installation, fleets: Fleets) -> Iterator[BackfillScene]:
+def year_later(installation: Installation, fleets: Fleets) -> Iterator[Later[BackfillScene]]:
+    with Later(lambda: backfill_scene(installation, fleets, "year")) as later:
+        yield later
+
+
+@pytest.fixture
+def year(year_later: Later[BackfillScene]) -> BackfillScene:
     """A fleet that has handled the whole year."""
-    with backfill_scene(installation, fleets, "year") as scene:
-        yield scene
+    return year_later.get()
 
 
 @pytest.mark.together("year")
@@ -253,14 +259,25 @@ def handle(record):
 """
 
 
-@pytest.fixture(scope="session")
-def flawed(installation: Installation, fleets: Fleets) -> Iterator[BackfillScene]:
-    """A fleet whose handler fails for one record in a hundred, all of them handled."""
+@contextmanager
+def flawed_scene(installation: Installation, fleets: Fleets) -> Iterator[BackfillScene]:
     with backfill_scene(installation, fleets, "flawed", handler=FAILING) as scene:
         scene.fleet.cluster.apply([handler_config_map("hungry", "handler.py", HUNGRY)], namespace=scene.fleet.namespace)
         write(scene, 3000)
         scene.fleet.wait_drained()
         yield scene
+
+
+@pytest.fixture(scope="session")
+def flawed_later(installation: Installation, fleets: Fleets) -> Iterator[Later[BackfillScene]]:
+    with Later(lambda: flawed_scene(installation, fleets)) as later:
+        yield later
+
+
+@pytest.fixture
+def flawed(flawed_later: Later[BackfillScene]) -> BackfillScene:
+    """A fleet whose handler fails for one record in a hundred, all of them handled."""
+    return flawed_later.get()
 
 
 @pytest.mark.together("spark")

@@ -5,12 +5,14 @@ Each test has a group of its own, of those that the scene has made, and deletes 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import pytest
 
 from e2e.cluster import PATIENCE_S, conditions, eventually
+from e2e.install import Installation
 from e2e.retry_scene import (
     NAMESPACE,
     PARTITIONS,
@@ -18,13 +20,27 @@ from e2e.retry_scene import (
     SLEEP_SECONDS,
     SLOW_SECONDS,
     Scene,
+    made_scene,
     policy,
     redrive,
 )
+from tests.support.together import Later
 
 pytestmark = pytest.mark.together
 
 WAKE_SECONDS = 30
+
+
+@pytest.fixture(scope="session")
+def scene_later(installation: Installation) -> Iterator[Later[Scene]]:
+    with Later(lambda: made_scene(installation)) as later:
+        yield later
+
+
+@pytest.fixture
+def scene(scene_later: Later[Scene]) -> Scene:
+    """The groups with retries, each for one test."""
+    return scene_later.get()
 
 
 def wait_appended(scene: Scene, name: str, delay: str, count: int) -> None:

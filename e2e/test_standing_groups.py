@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -13,6 +14,7 @@ import pytest
 from e2e.cluster import Cluster, conditions, eventually
 from e2e.demo.fleet import BOOTSTRAP, FlightFleet
 from e2e.install import Installation
+from tests.support.together import Later
 
 pytestmark = pytest.mark.together
 
@@ -127,12 +129,25 @@ def group(name: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="session")
-def standing(installation: Installation) -> Iterator[Standing]:
+@contextmanager
+def standing_groups(installation: Installation) -> Iterator[Standing]:
     made = Standing(installation)
-    made.make()
-    yield made
-    made.cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
+    try:
+        made.make()
+        yield made
+    finally:
+        made.cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
+
+
+@pytest.fixture(scope="session")
+def standing_later(installation: Installation) -> Iterator[Later[Standing]]:
+    with Later(lambda: standing_groups(installation)) as later:
+        yield later
+
+
+@pytest.fixture
+def standing(standing_later: Later[Standing]) -> Standing:
+    return standing_later.get()
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=[failure.name for failure in FAILURES])

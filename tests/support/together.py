@@ -8,6 +8,9 @@ the machine at a time.
 A marked test has names of its own, and leaves shared things as they were: running, with everything in them. It may take
 its parameters, `tmp_path`, fixtures of the session, and the suites' own fixtures of single tests, which are created and
 ended where it runs; not pytest's fixtures that change or record what the whole process does.
+
+Fixtures of the session are made one by one, before the tests that need them begin. What takes long to make is `Later`,
+and so the first test that needs it makes it, beside the others.
 """
 
 from __future__ import annotations
@@ -15,17 +18,20 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, Generic, TypeVar
 
 import pytest
 
 from tests.support.durations import seconds_of_test
 
-__all__ = ["ALONE", "play_together"]
+__all__ = ["ALONE", "Later", "play_together"]
+
+T = TypeVar("T")
 
 ALONE = "FLEET_TESTS_ALONE"
 """An environment variable that makes marked tests run one by one too. `support.suites` sets it to repeat a failed test
@@ -37,6 +43,31 @@ def play_together(config: pytest.Config, folder: Path, at_once: int) -> None:
     `ALONE` is set."""
     config.addinivalue_line("markers", "together(lane): played at the same time as others, one after another in a lane")
     config.pluginmanager.register(_Together(folder, None if os.environ.get(ALONE) else at_once))
+
+
+class Later(Generic[T]):
+    """Something that tests share, made by the first of them that asks; the others wait meanwhile.
+
+    If it cannot be made, each that asks tries again and fails by itself.
+    """
+
+    def __init__(self, made: Callable[[], AbstractContextManager[T]]) -> None:
+        self._enter = made
+        self._lock = Lock()
+        self._made: list[T] = []
+        self._ends = ExitStack()
+
+    def get(self) -> T:
+        with self._lock:
+            if not self._made:
+                self._made.append(self._ends.enter_context(self._enter()))
+            return self._made[0]
+
+    def __enter__(self) -> Later[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
 
 
 class _Together:
@@ -131,7 +162,7 @@ class _Play:
                 self._given[name] = self._item._request.getfixturevalue(name)
             else:
                 fixture = _definition(self._item, name)
-                ours = fixture.scope == "function" and fixture.func.__module__.split(".")[0] in ("tests", "e2e")
+                ours = fixture.scope == "function" and not fixture.func.__module__.startswith(("_pytest", "pytest"))
                 assert ours, f"{self._item.nodeid} runs concurrently, and cannot take {name}"
                 self._share(fixture.func)
 

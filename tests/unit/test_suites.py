@@ -35,8 +35,11 @@ def test_steady():
 """
 TOGETHER = """
 import threading
+from contextlib import contextmanager
 
 import pytest
+
+from tests.support.together import Later
 
 MADE, ENDED = threading.Event(), threading.Event()
 
@@ -44,9 +47,27 @@ MADE, ENDED = threading.Event(), threading.Event()
 def needed():
     MADE.set()
 
+@contextmanager
+def slow():
+    assert ENDED.wait(5), "made by the test that needs it, while the others run"
+    yield "slow"
+
+@pytest.fixture(scope="session")
+def later():
+    with Later(slow) as made:
+        yield made
+
+@pytest.fixture
+def shared(later):
+    return later.get()
+
 @pytest.mark.together
-def test_first():
-    assert ENDED.wait(5)
+def test_first(shared):
+    assert shared == "slow"
+
+@pytest.mark.together
+def test_again(shared):
+    assert shared == "slow"
 
 @pytest.mark.together("lane")
 @pytest.mark.usefixtures("needed")
@@ -106,7 +127,7 @@ def test_tests_that_run_together_have_what_they_use_and_a_lane_keeps_its_order(t
         "def pytest_configure(config):\n    play_together(config, Path(__file__).parent, 1)\n"
     )
     outcome = run(suite_of(tmp_path, TOGETHER, real=False), tmp_path)
-    assert (outcome.passed, outcome.failed) == (3, [])
+    assert (outcome.passed, outcome.failed) == (4, [])
 
 
 def test_many_failures_are_no_noise(tmp_path: Path) -> None:
