@@ -22,7 +22,7 @@ from tests.support.programs import API_SERVER, CLUSTER, build_before, is_embedde
 from tests.support.together import play_together
 
 FOLDER = Path(__file__).parent
-AT_ONCE = 4
+AT_ONCE = 3
 """Beside them runs one test of each named lane: a submission to Spark alone takes a processor for seconds."""
 LAST = ("test_uninstall", "test_walkthrough")
 TIMEOUT_S = 1500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import http.client
 import json
@@ -42,6 +43,13 @@ class Direct:
         self._address = urlsplit(server)
         self._context = context
         self._here = threading.local()
+        self._connections: list[http.client.HTTPSConnection] = []
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Close the connections of all threads; they open again when they are used."""
+        for connection in self._connections:
+            connection.close()
 
     def get(self, kind: str, name: str, *, namespace: str) -> dict[str, Any] | None:
         """The object, or None if it does not exist. Raises LookupError if kubectl has to be asked."""
@@ -62,6 +70,7 @@ class Direct:
             host, port = self._address.hostname or "", self._address.port
             connection = http.client.HTTPSConnection(host, port, context=self._context, timeout=TIMEOUT_S)
             self._here.connection = connection
+            self._connections.append(connection)
         try:
             connection.request("GET", f"/{path}")
             answer = connection.getresponse()
