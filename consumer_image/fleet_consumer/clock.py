@@ -6,13 +6,24 @@ Nothing here may sleep or schedule.
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Callable
 from typing import Protocol
 
-# Linux's CLOCK_MONOTONIC stands still while the machine is suspended. A member that woke would take its session for
-# young, though the broker has long given its partitions to others. CLOCK_MONOTONIC of other systems goes on.
-_STEADY = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC
+
+def _steady() -> Callable[[], float]:
+    """The clock that goes on while the machine is suspended.
+
+    Linux's CLOCK_MONOTONIC stands still then. A member that woke would take its session for young, though the broker
+    has long given its partitions to others. Those of macOS and Windows, which has no `clock_gettime`, go on.
+    """
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    if boot is None or not hasattr(time, "clock_gettime"):
+        return time.monotonic
+    return lambda: time.clock_gettime(boot)
+
+
+_now = _steady()
 
 
 class Clock(Protocol):
@@ -34,7 +45,7 @@ class SystemClock:
     """The machine's clocks."""
 
     def monotonic(self) -> float:
-        return time.clock_gettime(_STEADY)
+        return _now()
 
     def wall(self) -> float:
         return time.time()

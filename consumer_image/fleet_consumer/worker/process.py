@@ -227,7 +227,8 @@ class WorkerProcess:
     def run(self) -> int:
         """Live the whole life of a worker; returns the exit code."""
         self._signals.keep()
-        os.register_at_fork(after_in_child=self._forked)
+        if hasattr(os, "register_at_fork"):  # Windows has no forks
+            os.register_at_fork(after_in_child=self._forked)
         self._http.start()
         self._watchdog.start(threading.current_thread())
         if self._local is not None:

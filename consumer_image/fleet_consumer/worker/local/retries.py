@@ -199,7 +199,10 @@ def end_main_thread() -> None:
     """Send SIGTERM to the main thread, so that its worker drains. Any thread."""
     ident = threading.main_thread().ident
     assert ident is not None, "the main thread runs"
-    signal.pthread_kill(ident, signal.SIGTERM)
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(ident, signal.SIGTERM)
+    else:  # Windows: noted at the main thread's next step
+        signal.raise_signal(signal.SIGTERM)
 
 
 def prepare(folder: Path, settings: Mapping[str, Any], policies: Mapping[str, Any]) -> dict[str, Any]:
