@@ -8,7 +8,7 @@ import confluent_kafka
 import pytest
 
 from fleet_consumer import Consumer, TopicPartition
-from fleet_consumer.group.errors import DataUnreadable
+from fleet_consumer.group.errors import DataUnreadable, OffsetLookupFailed
 from fleet_consumer.librdkafka.bounded import BoundedReader
 from fleet_consumer.librdkafka.settings import consumer_config
 from tests.broker.members import create_topic, settings, unique
@@ -43,7 +43,8 @@ def write(broker: KafkaBroker, topic: str, partition: int, codec: str, firsts: S
 @pytest.fixture
 def damaged(broker: KafkaBroker) -> tuple[str, Callable[[], None]]:
     """A topic with a partition for each kind of damage, to its second batch, and a healthy one; and the cure."""
-    topic = create_topic(broker.bootstrap, HEALTHY + 1)
+    # The index leads past the batch at which the broker fails.
+    topic = create_topic(broker.bootstrap, HEALTHY + 1, config={"index.interval.bytes": "0"})
     cures = []
     for number, (change, codec, _) in enumerate(KINDS.values()):
         write(broker, topic, number, codec, (0, 3, 6))
@@ -115,3 +116,30 @@ def test_bounded_reading_reads_the_other_partitions_and_names_what_cannot_be_rea
     for number, (_, _, words) in enumerate(KINDS.values()):
         assert f"partition {topic}-{number}: at offset 3: " in str(raised.value)
         assert words in str(raised.value)
+
+
+def test_seek_to_the_end_of_an_unreadable_batch_passes_nothing_else(
+    broker: KafkaBroker, damaged: tuple[str, Callable[[], None]]
+) -> None:
+    topic, _ = damaged
+    handed: dict[int, list[int]] = {number: [] for number in range(HEALTHY)}
+    with Consumer(settings(broker.bootstrap, None)) as consumer:
+        consumer.assign([TopicPartition(topic, number) for number in range(HEALTHY)])
+
+        def polled() -> bool:
+            for record in consumer.poll(0.1):
+                handed[record.partition].append(record.offset)
+            return True
+
+        eventually(lambda: polled() and len(consumer.unreadable()) == HEALTHY, what="each batch to be reported")
+        for part, stands in consumer.unreadable().items():
+            end = consumer.batch_end(part, stands.offset)
+            # A broker that fails at the length of a batch comes to the next by its index, whose entries are of the last
+            # offsets of batches.
+            assert end == (8 if part.partition == HEALTHY - 1 else 6)
+            consumer.seek(part, end)
+        rest = {number: [0, 1, 2, 6, 7, 8] if number < HEALTHY - 1 else [0, 1, 2, 8] for number in range(HEALTHY)}
+        eventually(lambda: polled() and handed == rest, what="what is behind them")
+        assert consumer.unreadable() == {}
+        with pytest.raises(OffsetLookupFailed, match="it has no data at offset 9"):
+            consumer.batch_end(TopicPartition(topic, 0), 9)

@@ -24,6 +24,7 @@ from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
 from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.fetch import FetchRequest
 from fleet_consumer.wire.find_coordinator import FindCoordinatorRequest
 from fleet_consumer.wire.headers import decode_response_header, encode_request
 from fleet_consumer.wire.heartbeat import HeartbeatRequest
@@ -80,6 +81,7 @@ def sample(cls: type[Request[Any]], version: int) -> Request[Any]:
                 OffsetForLeaderPartition(partition=0, leader_epoch=0),
             )),),
         ),
+        FetchRequest: FetchRequest(replica_id=-1, max_wait_ms=0, min_bytes=0, topics=()),
         DescribeGroupsRequest: DescribeGroupsRequest(groups=(GROUP,)),
         ListGroupsRequest: ListGroupsRequest(states_filter=(), types_filter=()),
         CreateTopicsRequest: CreateTopicsRequest(topics=(), timeout_ms=1_000, validate_only=True),

@@ -71,11 +71,6 @@ def unknown_magic(batch: bytearray) -> None:
     batch[MAGIC] = 9
 
 
-def overlong(batch: bytearray) -> None:
-    """Give the batch a length that reaches past the end of the log."""
-    struct.pack_into(">i", batch, 8, 1 << 24)
-
-
 def negative_length(batch: bytearray) -> None:
     struct.pack_into(">i", batch, 8, -5)
 

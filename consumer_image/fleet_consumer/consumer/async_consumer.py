@@ -235,6 +235,10 @@ class AsyncConsumer:
         """The offset behind the last record of each partition."""
         return await self._call(lambda: self._consumer.end_offsets(partitions, timeout_s))
 
+    async def batch_end(self, partition: TopicPartition, offset: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
+        """As `Consumer.batch_end`."""
+        return await self._call(lambda: self._consumer.batch_end(partition, offset, timeout_s))
+
     def unreadable(self) -> dict[TopicPartition, PartitionError]:
         """As `Consumer.unreadable`."""
         return self._consumer.unreadable()

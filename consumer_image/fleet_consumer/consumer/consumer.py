@@ -348,7 +348,7 @@ class Consumer:
     def unreadable(self) -> dict[TopicPartition, PartitionError]:
         """The partitions that stand at a batch which cannot be read, the next offset of each, and why. Any thread.
 
-        Each is tried again every second or two; `seek` behind the batch passes it.
+        Each is tried again every second or two; `seek` to its `batch_end` passes it.
         """
         fetch = self._engine.fetch
         return {} if fetch is None else fetch.unreadable
@@ -396,6 +396,15 @@ class Consumer:
         Needs no subscription. Raises as `offsets_for_times`.
         """
         return self._queries.edges(partitions, LATEST, timeout_s)
+
+    def batch_end(self, partition: TopicPartition, offset: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
+        """The offset behind the batch that holds `offset`, by its header: for one that cannot be read (`unreadable`).
+
+        Where the partition's leader cannot read the batch either, it is the first offset behind it that can be read.
+        Raises OffsetLookupFailed (also when the time is up, and when the header is damaged as well),
+        TopicAuthorizationFailed.
+        """
+        return self._queries.batch_end(partition, offset, timeout_s)
 
     def partitions_for(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[PartitionInfo, ...]:
         """The partitions of a topic, by number; none when brokers do not know the topic. Needs no subscription.

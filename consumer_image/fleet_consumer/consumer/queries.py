@@ -53,6 +53,12 @@ class Queries:
             ticket = self._engine.group.topics(names)
             return self._engine.wait_for(ticket, timeout_s, what, errors.MetadataLookupFailed)
 
+    def batch_end(self, partition: TopicPartition, offset: int, timeout_s: float) -> int:
+        with self._guard.entered():
+            self._engine.start_group()
+            ticket = self._engine.group.batch_end(partition, offset)
+            return self._engine.wait_for(ticket, timeout_s, f"the end of the batch at offset {offset}")
+
     def _list(self, times: Mapping[TopicPartition, int], timeout_s: float) -> dict[TopicPartition, Start]:
         engine = self._engine
         with self._guard.entered():

@@ -24,6 +24,14 @@ class Place(NamedTuple):
     offset: int
 
 
+class PassedBy(NamedTuple):
+    """The time at which a worker passed a place by (wall clock, seconds). `last_offset` is set where it was not one
+    record, but data that could not be read, up to this offset."""
+
+    at: float
+    last_offset: int | None = None
+
+
 class SkipsInvalid(Exception):
     """The content of a skip.json cannot be used."""
 

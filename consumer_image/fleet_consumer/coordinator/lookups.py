@@ -193,7 +193,7 @@ def try_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) ->
                 start = Start(each.offset, each.leader_epoch, each.timestamp)
                 attempt.judge(Api.LIST_OFFSETS, part, each.error_code, start)
 
-    return (yield from _ask_leaders(tuple(times), request, read))
+    return (yield from ask_leaders(tuple(times), request, read))
 
 
 def try_epoch_ends(epochs: Mapping[TopicPartition, int]) -> Flow[Attempt[EpochEnd]]:
@@ -220,10 +220,10 @@ def try_epoch_ends(epochs: Mapping[TopicPartition, int]) -> Flow[Attempt[EpochEn
                 end = EpochEnd(each.leader_epoch, each.end_offset, leaders.get(part, -1))
                 attempt.judge(Api.OFFSET_FOR_LEADER_EPOCH, part, each.error_code, end)
 
-    return (yield from _ask_leaders(tuple(epochs), request, read))
+    return (yield from ask_leaders(tuple(epochs), request, read))
 
 
-def _ask_leaders(
+def ask_leaders(
     partitions: tuple[TopicPartition, ...],
     request: Callable[[Mapping[TopicPartition, int]], Request[Any]],
     read: Callable[[Any, Attempt[T]], None],

@@ -18,6 +18,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.coordinator import queries
 from fleet_consumer.coordinator.assignor_calls import AssignorCalls
+from fleet_consumer.coordinator.damage import find_batch_end
 from fleet_consumer.coordinator.flows import Flow, FlowRunner, Ticket
 from fleet_consumer.coordinator.lookups import Start
 from fleet_consumer.coordinator.remade import LogsSeen, see_logs
@@ -188,6 +189,10 @@ class CoordinatorThread:
     ) -> Ticket[dict[TopicPartition, int]]:
         """Read the ends of partitions in one attempt (`queries.end_offsets`)."""
         return self._begin(queries.end_offsets(tuple(partitions), read_committed=read_committed))
+
+    def batch_end(self, partition: TopicPartition, offset: int) -> Ticket[int]:
+        """Find the end of a batch that cannot be read (`damage.find_batch_end`)."""
+        return self._begin(find_batch_end(partition, offset))
 
     def topics(self, names: Iterable[str] | None) -> Ticket[dict[str, tuple[PartitionInfo, ...]]]:
         """Read topics and their partitions, with None of all that may be described (`queries.describe_topics`)."""

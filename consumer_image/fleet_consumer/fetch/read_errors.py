@@ -20,7 +20,7 @@ READ_AGAIN_S = 1.0
 
 @dataclass(slots=True)
 class PartitionError:
-    """What keeps a partition from being read at `offset`, the next one; `since` is wall clock seconds.
+    """The reason why a partition is not read at `offset`, the next one; `since` is wall clock seconds.
 
     `void`: librdkafka stands there (`seeking.stand`), and what still comes of the partition does not count.
     """

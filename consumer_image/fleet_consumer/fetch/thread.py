@@ -315,8 +315,7 @@ class FetchThread:
             if self._buffers[part].on_hold:
                 continue
             try:
-                again = read_again if self._errors.is_void(part) else seek
-                again(self._consumer, part, self._next[part])
+                (read_again if self._errors.is_void(part) else seek)(self._consumer, part, self._next[part])
                 self._errors.partitions[part].void = False
             except KafkaException as refused:  # it stands still as it did
                 logger.info("partition %s-%d cannot be asked for again: %s", *part, refused.args[0].str())
@@ -429,8 +428,7 @@ class FetchThread:
             self._fail_partition(key, error)
 
     def _fail_partition(self, key: tuple[str, int], error: KafkaError) -> None:
-        """Keep the error of a partition until it is read again (`_ask_again`); it stands still where its data cannot be
-        read."""
+        """Keep the error of a partition until it is read again (`_ask_again`). At unreadable data it stands still."""
         offset = self._next[key]
         about = f"partition {key[0]}-{key[1]}: {error.name()}: {error.str()}"
         failure = DataPlaneFailed(about)

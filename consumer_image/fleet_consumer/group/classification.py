@@ -25,6 +25,7 @@ class Api(Enum):
     OFFSET_FETCH = "OffsetFetch"
     LIST_OFFSETS = "ListOffsets"
     OFFSET_FOR_LEADER_EPOCH = "OffsetForLeaderEpoch"
+    FETCH = "Fetch"
 
 
 class Verdict(Enum):
@@ -189,6 +190,7 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
     },
     Api.LIST_OFFSETS: _LEADER_MOVES,
     Api.OFFSET_FOR_LEADER_EPOCH: _LEADER_MOVES,
+    Api.FETCH: _LEADER_MOVES,
 }
 
 OTHERWISE: Mapping[Api, Rule] = {
@@ -198,6 +200,7 @@ OTHERWISE: Mapping[Api, Rule] = {
     Api.OFFSET_FETCH: _LOOKUP_REFUSED,
     Api.LIST_OFFSETS: _LOOKUP_REFUSED,
     Api.OFFSET_FOR_LEADER_EPOCH: _LOOKUP_REFUSED,
+    Api.FETCH: _LOOKUP_REFUSED,
 }
 
 _UNEXPECTED = Rule(Verdict.FATAL, errors.UnexpectedAnswer, "unexpected in the protocol; see the broker's log")

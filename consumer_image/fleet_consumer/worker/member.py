@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fleet_consumer.contract.naming import is_managed_topic
-from fleet_consumer.contract.skips import Place
+from fleet_consumer.contract.skips import PassedBy, Place
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.record import Record
@@ -105,8 +105,8 @@ class WorkerState:
     retry: Callable[[], RetrySnapshot | None] = lambda: None
     failed: Callable[[], Mapping[tuple[str, str], int]] = dict
     """Records that this process has given up, by reason and class of the error; a copy."""
-    skipped: Callable[[], Mapping[Place, float]] = dict
-    """Records that this process has passed by on request, with the time (wall clock, seconds); never changed."""
+    skipped: Callable[[], Mapping[Place, PassedBy]] = dict
+    """Records and data that this process has passed by on request; never changed."""
 
 
 def stopped_part(state: WorkerState, watchdog_beat_at: float | None, *, handling: bool, now: float) -> str | None:
@@ -208,7 +208,10 @@ def member_document(state: WorkerState) -> dict[str, Any]:
         "retry": _retry(state.retry()),
         "failed": _failed(state.failed()),
         "expired": _expired(session) if session else [],
-        "skipped": [{**place._asdict(), "at": now_text(at)} for place, at in sorted(state.skipped().items())],
+        "skipped": [
+            {**place._asdict(), "at": now_text(passed.at), "lastOffset": passed.last_offset}
+            for place, passed in sorted(state.skipped().items())
+        ],
     }
 
 

@@ -37,6 +37,7 @@ COUNTERS = (
     ("suppressed_copies", "Copies of a retry hop that were passed over.", "suppressed"),
     ("damaged_headers", "Deliveries whose kr- headers had to be clamped or replaced.", "damaged_headers"),
     ("unknown_policies", "Failed deliveries that named an unknown policy revision.", "unknown_policies"),
+    ("unreadable_offsets", "Offsets of unreadable data that were passed by on request.", "unreadable_offsets"),
 )
 """Name after the prefix, help text, field of Stats."""
 

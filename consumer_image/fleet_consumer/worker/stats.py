@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from fleet_consumer.contract.skips import RECORDS_MAX, Place
+from fleet_consumer.contract.skips import RECORDS_MAX, PassedBy, Place
 
 HANDLING_BOUNDS_S: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
@@ -70,8 +70,10 @@ class Stats:
     """Records sent to the failed topic, by the value of their `kr-reason`."""
     error_classes: dict[tuple[str, str], int] = field(default_factory=dict)
     """The same by reason and class of the error. Applications name their errors, so only so many are kept apart."""
-    skipped: dict[Place, float] = field(default_factory=dict)
-    """The last records that were passed by on request, with the time (wall clock, seconds)."""
+    unreadable_offsets: int = 0
+    """Offsets of unreadable data that were passed by on request."""
+    skipped: dict[Place, PassedBy] = field(default_factory=dict)
+    """The last records, and data that could not be read, that were passed by on request."""
     handling: Histogram = field(default_factory=lambda: Histogram(HANDLING_BOUNDS_S))
     """Seconds that calls of the handler took."""
     lateness: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_S))
@@ -100,12 +102,13 @@ class Stats:
             kind = reason, OTHER_CLASSES
         self.error_classes[kind] = self.error_classes.get(kind, 0) + 1
 
-    def passed_by(self, place: Place, now: float) -> None:
-        """The record at this place was sent to the failed topic on request; `now` is wall clock."""
-        kept = {each: at for each, at in self.skipped.items() if each != place}
+    def passed_by(self, place: Place, passed: PassedBy) -> None:
+        """The record at this place was sent to the failed topic on request, or what could not be read was passed by."""
+        kept = {each: other for each, other in self.skipped.items() if each != place}
         while len(kept) >= RECORDS_MAX:
             del kept[next(iter(kept))]
-        self.skipped = {**kept, place: now}
+        self.unreadable_offsets += 0 if passed.last_offset is None else passed.last_offset + 1 - place.offset
+        self.skipped = {**kept, place: passed}
 
 
 ERROR_CLASSES_MAX: Final = 100

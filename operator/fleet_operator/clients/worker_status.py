@@ -14,7 +14,7 @@ import aiohttp
 
 from fleet_consumer.contract import failure_reasons
 from fleet_consumer.contract.pod import MEMBER_PAGE
-from fleet_consumer.contract.skips import Place
+from fleet_consumer.contract.skips import PassedBy, Place
 from fleet_operator.planning import times
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.lag import lag_bucket
@@ -101,7 +101,7 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
             revoking=answer.get("revoking") is True,
             rejoins=tuple(_rejoin(entry) for entry in (answer.get("rejoins") or ())[-REJOINS_MAX:]),
             expired=tuple(_gap(entry) for entry in answer.get("expired") or ()),
-            skipped={_place(entry): _time(entry.get("at")) or 0.0 for entry in answer.get("skipped") or ()},
+            skipped={_place(entry): _passed(entry) for entry in answer.get("skipped") or ()},
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -137,6 +137,11 @@ def _place(entry: dict[str, Any]) -> Place:
 def _gap(entry: dict[str, Any]) -> Gap:
     first, end = (_number(entry[key], OFFSET_MAX) for key in ("first", "next"))
     return Gap(str(entry["topic"]), _number(entry["partition"], GENERATION_MAX), first, end)
+
+
+def _passed(entry: dict[str, Any]) -> PassedBy:
+    last = entry.get("lastOffset")
+    return PassedBy(_time(entry.get("at")) or 0.0, None if last is None else _number(last, OFFSET_MAX))
 
 
 def _stuck(entry: dict[str, Any]) -> StuckPartition:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from fleet_consumer.contract.skips import Place
+from fleet_consumer.contract.skips import PassedBy, Place
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
 
@@ -401,7 +401,7 @@ class WorkerObservation:
 
     `error_…` is its present error; `ended_…` the error that ended its last session, reported until a session has run
     for a while. `failed` counts the records that it failed since its process began, by reason and error class, in
-    powers of two. `skipped` has the records that it passed by on request, with the time. `expired` are the last gaps
+    powers of two. `skipped` has what it passed by on request. `expired` are the last gaps
     that it met in partitions of retry topics. `heard_at`: when it answered. `revoking`: its group's rebalance waits
     until its handler has let go of partitions.
     """
@@ -422,7 +422,7 @@ class WorkerObservation:
     ended_since: float | None = None
     breaker: BreakerObservation | None = None
     failed: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    skipped: Mapping[Place, float] = field(default_factory=dict)
+    skipped: Mapping[Place, PassedBy] = field(default_factory=dict)
     expired: tuple[Gap, ...] = ()
     rejoins: tuple[WorkerRejoin, ...] = ()
     revoking: bool = False

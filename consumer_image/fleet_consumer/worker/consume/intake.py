@@ -47,5 +47,9 @@ class Intake:
         """The records that may be handled now. Those left out are sought back to, and come again later."""
         return runs
 
+    def not_needed(self, topic_partition: TopicPartition, offset: int) -> int | None:
+        """The offset to go on at if data at `offset` cannot be read and are not needed; None where they are."""
+        return None
+
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop partitions that are not owned any more."""

@@ -20,6 +20,7 @@ from fleet_consumer.worker.consume.parts import LoopParts, Topics
 from fleet_consumer.worker.consume.pauses import BREAKER_OPEN
 from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress, Partitions
 from fleet_consumer.worker.consume.starts import note_polled, note_starts
+from fleet_consumer.worker.consume.unreadable import Unreadable
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -96,6 +97,7 @@ class Loop:
         self.committing = Committing(parts, self.progress)
         self.ends = Ends(parts.consumer, parts.clock)
         self.notes = Notes(parts, self.progress, self.committing, at_once=at_once)
+        self.unreadable = Unreadable(parts)
         self.pace = Pace.FULL
         self.idle = False
         self.beat_at = parts.clock.monotonic()
@@ -155,6 +157,7 @@ class Loop:
         partitions = self.progress.partitions
         note_polled(self._consumer, records, partitions)
         self._parts.skips.look()
+        self.unreadable.look(partitions)
         runs = self._parts.intake.admit(self._parts.readings.admit(records.runs, partitions), partitions)
         self.idle = not (runs or self._rounds.busy)
         careful, runs = self.notes.admit(runs)

@@ -18,7 +18,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.naming import canonical_delay
 from fleet_consumer.contract.policies import Policies, Policy
-from fleet_consumer.contract.skips import Place
+from fleet_consumer.contract.skips import PassedBy, Place
 from fleet_consumer.handlers.decoding import Decoder
 from fleet_consumer.handlers.forked import end_forked_child
 from fleet_consumer.handlers.performing import Outputs, Result
@@ -238,7 +238,7 @@ class Outcomes:
             self._stats.timeouts += 1
         if failure.reason is FailureReason.SKIPPED:
             read = shown.delivery
-            self._stats.passed_by(Place(read.topic, read.partition, read.offset), self._clock.wall())
+            self._stats.passed_by(Place(read.topic, read.partition, read.offset), PassedBy(self._clock.wall()))
         policies = self._rules.policies()
         partition = None if policies is None else partition_of(key, story_of(shown).origin, policies.partitions)
         return self._outbox.write(topic, key=key, value=shown.value, headers=way.headers, partition=partition)

@@ -213,6 +213,14 @@ class RetryIntake(Intake):
                 ready.append(topic_partition)
         return ready
 
+    def not_needed(self, topic_partition: TopicPartition, offset: int) -> int | None:
+        """Copies of what is passed over so are not found; nothing that waits is passed over."""
+        history = self._histories.get(topic_partition)
+        if history is None or offset >= history.until:
+            return None
+        del self._histories[topic_partition]
+        return history.until
+
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         for topic_partition in partitions:
             self._windows.pop(topic_partition, None)

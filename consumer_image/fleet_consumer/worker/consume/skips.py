@@ -40,6 +40,10 @@ class Skips:
             self._offsets.setdefault(TopicPartition(place.topic, place.partition), set()).add(place.offset)
         return True
 
+    def names(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """True if what is read at this offset is passed by."""
+        return offset in self._offsets.get(topic_partition, ())
+
     def first(self, topic_partition: TopicPartition, records: Sequence[Record]) -> int | None:
         """The index of the first of a partition's records that is passed by; None without one."""
         offsets = self._offsets.get(topic_partition)

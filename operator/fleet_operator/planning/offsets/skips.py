@@ -76,20 +76,23 @@ def skipped_status(
     `counts` are the partitions of the source topics, None while unknown; `previous` are the entries as stored.
     `flow` is as `flow_topics` returns it.
     """
-    reported = {place: at for worker in workers for place, at in worker.skipped.items()}
+    reported = {place: passed for worker in workers for place, passed in worker.skipped.items()}
     before = {(each.get("topic"), each.get("partition"), each.get("offset")): each for each in previous}
     entries = []
     for place in places_of(group):
         old = before.get((place.topic, place.partition, place.offset), {})
-        at = times.to_text(reported[place]) if place in reported else old.get("at")
-        skipped = at is not None
+        known = {name: old[name] for name in ("at", "lastOffset") if name in old}
+        if (passed := reported.get(place)) is not None:
+            last = {} if passed.last_offset is None else {"lastOffset": passed.last_offset}
+            known = {"at": times.to_text(passed.at)} | last
+        skipped = bool(known)
         if _is_flow(group, place.topic):
             state = _flow_state(place, flow, skipped=skipped)
         else:
             state = _state(place, counts, observed, skipped=skipped)
         if state is None:
             state = SkipState(old["state"]) if old.get("state") in set(SkipState) else SkipState.WAITING
-        seen = {"at": at} if state is SkipState.SKIPPED and at is not None else {}
+        seen = known if state is SkipState.SKIPPED else {}
         entries.append({**place._asdict(), "state": state.value, **seen})
     return entries
 

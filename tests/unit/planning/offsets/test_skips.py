@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from fleet_consumer.contract.skips import Place, parse_skips
+from fleet_consumer.contract.skips import PassedBy, Place, parse_skips
 from fleet_operator.planning.observation import GroupObservation, TopicObservation, WorkerObservation
 from fleet_operator.planning.offsets.skips import (
     awaits_skips,
@@ -36,7 +36,7 @@ def states(
     counts: dict[str, int] | None = COUNTS,
     previous: list[dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    worker = WorkerObservation(pod="orders-0", skipped=dict.fromkeys(reported, NOW))
+    worker = WorkerObservation(pod="orders-0", skipped=dict.fromkeys(reported, PassedBy(NOW)))
     return skipped_status(GROUP, counts, observed, [worker], previous or [])
 
 
@@ -111,7 +111,7 @@ def test_place_outside_of_the_retry_flow_is_named() -> None:
     place = Place("_fleet.orders.retry.5m", 0, 7)
 
     def seen(intent: RetryIntent | None, topics: dict[str, TopicObservation], *reported: Place) -> str:
-        worker = WorkerObservation(pod="orders-0", skipped=dict.fromkeys(reported, NOW))
+        worker = WorkerObservation(pod="orders-0", skipped=dict.fromkeys(reported, PassedBy(NOW)))
         flow = flow_topics(GROUP, intent, topics)
         return state(skipped_status(GROUP, COUNTS, committed(61), [worker], [], flow), place)[0]
 
