@@ -134,7 +134,11 @@ def trim_job(body: Mapping[str, Any]) -> dict[str, Any]:
     spec, status = body.get("spec") or {}, body.get("status") or {}
     return {
         **_head(body),
-        "metadata": _metadata(body["metadata"], JOB_ANNOTATIONS) | _fields(body["metadata"], "generation"),
+        "metadata": {
+            **_metadata(body["metadata"], JOB_ANNOTATIONS),
+            **_fields(body["metadata"], "generation"),
+            **_edited(body["metadata"]),
+        },
         "spec": _fields(spec, "suspend"),
         "status": {"conditions": _each(status.get("conditions"), "type", "status", "reason", "message")},
     }

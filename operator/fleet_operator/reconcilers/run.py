@@ -14,10 +14,12 @@ from typing import Protocol, TypeVar
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import JOB, JsonObject, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError
+from fleet_operator.planning.drift import EDITED, others_fields
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import Act
 from fleet_operator.reconcilers.context import ForeignObjectError, is_owned_by, require_living, require_ours
 from fleet_operator.runtime.cache import key_of
+from fleet_operator.runtime.events import EventRecorder, News
 from fleet_operator.runtime.store import Store
 
 
@@ -57,8 +59,9 @@ R = TypeVar("R", bound=Run)
 class Runs:
     """All runs of one kind. Used on the event loop only."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, events: EventRecorder) -> None:
         self._store = store
+        self._events = events
         self._one_at_a_time = asyncio.Lock()
 
     async def advance(self, seen: R, live: Callable[[], Awaitable[R]]) -> tuple[R, Problem | None]:
@@ -67,6 +70,7 @@ class Runs:
         `seen` rests on caches, `live` on live reads. An end that turns out to be none may become a start. Raises
         KubeError for what may pass by itself.
         """
+        self._report_changes(seen)
         try:
             if seen.act in (Act.CREATE, Act.RESUME) or seen.is_final:
                 async with self._one_at_a_time:
@@ -77,6 +81,20 @@ class Runs:
         except (KubeInvalidError, KubeForbiddenError, ForeignObjectError) as error:
             return seen, Problem(conditions.REFUSED_BY_API_SERVER, str(error))
         return seen, None
+
+    def _report_changes(self, run: Run) -> None:
+        """Tell of what others have set in a Job or application: it is never put back, for that would run it again."""
+        if run.child is None or run.is_final:
+            return
+        metadata = run.child["metadata"]
+        others = ", ".join(others_fields(metadata)) or ("another hand" if metadata.get(EDITED) else "")
+        if others:
+            of = run.body["kind"]
+            note = (
+                f"{run.child['kind']} `{metadata['name']}` was changed by {others}: what it does may not be what this "
+                f"{of} says; delete the {of} and create it again"
+            )
+            self._events.record(News(run.body, "Warning", "ChangedByOthers", note))
 
     async def _act(self, run: Run) -> None:
         if run.act is Act.NOTHING:

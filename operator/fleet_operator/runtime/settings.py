@@ -34,7 +34,6 @@ class Settings:
     lease_namespace: str = "default"
     lease_name: str = LEASE_NAME
     identity: str = "operator"
-
     consumer_image: str = f"consumer-fleet-consumer:{VERSION}"
     spark_image: str = f"consumer-fleet-spark:{VERSION}"
     spark_driver_role: str = "consumer-fleet-spark-driver"

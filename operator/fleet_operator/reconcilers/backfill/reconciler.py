@@ -139,7 +139,7 @@ class BackfillReconciler:
         self._gatherer = Gatherer(context, ranges, backend)
         self._orders = Orders(context)
         self._expiry = Expiry(context.clock)
-        self._runs = Runs(context.store)
+        self._runs = Runs(context.store, context.events)
         self._cleared: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> Result:

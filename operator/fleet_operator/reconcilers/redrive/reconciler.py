@@ -81,7 +81,7 @@ class RedriveReconciler:
         self._context = context
         self._watch = watch
         self._expiry = Expiry(context.clock)
-        self._runs = Runs(context.store)
+        self._runs = Runs(context.store, context.events)
 
     async def reconcile(self, key: Key) -> Result:
         """Bring one Redrive one step closer to its end; raises KubeError to be tried again."""

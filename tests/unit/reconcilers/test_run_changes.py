@@ -1,0 +1,53 @@
+"""A Job or application that another hand has changed is told of, and left."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fleet_operator.clients.kinds import JsonObject
+from fleet_operator.planning.run import Act
+from fleet_operator.planning.trimming import trim_job
+from fleet_operator.reconcilers.run import Runs
+from fleet_operator.runtime.events import EventRecorder
+from fleet_operator.runtime.store import Store
+
+FIELDS = [{"manager": "kubectl-edit", "fieldsV1": {"f:spec": {"f:parallelism": {}}}}]
+OURS = [{"manager": "consumer-fleet", "fieldsV1": {"f:spec": {}}}, {"manager": "k", "fieldsV1": {"f:status": {}}}]
+
+
+def told(child: JsonObject, *, is_final: bool = False) -> list[Any]:
+    """The Events of one step that does nothing."""
+    events: list[Any] = []
+    run = SimpleNamespace(body={"kind": "Redrive"}, child=child, act=Act.NOTHING, is_final=is_final)
+
+    async def live() -> Any:
+        return run
+
+    async def main() -> None:
+        recorder = cast("EventRecorder", SimpleNamespace(record=events.append))
+        await Runs(cast("Store", None), recorder).advance(cast("Any", run), live)
+
+    asyncio.run(main())
+    return events
+
+
+def job(fields: list[JsonObject]) -> JsonObject:
+    metadata = {"name": "again", "namespace": "shop", "uid": "u", "managedFields": fields}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {}}
+
+
+@pytest.mark.parametrize(("child", "named"), [(job(FIELDS), "kubectl-edit"), (trim_job(job(FIELDS)), "another hand")])
+def test_changed_job_is_reported_with_its_remedy(child: JsonObject, named: str) -> None:
+    (news,) = told(child)
+    assert news.reason == "ChangedByOthers"
+    assert f"Job `again` was changed by {named}" in news.note
+    assert "delete the Redrive" in news.note
+
+
+def test_job_as_it_was_made_and_one_that_has_ended_are_not() -> None:
+    assert told(job(OURS)) == []
+    assert told(job(FIELDS), is_final=True) == []
