@@ -74,7 +74,7 @@ def test_offsets_of_a_suspended_fleet_outlive_their_retention_and_the_operator(
         suspended: dict[str, Any] = {"suspend": True}
         site.apply(
             objects.handler_source(site.name),
-            objects.cluster(site.name, broker.bootstrap, observeIntervalSeconds=1),
+            objects.cluster(site.name, broker.bootstrap, observeIntervalSeconds=2),
             objects.group(site.name, name="kept", **suspended),
             objects.group(site.name, name="allowed", offsets={"expiry": "Allow"}, **suspended),
         )

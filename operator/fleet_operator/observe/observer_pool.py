@@ -38,6 +38,15 @@ CHECK_SECONDS: Final = 30.0
 """Interval at which observers are checked for having hung."""
 
 
+OBSERVERS_PER_NAMESPACE_MAX: Final = 20
+OBSERVERS_MAX: Final = 400
+"""Each has a thread and its connections, and all share one interpreter."""
+
+
+class TooManyObserversError(Exception):
+    """No further connection is observed; the message is for the owner of the KafkaCluster."""
+
+
 class Listener(Protocol):
     """Receiver of changes, on the event loop."""
 
@@ -102,18 +111,21 @@ class ObserverPool:
 
         `connection` is `KafkaClusterSpec.connection`. With other addresses the replacement begins without an
         observation: they may be another cluster's. With renewed credentials it begins with the last one, in doubt.
+        Raises TooManyObserversError for a connection that nobody uses yet; those that are observed already stay.
         """
         site = self._sites.get(cluster)
         if site is not None and site.post.observer.settings == settings and site.post.observer.alive:
             site.connection = connection
             site.latest = replace(site.latest, connection=connection) if site.latest is not None else None
             return
+        shared = self._shared(settings)
+        if shared is None:
+            self._require_room(cluster)
         last = _in_doubt(site, settings, connection)
         if last is not None:  # an observer that was shared has seen the groups of others
             wanted = {interest.group_id for interest in self._wishes[cluster].values()}
             last = replace(last, groups={name: group for name, group in last.groups.items() if name in wanted})
         self.stop(cluster)
-        shared = self._shared(settings)
         post = shared or self._made(cluster, settings, last)
         if shared is not None and shared.observer.latest is not None:
             identified = any(self._sites[other].identified for other in shared.clusters)
@@ -129,6 +141,20 @@ class ObserverPool:
         """The observer of another KafkaCluster with the same settings."""
         posts = (site.post for site in self._sites.values())
         return next((post for post in posts if post.observer.settings == settings and post.observer.alive), None)
+
+    def _require_room(self, cluster: Key) -> None:
+        others = [(key[0], id(site.post)) for key, site in self._sites.items() if key != cluster]
+        here = {post for namespace, post in others if namespace == cluster[0]}
+        for posts, limit, where in (
+            (here, OBSERVERS_PER_NAMESPACE_MAX, f"namespace {cluster[0]!r}"),
+            ({post for _, post in others}, OBSERVERS_MAX, "all namespaces"),
+        ):
+            if len(posts) >= limit:
+                raise TooManyObserversError(
+                    f"KafkaClusters of {where} have {len(posts)} different connections already, and the operator "
+                    "observes no more: refer to one that exists, or delete one; equal addresses, credentials and "
+                    "intervals count once"
+                )
 
     def _made(self, cluster: Key, settings: ObserverSettings, last: ClusterObservation | None) -> _Post:
         post: _Post

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
+from fleet_operator.observe.observer_pool import TooManyObserversError
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet import deletion
 from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS
@@ -121,7 +122,10 @@ class KafkaClusterReconciler:
             observers.refuse(key, conditions.SPEC_INVALID, str(error), connection)
         else:
             self._secret_gone.discard(key)
-            observers.ensure(key, settings, connection)
+            try:
+                observers.ensure(key, settings, connection)
+            except TooManyObserversError as error:
+                observers.refuse(key, conditions.TOO_MANY_CONNECTIONS, str(error), connection)
 
 
 def _invalid(metadata: JsonObject, problem: Problem, previous: Mapping[str, Any], now: float) -> JsonObject:

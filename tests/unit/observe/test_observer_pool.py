@@ -12,10 +12,11 @@ import pytest
 
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.net import NetworkClient, SaslSettings
+from fleet_operator.observe import observer_pool
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer import Observer, ObserverStoppedError
-from fleet_operator.observe.observer_pool import ObserverPool, _Post, _Site
+from fleet_operator.observe.observer_pool import ObserverPool, TooManyObserversError, _Post, _Site
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
 from tests.support.waiting import eventually_async
 from tests.unit.observe.ears import Ear, observer_threads
@@ -107,6 +108,33 @@ async def test_clusters_with_other_credentials_share_none(
     pool.ensure(("ns4", "main"), replace(nobody, sasl=replace(login, password="z")))
     assert len(observer_threads()) == 3
     await pool.close()
+
+
+async def test_connections_of_a_namespace_and_of_all_are_bounded(
+    nobody: ObserverSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal ones count once; those that are observed stay, and another one has the place of one that went."""
+    monkeypatch.setattr(observer_pool, "OBSERVERS_PER_NAMESPACE_MAX", 2)
+    monkeypatch.setattr(observer_pool, "OBSERVERS_MAX", 3)
+    pool = Pool(Ear(), monkeypatch)
+    settings = [replace(nobody, client_id=f"client-{number}") for number in range(5)]
+    try:
+        for number in range(2):
+            pool.ensure(("many", f"own-{number}"), settings[number])
+            pool.ensure(("many", f"equal-{number}"), settings[number])
+        with pytest.raises(TooManyObserversError, match="namespace 'many' have 2 different connections already"):
+            pool.ensure(("many", "further"), settings[2])
+        assert pool.latest(("many", "further")) is None
+        pool.ensure(("few", "one"), settings[2])
+        pool.ensure(("many", "further"), settings[2])
+        with pytest.raises(TooManyObserversError, match="all namespaces have 3 different connections already"):
+            pool.ensure(("few", "two"), settings[3])
+        pool.stop(("many", "further"))
+        pool.ensure(("few", "one"), settings[4])  # an edit needs no further place
+        pool.stop(("few", "one"))
+        pool.ensure(("few", "two"), settings[3])
+    finally:
+        await pool.close()
 
 
 async def test_stop_of_one_cluster_leaves_the_other_its_observer(

@@ -112,7 +112,7 @@ class KafkaClusterSpec(Model):
     bootstrap_servers: Annotated[tuple[BootstrapServer, ...], Field(min_length=1, max_length=32)]
     tls: Tls | None = None
     sasl: Sasl | None = None
-    observe_interval_seconds: Annotated[int, Field(ge=1, le=3600)] = 5
+    observe_interval_seconds: Annotated[int, Field(ge=2, le=3600)] = 5
     offsets_topic: OffsetsTopic = OffsetsTopic()
 
     @property
