@@ -50,6 +50,8 @@ RECURSION_LIMIT: Final = 40_000
 COLLECT_AFTER: Final = 50_000
 """New objects between two runs of the cyclic garbage collector. Hardly anything here is cyclic, and a run walks over
 what is known of thousands of groups."""
+UNSERVED_SECONDS: Final = 15.0
+"""Pause of the keys of a namespace that cannot be read."""
 EXIT_FAILED: Final = 1
 EXIT_LEASE_LOST: Final = 3
 LOG_SECONDS: Final = 1.0
@@ -84,6 +86,7 @@ class App:
         self._store = Store(kube, clock, WATCHED, applied_annotation=APPLIED_ANNOTATION)
         self._events = EventRecorder(kube, clock, self.metrics, instance=settings.identity)
         self._worker_status = WorkerStatusClient()
+        self._sweeper: Sweeper  # of the namespaces that are found to be this installation's
         self._dispatchers = {each.kind: self._dispatcher(each.kind) for each in CONTROLLERS}
         self._router = Router(self._store, WATCHED, self._dispatchers, self.metrics)
         self._store.corrected = self._router.changed
@@ -113,6 +116,8 @@ class App:
         return Dispatcher(kind.kind, reconcile, count=self.settings.workers, metrics=self.metrics)
 
     async def _reconcile(self, kind: Kind, key: Key) -> Result:
+        if not self._sweeper.serves(kind, key[0]):
+            return Result(UNSERVED_SECONDS)
         return await self._reconcilers[kind].reconcile(key)
 
     def stop(self) -> None:
@@ -122,7 +127,7 @@ class App:
     async def run(self) -> None:
         """Work until `stop`. Raises LeaseLostError, or whatever ended a watch; the process must then end.
 
-        A standby is ready: it does its part by waiting.
+        A standby is ready: it does its part by waiting. So is one that works while any namespace can be served.
         """
         self._watchdog.start()
         await self.health.start()
@@ -190,23 +195,23 @@ class App:
 
         `holding` fails when the Lease is lost, and that ends everything, an orderly stop as well.
         """
-        sweeper = Sweeper(
+        self._not_ready = "no namespace could be listed yet: see the log"
+        self._sweeper = Sweeper(
             self._store, WATCHED, self.settings.namespaces, self.metrics, interval=self.settings.sweep_seconds
         )
-        filling = asyncio.create_task(sweeper.fill(), name="fill")
-        await first_of(stopping, holding, filling)
-        if not filling.done():
-            filling.cancel()
+        sweeping = asyncio.create_task(self._sweeper.run(self._router.changed), name="sweep")
+        serving = asyncio.create_task(self._sweeper.serving.wait(), name="serving")
+        await first_of(stopping, holding, sweeping, serving)
+        if not serving.done():
+            sweeping.cancel()
+            serving.cancel()
             return
         self._events.start()
         await self._worker_status.open()
-        watcher = Watcher(self._router.observed, self.settings.namespaces)
+        watcher = Watcher(self._router.observed, self.settings.namespaces, self._sweeper.refused)
         watcher.start(WATCHED)
-        for kind, dispatcher in self._dispatchers.items():
-            for key in self._store.cache(kind).all_keys():
-                dispatcher.add(key)
+        for dispatcher in self._dispatchers.values():
             dispatcher.start()
-        sweeping = asyncio.create_task(sweeper.run(self._router.changed), name="sweep")
         context = self._context
         endless = (*context.beside, context.observers.keep_checking, context.workers.keep_asking)
         beside = [asyncio.create_task(work(), name=work.__qualname__) for work in endless]

@@ -36,6 +36,10 @@ PAGE_OBJECTS: Final = 10
 """kopf has one page size for all kinds; a page of whole objects is in memory, and read, at once."""
 
 
+Refused = Callable[[Kind, str | None], None]
+"""Called on the operator's loop with a kind whose list or watch was refused, and the namespace; None for all."""
+
+
 class WatchesEndedError(Exception):
     """kopf has given up watching, and says why in the log."""
 
@@ -46,8 +50,9 @@ class Watcher:
     `ended` completes when they have ended: with the error, unless they were stopped.
     """
 
-    def __init__(self, sink: Sink, namespaces: Sequence[str]) -> None:
+    def __init__(self, sink: Sink, namespaces: Sequence[str], refused: Refused = lambda kind, namespace: None) -> None:
         self._sink = sink
+        self._refused = refused
         self._namespaces = namespaces
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
@@ -99,8 +104,8 @@ class Watcher:
     async def _alarm(self) -> None:
         """Report the end of the watches if kopf, which is ending, has not come to its end and its error after a while.
 
-        A watch that is refused, because a CRD is gone or a right was withdrawn, ends kopf; but its other watches then
-        wait for credentials that nobody fetches any more, survive being cancelled, and kopf waits for them without end.
+        An error in a stream ends kopf; but its other watches then wait for credentials that nobody fetches any more,
+        survive being cancelled, and kopf waits for them without end.
         It cancels all tasks that were begun after it, so this one, which a handler of its start begins.
         """
         try:
@@ -129,7 +134,7 @@ class Watcher:
             ("service-account", kopf.login_with_service_account),
             ("kubeconfig", kopf.login_with_kubeconfig),
         ):
-            kopf.on.login(id=name, registry=registry)(delivering(login, watched, self._deliver))
+            kopf.on.login(id=name, registry=registry)(delivering(login, watched, self._deliver, self._refuse))
         kopf.on.startup(id="alarm", registry=registry)(self._arm)
         for each in watched:
             kind = each.kind
@@ -146,6 +151,9 @@ class Watcher:
         typed = {"apiVersion": kind.api_version, "kind": kind.kind}
         cut = [(view.trim({**body, **typed}), gone) for body, gone in changes]
         self._loop.call_soon_threadsafe(self._take, kind, cut)
+
+    def _refuse(self, watched: WatchedKind, namespace: str | None) -> None:
+        self._loop.call_soon_threadsafe(self._refused, watched.kind, namespace)
 
     def _take(self, kind: Kind, changes: Sequence[tuple[JsonObject, bool]]) -> None:
         for body, gone in changes:

@@ -10,7 +10,9 @@ Of the kinds that are watched by their metadata, nothing else is asked for: a se
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -25,6 +27,11 @@ from fleet_operator.runtime.cache import WatchedKind
 Delivery = Callable[[WatchedKind, Sequence[tuple[JsonObject, bool]]], None]
 """Called on kopf's thread with objects of a kind, each with whether it is gone, in the order of the stream."""
 
+Refusal = Callable[[WatchedKind, str | None], None]
+"""Called on kopf's thread with a kind whose list or watch was refused, and its namespace; None for all."""
+
+REFUSED_SECONDS: Final = 5.0
+REFUSALS: Final = (403, 404)
 CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
@@ -76,13 +83,22 @@ def _bookmark(version: str | None) -> bytes:
     return json.dumps(event).encode()
 
 
-def _answer_class(watched: Sequence[WatchedKind], deliver: Delivery) -> type[aiohttp.ClientResponse]:
+class WatchRefused(aiohttp.ClientConnectionError):
+    """A list or a watch that the API server refuses. To kopf it is a broken connection, which it makes again: one
+    refusal, of a namespace that has withdrawn its rights or of a CRD that is gone, would end all watches."""
+
+
+def _answer_class(watched: Sequence[WatchedKind], deliver: Delivery, refuse: Refusal) -> type[aiohttp.ClientResponse]:
     """Answers to kopf, without the objects."""
 
     class Answer(aiohttp.ClientResponse):
         async def start(self, connection: Any) -> aiohttp.ClientResponse:
             await super().start(connection)
             found = _kind_of(self.url.path, watched)
+            if found is not None and self.status in REFUSALS:
+                refuse(found, _namespace_of(self.url.path))
+                await asyncio.sleep(REFUSED_SECONDS)
+                raise WatchRefused(f"{found.kind.plural}: {self.status}")
             if found is not None and self.status == 200 and self.url.query.get("watch") == "true":
                 taken = _Events(self.content, lambda changes: deliver(found, changes))
                 self.content = cast("aiohttp.StreamReader", taken)
@@ -119,7 +135,12 @@ class _Credentials(kopf.AiohttpSession):
         return hash(self.connection)
 
 
-def delivering(login: Login, watched: Sequence[WatchedKind], deliver: Delivery) -> Callable[..., Any]:
+def delivering(
+    login: Login,
+    watched: Sequence[WatchedKind],
+    deliver: Delivery,
+    refuse: Refusal = lambda watched, namespace: None,
+) -> Callable[..., Any]:
     """A login handler like `login`, whose session asks for views and delivers the objects."""
 
     last: _Credentials | None = None
@@ -138,7 +159,7 @@ def delivering(login: Login, watched: Sequence[WatchedKind], deliver: Delivery) 
             proxy=info.proxy_url,
             trust_env=info.trust_env,
             middlewares=(_asking_for_views(watched),),
-            response_class=_answer_class(watched, deliver),
+            response_class=_answer_class(watched, deliver, refuse),
         )
         last = _Credentials(
             server=info.server,
@@ -168,6 +189,11 @@ def _asking_for_views(watched: Sequence[WatchedKind]) -> aiohttp.ClientMiddlewar
 def _kind_of(path: str, watched: Sequence[WatchedKind]) -> WatchedKind | None:
     """The kind whose collection a path is."""
     return next((each for each in watched if _is_collection(path, each.kind)), None)
+
+
+def _namespace_of(path: str) -> str | None:
+    found = re.search(r"/namespaces/([^/]+)/[^/]+$", path)
+    return found[1] if found else None
 
 
 def _is_collection(path: str, kind: Kind) -> bool:

@@ -7,12 +7,14 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import aiohttp
 import kopf
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import BaseTestServer, TestServer
 from kopf._cogs.clients.errors import APIServerError, check_response
 
+from fleet_operator import watch_session
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.cache import WatchedKind
@@ -98,6 +100,37 @@ def test_config_maps_are_listed_and_watched_by_their_metadata(path: str, accepts
 )
 def test_fully_read_kinds_are_requested_in_full(path: str) -> None:
     assert "PartialObjectMetadata" not in accept_of(path)
+
+
+@pytest.mark.parametrize(("path", "namespace"), [("", None), ("namespaces/shop/", "shop")])
+@pytest.mark.parametrize("watch", ["", "?watch=true"])
+@pytest.mark.parametrize("status", [403, 404])
+def test_refusal_is_reported_and_a_broken_connection_to_kopf(
+    path: str, namespace: str | None, watch: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kopf makes a connection again that broke, and ends all watches for one that is refused."""
+    monkeypatch.setattr(watch_session, "REFUSED_SECONDS", 0.0)
+    refused: list[tuple[str, str | None]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({"kind": "Status"}, status=status)
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", answer)
+        async with TestServer(app) as server:
+            login = delivering(
+                lambda **_: SERVER, WATCHED, Delivered(), lambda watched, at: refused.append((watched.kind.kind, at))
+            )
+            session = await login()
+            with pytest.raises(aiohttp.ClientConnectionError):
+                await session.aiohttp_session.get(server.make_url(f"/api/v1/{path}configmaps{watch}"))
+            async with session.aiohttp_session.get(server.make_url("/api/v1/namespaces/shop/configmaps/one")) as other:
+                assert other.status == status
+            await session.aiohttp_session.close()
+
+    asyncio.run(run())
+    assert refused == [("ConfigMap", namespace)]
 
 
 def test_list_of_metadata_without_objects_is_a_list() -> None:

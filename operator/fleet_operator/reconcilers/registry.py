@@ -104,8 +104,8 @@ CONTROLLERS: Final = (
         ),
         RetryPolicyReconciler,
     ),
-    Controller(_own(kind=kinds.REDRIVE, index=refs.group_of), _redrives),
-    Controller(_own(kind=kinds.BACKFILL, index=refs.group_of), _backfills),
+    Controller(_own(kind=kinds.REDRIVE, index=refs.group_of, apart=True), _redrives),
+    Controller(_own(kind=kinds.BACKFILL, index=refs.group_of, apart=True), _backfills),
 )
 
 _child: Final = partial(WatchedKind, index=routing.group_index, dependents=routing.owner_of_child, on_status=True)

@@ -95,7 +95,7 @@ class WatchedKind:
     """Registration of a kind that is watched and cached.
 
     `selector` is the label selector by which the API server filters, `view` the part of each object that is kept.
-    `on_status`: a change of the status alone is news too.
+    `on_status`: a change of the status alone is news too. `apart`: the reconciles of other kinds can do without it.
     """
 
     kind: Kind
@@ -105,6 +105,7 @@ class WatchedKind:
     marks: Marks = lambda body: ()
     dependents: Dependents = lambda body, cache: ()
     on_status: bool = False
+    apart: bool = False
 
 
 @dataclass(slots=True)

@@ -46,8 +46,9 @@ class TextFormatter(logging.Formatter):
 
 
 def _wanted(record: logging.LogRecord) -> bool:
-    """Drop one warning of kopf's: signals are ours to handle, by design."""
-    return record.getMessage() != _NOT_THE_MAIN_THREAD
+    """Drop what kopf says of signals, which are ours to handle, and of refused watches, which the sweeper reports."""
+    text = record.getMessage()
+    return text != _NOT_THE_MAIN_THREAD and not (text.startswith("Request attempt ") and "WatchRefused" in text)
 
 
 def configure(log_format: LogFormat, level: str) -> None:

@@ -59,6 +59,11 @@ class Metrics:
         self.watch_corrections = counter(
             "watch_corrections", "Cache entries that a periodic list had to mend.", ["kind"]
         )
+        self.refused = gauge(
+            "refused",
+            "1 while the API server refuses lists or watches of a kind, 0 after it; empty namespace: all.",
+            ["kind", "watched_namespace"],
+        )
         self.cached_objects = gauge("cached_objects", "Objects in the caches.", ["kind"])
         self.offset_resets = counter("offset_resets", "Resets of offsets that were committed and verified.")
         self.api_requests = counter(

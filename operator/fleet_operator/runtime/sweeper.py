@@ -1,18 +1,24 @@
 """Lists that fill the caches before anything else happens, and correct them from time to time.
 
-The first sweep is what makes the caches complete: watches never report the end of their first list. It also proves that
-the CRDs exist and that the operator may read what it must, with a warning that names the kind if not.
+The first lists are what makes the caches complete: watches never report the end of theirs. They also prove that the
+CRDs exist and that the operator may read what it must, with a warning that names the kind and the namespace if not.
+
+Each namespace is listed by itself, and served while all that its reconciles read has been listed: in one that refuses,
+because somebody has taken the operator's right away, nothing is done, and nothing that is known of it counts as
+deleted. It is asked again and again, and the others go on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from fleet_operator.clients.kinds import JsonObject, Kind
-from fleet_operator.clients.kube import KubeError
+from fleet_operator.clients.kube import KubeError, KubeForbiddenError, KubeNotFoundError
 from fleet_operator.runtime.cache import Change, Key, WatchedKind
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
@@ -20,14 +26,32 @@ from fleet_operator.runtime.store import Store
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 5.0
+RETRY_SECONDS_MAX: Final = 60.0
 SOON_SECONDS: Final = 30.0
-"""The second sweep comes early: a deletion between the first list and the start of the watches is seen by neither."""
+"""The second list comes early: a deletion between the first and the start of the watches is seen by neither."""
+LISTS_AT_ONCE: Final = 4
+"""A page of each is in memory; and one namespace whose lists hang must not keep the others waiting."""
+CHANGES_AT_ONCE: Final = 100
 
 Changed = Callable[[Kind, JsonObject, Change], None]
 
 
+@dataclass(slots=True)
+class _Listing:
+    """One kind in one namespace: when it is listed next (loop's seconds), and failures in a row.
+
+    `filled`: the cache has all of it. `known`: it was filled once. `apart`: it is missing, and others can do without.
+    """
+
+    due: float = 0.0
+    failures: int = 0
+    filled: bool = False
+    known: bool = False
+    apart: bool = False
+
+
 class Sweeper:
-    """Lists every watched kind in the served namespaces (none named: all)."""
+    """Lists every watched kind in the served namespaces (none named: all). `serving` is set once one is served."""
 
     def __init__(
         self,
@@ -38,40 +62,91 @@ class Sweeper:
         *,
         interval: float,
     ) -> None:
+        self.serving = asyncio.Event()
         self._store = store
-        self._watched = tuple(watched)
-        self._namespaces: Sequence[str | None] = tuple(namespaces) or (None,)
+        self._watched = {each.kind: each for each in watched}
         self._metrics = metrics
         self._interval = interval
+        self._namespaces: Sequence[str | None] = tuple(namespaces) or (None,)
+        self._listings = {at: {kind: _Listing() for kind in self._watched} for at in self._namespaces}
+        self._wakes = {at: asyncio.Event() for at in self._namespaces}
+        self._slots = asyncio.Semaphore(LISTS_AT_ONCE)
+        for kind in self._watched:
+            metrics.cached_objects.labels(kind.kind).set_function(store.cache(kind).__len__)
 
-    async def fill(self) -> None:
-        """Sweep until every kind has been listed once; waits for what is missing."""
-        for watched in self._watched:
-            while True:
-                try:
-                    await self._sweep(watched)
-                    break
-                except KubeError as error:
-                    _warn("cannot list yet", watched.kind, error)
-                    await asyncio.sleep(RETRY_SECONDS)
+    def serves(self, kind: Kind, namespace: str | None) -> bool:
+        """True if everything has been listed that the reconciles of a kind in a namespace read."""
+        listings = self._listings[None if None in self._listings else namespace]
+        return all(each.filled or (each.apart and other is not kind) for other, each in listings.items())
+
+    def refused(self, kind: Kind, namespace: str | None) -> None:
+        """A watch was refused: what the cache has is not complete until it is listed again."""
+        listing = self._listings[namespace][kind]
+        if listing.filled:
+            self._fail(kind, namespace, KubeForbiddenError(f"the watch of {kind.plural} is refused"))
+            self._wakes[namespace].set()
 
     async def run(self, changed: Changed) -> None:
-        """Sweep for ever, reporting each correction as if a watch had delivered it. Never returns."""
-        pause = min(SOON_SECONDS, self._interval)
-        while True:
-            await asyncio.sleep(pause)
-            pause = self._interval
-            for watched in self._watched:
-                try:
-                    await self._correct(watched, changed)
-                except KubeError as error:
-                    _warn("sweep failed", watched.kind, error)
+        """List, and report each correction as if a watch had delivered it. Never returns."""
+        async with asyncio.TaskGroup() as tasks:
+            for namespace in self._namespaces:
+                tasks.create_task(self._keep(namespace, changed), name=f"sweep-{namespace or 'all'}")
 
-    async def _correct(self, watched: WatchedKind, changed: Changed) -> None:
-        kind = watched.kind
+    async def _keep(self, namespace: str | None, changed: Changed) -> None:
+        listings, wake, now = self._listings[namespace], self._wakes[namespace], asyncio.get_running_loop().time
+        while True:
+            wake.clear()
+            for kind, listing in listings.items():
+                if listing.due <= now():
+                    async with self._slots:
+                        await self._list(kind, namespace, changed)
+            if any(self.serves(kind, namespace) for kind in self._watched):
+                self.serving.set()
+            pause = max(min(listing.due for listing in listings.values()) - now(), 0.0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await wake.wait()
+
+    async def _list(self, kind: Kind, namespace: str | None, changed: Changed) -> None:
+        listing = self._listings[namespace][kind]
+        try:
+            corrected, dropped = await self._sweep(self._watched[kind], namespace)
+        except KubeError as error:
+            self._fail(kind, namespace, error)
+            return
+        if not listing.filled:
+            self._show(kind, namespace, missing=False)
+        pause = self._interval if listing.filled else min(SOON_SECONDS, self._interval)
+        listing.due = asyncio.get_running_loop().time() + pause
+        listing.filled, listing.known, listing.apart, listing.failures = True, True, False, 0
+        await self._report(kind, corrected, dropped, changed)
+
+    def _fail(self, kind: Kind, namespace: str | None, error: KubeError) -> None:
+        listing = self._listings[namespace][kind]
+        delay = min(RETRY_SECONDS * 2.0 ** min(listing.failures, 10), RETRY_SECONDS_MAX)
+        listing.due = asyncio.get_running_loop().time() + delay
+        listing.failures += 1
+        if isinstance(error, KubeForbiddenError | KubeNotFoundError):
+            listing.filled = False
+            # kopf watches the kinds that exist when it begins, and those only.
+            may_miss = listing.known or isinstance(error, KubeForbiddenError)
+            listing.apart = self._watched[kind].apart and may_miss
+            self._show(kind, namespace, missing=True)
+        if listing.failures & (listing.failures - 1) == 0:  # the first, the second, the fourth
+            where = {} if namespace is None else {"namespace": namespace}
+            fields = {"kind": kind.kind, **where, "reason": error.reason, "error": str(error)}
+            log.warning("sweep failed" if listing.filled else "cannot list yet", extra=fields)
+
+    def _show(self, kind: Kind, namespace: str | None, *, missing: bool) -> None:
+        self._metrics.refused.labels(kind.kind, namespace or "").set(missing)
+        if not missing and self._listings[namespace][kind].failures:
+            log.info("listed after failures", extra={"kind": kind.kind, "namespace": namespace or "all"})
+
+    async def _report(self, kind: Kind, corrected: list[Key], dropped: dict[Key, JsonObject], changed: Changed) -> None:
         cache = self._store.cache(kind)
-        corrected, dropped = await self._sweep(watched)
-        for key in (*dropped, *corrected):
+        for number, key in enumerate((*dropped, *corrected)):
+            if number % CHANGES_AT_ONCE == CHANGES_AT_ONCE - 1:
+                await asyncio.sleep(0)
             body = cache.get(*key)
             if body is not None:
                 changed(kind, body, Change.SPEC)
@@ -80,20 +155,12 @@ class Sweeper:
                 log.warning("a deletion was missed by the watch", extra={"kind": kind.kind, "key": "/".join(key)})
                 changed(kind, gone, Change.GONE)
 
-    async def _sweep(self, watched: WatchedKind) -> tuple[list[Key], dict[Key, JsonObject]]:
+    async def _sweep(self, watched: WatchedKind, namespace: str | None) -> tuple[list[Key], dict[Key, JsonObject]]:
         """List a kind, page by page; returns the keys of which the cache was wrong, and what it had that is gone."""
-        kind, cache = watched.kind, self._store.cache(watched.kind)
-        corrected, dropped = list[Key](), dict[Key, JsonObject]()
-        for namespace in self._namespaces:
-            living, version = set[str](), 0
-            async for page in self._store.pages(kind, namespace, watched.selector):
-                living |= {body["metadata"]["uid"] for body in page.items}
-                corrected += cache.take(page.items)
-                version = int(page.resource_version)
-            dropped |= cache.drop_missing(living, version, namespace=namespace)
-        self._metrics.cached_objects.labels(kind.kind).set_function(cache.__len__)
-        return corrected, dropped
-
-
-def _warn(message: str, kind: Kind, error: KubeError) -> None:
-    log.warning(message, extra={"kind": kind.kind, "reason": error.reason, "error": str(error)})
+        cache, corrected = self._store.cache(watched.kind), list[Key]()
+        living, version = set[str](), 0
+        async for page in self._store.pages(watched.kind, namespace, watched.selector):
+            living |= {body["metadata"]["uid"] for body in page.items}
+            corrected += cache.take(page.items)
+            version = int(page.resource_version)
+        return corrected, cache.drop_missing(living, version, namespace=namespace)

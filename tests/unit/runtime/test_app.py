@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from fleet_consumer.clock import SystemClock
 from fleet_operator import app as app_module
 from fleet_operator.app import App
 from fleet_operator.clients.kinds import LEASE, WHOLE, Kind, View
-from fleet_operator.clients.kube import KubeUnavailableError, Listing
+from fleet_operator.clients.kube import KubeForbiddenError, KubeUnavailableError, Listing
 from fleet_operator.runtime import lease as lease_module
 from fleet_operator.runtime.cache import WatchedKind
 from fleet_operator.runtime.lease import LeaseLostError, LeaseTiming
@@ -77,6 +78,36 @@ class Here:
 def no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "Watcher", Unwatched)
     monkeypatch.setattr(app_module, "HealthServer", Silent)
+
+
+class Refusing(Bare):
+    """Two namespaces that it may not read, until `refused` has others."""
+
+    refused: tuple[str, ...] = ("bank", "shop")
+
+    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
+        if namespace in self.refused:
+            raise KubeForbiddenError(f"{kind.plural} is forbidden")
+        return await super().list(kind, namespace)
+
+
+@pytest.mark.parametrize("leader_elect", [True, False])
+@pytest.mark.usefixtures("on_one_loop")
+def test_operator_is_ready_once_one_namespace_is_served(leader_elect: bool) -> None:
+    async def main() -> None:
+        kube, clock = Refusing(), VirtualClock(asyncio.get_running_loop())
+        settings = replace(SETTINGS, namespaces=("bank", "shop"), leader_elect=leader_elect)
+        operator = App(settings, kube, kube, clock)
+        running = asyncio.create_task(operator.run())
+        await asyncio.sleep(100.0)
+        seen = [operator._not_ready]
+        kube.refused = ("bank",)
+        await asyncio.sleep(100.0)
+        assert [*seen, operator._not_ready] == ["no namespace could be listed yet: see the log", None]
+        operator.stop()
+        await running
+
+    run_virtual(main())
 
 
 @pytest.fixture
