@@ -208,7 +208,7 @@ class App:
             return
         self._events.start()
         await self._worker_status.open()
-        watcher = Watcher(self._router.observed, self.settings.namespaces, self._sweeper.refused)
+        watcher = Watcher(self._router.observed, self.settings.namespaces, self._sweeper)
         watcher.start(WATCHED)
         for dispatcher in self._dispatchers.values():
             dispatcher.start()

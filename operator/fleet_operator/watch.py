@@ -15,7 +15,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import kopf
 
@@ -36,8 +36,14 @@ PAGE_OBJECTS: Final = 10
 """kopf has one page size for all kinds; a page of whole objects is in memory, and read, at once."""
 
 
-Refused = Callable[[Kind, str | None], None]
-"""Called on the operator's loop with a kind whose list or watch was refused, and the namespace; None for all."""
+class Lists(Protocol):
+    """The operator's own lists of the same kinds."""
+
+    def refused(self, kind: Kind, namespace: str | None) -> None:
+        """A list or watch was refused, in a namespace or with None in all; on the operator's loop."""
+
+    def listed(self, kind: Kind, namespace: str | None) -> str | None:
+        """The version from which a watch may go on; None if it has to list. Any thread."""
 
 
 class WatchesEndedError(Exception):
@@ -50,9 +56,9 @@ class Watcher:
     `ended` completes when they have ended: with the error, unless they were stopped.
     """
 
-    def __init__(self, sink: Sink, namespaces: Sequence[str], refused: Refused = lambda kind, namespace: None) -> None:
+    def __init__(self, sink: Sink, namespaces: Sequence[str], lists: Lists) -> None:
         self._sink = sink
-        self._refused = refused
+        self._lists = lists
         self._namespaces = namespaces
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
@@ -134,7 +140,9 @@ class Watcher:
             ("service-account", kopf.login_with_service_account),
             ("kubeconfig", kopf.login_with_kubeconfig),
         ):
-            kopf.on.login(id=name, registry=registry)(delivering(login, watched, self._deliver, self._refuse))
+            kopf.on.login(id=name, registry=registry)(
+                delivering(login, watched, self._deliver, self._refuse, self._listed)
+            )
         kopf.on.startup(id="alarm", registry=registry)(self._arm)
         for each in watched:
             kind = each.kind
@@ -153,7 +161,10 @@ class Watcher:
         self._loop.call_soon_threadsafe(self._take, kind, cut)
 
     def _refuse(self, watched: WatchedKind, namespace: str | None) -> None:
-        self._loop.call_soon_threadsafe(self._refused, watched.kind, namespace)
+        self._loop.call_soon_threadsafe(self._lists.refused, watched.kind, namespace)
+
+    def _listed(self, watched: WatchedKind, namespace: str | None) -> str | None:
+        return self._lists.listed(watched.kind, namespace)
 
     def _take(self, kind: Kind, changes: Sequence[tuple[JsonObject, bool]]) -> None:
         for body, gone in changes:

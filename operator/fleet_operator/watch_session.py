@@ -30,6 +30,9 @@ Delivery = Callable[[WatchedKind, Sequence[tuple[JsonObject, bool]]], None]
 Refusal = Callable[[WatchedKind, str | None], None]
 """Called on kopf's thread with a kind whose list or watch was refused, and its namespace; None for all."""
 
+Listed = Callable[[WatchedKind, str | None], str | None]
+"""Called on kopf's thread for the version of a list that has been taken of a kind, and its objects delivered."""
+
 REFUSED_SECONDS: Final = 5.0
 REFUSALS: Final = (403, 404)
 CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
@@ -88,7 +91,9 @@ class WatchRefused(aiohttp.ClientConnectionError):
     refusal, of a namespace that has withdrawn its rights or of a CRD that is gone, would end all watches."""
 
 
-def _answer_class(watched: Sequence[WatchedKind], deliver: Delivery, refuse: Refusal) -> type[aiohttp.ClientResponse]:
+def _answer_class(
+    watched: Sequence[WatchedKind], deliver: Delivery, refuse: Refusal, listed: Listed
+) -> type[aiohttp.ClientResponse]:
     """Answers to kopf, without the objects."""
 
     class Answer(aiohttp.ClientResponse):
@@ -109,6 +114,9 @@ def _answer_class(watched: Sequence[WatchedKind], deliver: Delivery, refuse: Ref
             if found is None or self.status != 200:
                 # An error page of a proxy is in any encoding; kopf knows the errors of aiohttp's own reading.
                 return await super().json(**options)
+            version = listed(found, _namespace_of(self.url.path)) if "continue" not in self.url.query else None
+            if version is not None:
+                return {"items": [], "metadata": {"resourceVersion": version}}
             body = json_text.loads(await self.read())
             if isinstance(body, dict) and "items" in body:
                 # A list of metadata says null where there are no objects.
@@ -140,6 +148,7 @@ def delivering(
     watched: Sequence[WatchedKind],
     deliver: Delivery,
     refuse: Refusal = lambda watched, namespace: None,
+    listed: Listed = lambda watched, namespace: None,
 ) -> Callable[..., Any]:
     """A login handler like `login`, whose session asks for views and delivers the objects."""
 
@@ -159,7 +168,7 @@ def delivering(
             proxy=info.proxy_url,
             trust_env=info.trust_env,
             middlewares=(_asking_for_views(watched),),
-            response_class=_answer_class(watched, deliver, refuse),
+            response_class=_answer_class(watched, deliver, refuse, listed),
         )
         last = _Credentials(
             server=info.server,

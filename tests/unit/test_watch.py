@@ -11,10 +11,21 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kopf._core.intents.causes import Activity
 
+from fleet_operator.clients.kinds import Kind
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.watch import Watcher
 
 PATIENCE_S = 60.0
+
+
+class NoLists:
+    """Nothing has been listed, and no refusal is expected."""
+
+    def refused(self, kind: Kind, namespace: str | None) -> None:
+        raise AssertionError(f"{kind} in {namespace}")
+
+    def listed(self, kind: Kind, namespace: str | None) -> str | None:
+        return None
 
 
 def logs_in(monkeypatch: pytest.MonkeyPatch, login: Callable[[], kopf.ConnectionInfo | None]) -> None:
@@ -25,7 +36,7 @@ def logs_in(monkeypatch: pytest.MonkeyPatch, login: Callable[[], kopf.Connection
 
 async def end_of_watches() -> None:
     """Wait until the watches end; raises what they end with."""
-    watcher = Watcher(lambda *_: None, ())
+    watcher = Watcher(lambda *_: None, (), NoLists())
     watcher.start(WATCHED)
     await asyncio.wait_for(watcher.ended, PATIENCE_S)
 
@@ -34,7 +45,7 @@ def test_each_way_to_log_in_has_an_id_of_its_own() -> None:
     """kopf keeps one result for each id; of two handlers of one id the last result counts, also None."""
 
     async def ids() -> list[str]:
-        handlers = Watcher(lambda *_: None, ())._registry(WATCHED)._activities._handlers
+        handlers = Watcher(lambda *_: None, (), NoLists())._registry(WATCHED)._activities._handlers
         return [str(handler.id) for handler in handlers if handler.activity is Activity.AUTHENTICATION]
 
     found = asyncio.run(ids())
@@ -72,7 +83,7 @@ def test_watches_that_are_stopped_end_without_an_error(monkeypatch: pytest.Monke
         app.router.add_route("*", "/{path:.*}", answer)
         async with TestServer(app) as server:
             logs_in(monkeypatch, lambda: kopf.ConnectionInfo(server=str(server.make_url(""))))
-            watcher = Watcher(lambda *_: None, ())
+            watcher = Watcher(lambda *_: None, (), NoLists())
             watcher.start(WATCHED)
             await watcher.stop()
             await asyncio.wait_for(watcher.ended, PATIENCE_S)

@@ -133,6 +133,32 @@ def test_refusal_is_reported_and_a_broken_connection_to_kopf(
     assert refused == [("ConfigMap", namespace)]
 
 
+def test_first_list_of_what_has_been_listed_delivers_nothing_and_goes_on_from_its_version() -> None:
+    delivered, versions = Delivered(), ["7"]
+
+    async def answer(request: web.Request) -> web.Response:
+        items = [{"metadata": {"name": "one", "resourceVersion": "8"}}]
+        return web.json_response({"items": items, "metadata": {"resourceVersion": "9", "continue": "more"}})
+
+    async def run() -> list[Any]:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", answer)
+        async with TestServer(app) as server:
+            login = delivering(
+                lambda **_: SERVER, WATCHED, delivered, listed=lambda watched, at: versions.pop() if versions else None
+            )
+            session, lists = await login(), list[Any]()
+            for query in ("?limit=10&continue=more", "?limit=10", "?limit=10"):
+                async with session.aiohttp_session.get(server.make_url(f"{PODS}{query}")) as response:
+                    lists.append(await response.json())
+            await session.aiohttp_session.close()
+            return [each["metadata"] for each in lists]
+
+    whole = {"resourceVersion": "9", "continue": "more"}
+    assert asyncio.run(run()) == [whole, {"resourceVersion": "7"}, whole]
+    assert delivered == [("Pod", "one", False)] * 2
+
+
 def test_list_of_metadata_without_objects_is_a_list() -> None:
     """The API server says null there, and kopf iterates it."""
 

@@ -69,6 +69,7 @@ class Sweeper:
         self._interval = interval
         self._namespaces: Sequence[str | None] = tuple(namespaces) or (None,)
         self._listings = {at: {kind: _Listing() for kind in self._watched} for at in self._namespaces}
+        self._versions: dict[tuple[Kind, str | None], str] = {}
         self._wakes = {at: asyncio.Event() for at in self._namespaces}
         self._slots = asyncio.Semaphore(LISTS_AT_ONCE)
         for kind in self._watched:
@@ -78,6 +79,10 @@ class Sweeper:
         """True if everything has been listed that the reconciles of a kind in a namespace read."""
         listings = self._listings[None if None in self._listings else namespace]
         return all(each.filled or (each.apart and other is not kind) for other, each in listings.items())
+
+    def listed(self, kind: Kind, namespace: str | None) -> str | None:
+        """The version of the last list, for a watch to go on from; once, for it may be too old. Any thread."""
+        return self._versions.pop((kind, namespace), None)
 
     def refused(self, kind: Kind, namespace: str | None) -> None:
         """A watch was refused: what the cache has is not complete until it is listed again."""
@@ -163,4 +168,5 @@ class Sweeper:
             living |= {body["metadata"]["uid"] for body in page.items}
             corrected += cache.take(page.items)
             version = int(page.resource_version)
+        self._versions[watched.kind, namespace] = str(version)
         return corrected, cache.drop_missing(living, version, namespace=namespace)
