@@ -12,6 +12,7 @@ import pytest
 
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
+from fleet_operator.observe.observer_pool import TooManyObserversError
 from fleet_operator.planning.fleet.deletion import CLUSTER_FINALIZER, CLUSTER_HOLD_S, FINALIZER, POLL_S
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
@@ -37,8 +38,11 @@ class Observers:
         self.seen = seen
         self.logins: list[str | None] = []
         self.refused: list[str] = []
+        self.full = ""
 
     def ensure(self, cluster: Any, settings: Any, connection: str = "") -> None:
+        if self.full:
+            raise TooManyObserversError(self.full)
         self.logins.append(settings.sasl.password)
 
     def refuse(self, cluster: Any, reason: str, message: str, connection: str = "") -> None:
@@ -78,12 +82,20 @@ class Place:
         topics = SimpleNamespace(keep=lambda *_: None, refusal=lambda _: None, forget=lambda _: None)
         self.reconciler = KafkaClusterReconciler(cast("Context", self.context), cast("OffsetsTopicWork", topics))
 
-    async def begin(self, *secrets: JsonObject) -> None:
+    def ready(self) -> tuple[str, str, str]:
+        (found,) = (
+            each
+            for each in (self.store.get(KAFKA_CLUSTER, KEY) or {})["status"]["conditions"]
+            if each["type"] == "Ready"
+        )
+        return found["status"], found["reason"], found["message"]
+
+    async def begin(self, *secrets: JsonObject, **fields: Any) -> None:
         for body in secrets:
             await self.kube.create(body)
         head = {"apiVersion": KAFKA_CLUSTER.api_version, "kind": KAFKA_CLUSTER.kind}
         metadata = {"namespace": "shop", "name": "main", "generation": 1}
-        spec = {"bootstrapServers": ["kafka:9092"], "sasl": SASL}
+        spec = {"bootstrapServers": ["kafka:9092"], "sasl": SASL, **fields}
         self.store.learn(KAFKA_CLUSTER, await self.kube.create({**head, "metadata": metadata, "spec": spec}))
 
 
@@ -98,6 +110,34 @@ def test_secrets_are_read_again_each_minute_while_all_is_well() -> None:
         await place.kube.apply(secret("second"))
         await place.reconciler.reconcile(KEY)
         assert place.observers.logins == ["first", "second"]
+
+    run_virtual(main())
+
+
+def test_connection_beyond_the_bound_is_shown_until_there_is_room() -> None:
+    async def main() -> None:
+        place = Place(None)
+        await place.begin(secret("first"))
+        place.observers.full = "too many: delete one"
+        result = await place.reconciler.reconcile(KEY)
+        assert place.ready() == ("False", "TooManyConnections", "too many: delete one")
+        assert result.requeue_after == CALM_SECONDS
+        place.observers.full = ""
+        await place.reconciler.reconcile(KEY)
+        assert place.observers.logins == ["first"]
+
+    run_virtual(main())
+
+
+def test_spec_that_is_too_large_is_refused_before_anything_is_read() -> None:
+    async def main() -> None:
+        place = Place(None)
+        await place.begin(unknown=["x" * 100] * 1000)
+        await place.reconciler.reconcile(KEY)
+        status, reason, message = place.ready()
+        assert (status, reason) == ("False", "SpecTooLarge")
+        assert "more than 65536 are refused" in message
+        assert place.observers.refused == ["SpecTooLarge"]
 
     run_virtual(main())
 
