@@ -14,6 +14,7 @@ from typing import Any
 
 from fleet_consumer.contract import naming
 from tests.broker.workers import COMMAND, Fleet, Kafka, Worker
+from tests.unit.retry.policies import NO_BUDGET
 
 MESSAGE_BYTES_MAX = 1_114_124
 """Kafka's default limit of a source topic plus 64 KiB."""
@@ -45,7 +46,7 @@ def revision(sequence: Sequence[str], **changes: Any) -> dict[str, Any]:
         "undecodable": "Fail",
         "maxTotalSeconds": 86_400,
         "headerProfile": "Native",
-        "budget": None,
+        "budget": NO_BUDGET,
     }
     return content | changes
 

@@ -97,6 +97,10 @@ class Budget:
     cooldown_s: int
 
 
+DEFAULT_BUDGET: Final = Budget(50, 60, 100, BudgetAction.PAUSE, 30)
+"""The budget of main workers where a policy has none; the values are those of the CRD's defaults."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """One revision. `sequence` holds the delays before each further attempt, in seconds; `max_total_s` counts from the

@@ -29,7 +29,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "undecodable": "Fail",
     "maxTotalSeconds": None,
     "headerProfile": "Native",
-    "budget": {},
+    "budget": None,
 }
 GENERATE_DEFAULTS: Final = {"factorPercent": 200, "max": "1h"}
 BUDGET_DEFAULTS: Final[Mapping[str, Any]] = {
@@ -120,8 +120,10 @@ def _rule(section: Section) -> dict[str, Any]:
     return {"when": {condition: text}, "then": then}
 
 
-def _budget(found: object, path: str) -> dict[str, Any]:
-    section = manifest_section({} if found is None else found, path, **BUDGET_DEFAULTS)
+def _budget(found: object, path: str) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    section = manifest_section(found, path, **BUDGET_DEFAULTS)
     budget = {
         "maxFailurePercent": section.integer("maxFailurePercent", 1, 100),
         "windowSeconds": section.integer("windowSeconds", 1, 3600),

@@ -11,6 +11,8 @@ from fleet_consumer.contract.policies import Policies, Policy, parse_policies
 REVISION = "a1b2c3d4e5"
 OTHER = "0123456789"
 UNKNOWN = "ffffffffff"
+NO_BUDGET = {"maxFailurePercent": 50, "windowSeconds": 60, "minRecords": 100, "action": "None", "cooldownSeconds": 30}
+"""Turned off; `budget=None` is the default."""
 
 
 def revision(*delays: str, **fields: Any) -> dict[str, Any]:
@@ -21,7 +23,7 @@ def revision(*delays: str, **fields: Any) -> dict[str, Any]:
         "undecodable": "Fail",
         "maxTotalSeconds": None,
         "headerProfile": "Native",
-        "budget": None,
+        "budget": NO_BUDGET,
     }
     return content | fields
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.breaker_mark import Breakers, breaker_mark, closed_mark
-from fleet_consumer.contract.policies import Budget, BudgetAction, Policies
+from fleet_consumer.contract.policies import DEFAULT_BUDGET, Budget, BudgetAction, Policies
 from fleet_consumer.retry.budget import Breaker, BreakerState
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot, Course, Pace, Pacing
 from fleet_consumer.worker.logs import fields
@@ -32,6 +32,10 @@ WELL_S: Final = 5.0
 OWN_RECORDS_MAX: Final = 10
 """Records after which a retry worker's own breaker may open, if the budget asks for more: it counts only while the main
 workers are silent, and each record more is an attempt more for nothing."""
+
+NEVER: Final = 10**12
+"""Records that the breaker of a retry worker never counts: without a budget in the policy it only follows. Records that
+never succeed would stand still beside a quiet topic otherwise, and these are ordinary."""
 
 TRIAL_S: Final = 600.0
 """Retry workers stand still for so long because of the main workers before they try for themselves."""
@@ -144,9 +148,10 @@ class BudgetPacing(Pacing):
 class FollowingPacing(Pacing):
     """A retry worker's: it stands still while the main workers' breakers are open, and goes on while they are closed.
 
-    While their commits carry no mark its own breaker decides, by what it handles itself: beside a topic that has become
-    quiet nobody else would find out. It begins with single records after the main workers' breakers were open, and so
-    it does when these have been open for very long, because a few bad workers must not stop retries without end.
+    While their commits carry no mark its own breaker decides if the policy has a budget, by what it handles itself:
+    beside a topic that has become quiet nobody else would find out. It begins with single records after the main
+    workers' breakers were open, and so it does when these have been open for very long, because a few bad workers must
+    not stop retries without end.
     """
 
     def __init__(
@@ -212,13 +217,14 @@ class FollowingPacing(Pacing):
 
     def _current(self) -> Breaker | None:
         """Its own breaker under the policy as it is now; a new one as long as the main workers' are closed."""
-        budget = _budget(self._policies())
+        policies = self._policies()
+        budget, is_default = _budget(policies), policies is None or policies.newest.budget is None
         successes, self._successes = self._successes, 0
         if budget is None or budget.action is not BudgetAction.PAUSE:
             self._breaker = None
             return None
         now = self._clock.monotonic()
-        own = replace(budget, min_records=min(budget.min_records, OWN_RECORDS_MAX))
+        own = replace(budget, min_records=NEVER if is_default else min(budget.min_records, OWN_RECORDS_MAX))
         if self._breaker is None or self._is_vouched():
             self._breaker = Breaker(own, now)
         elif successes:
@@ -234,5 +240,5 @@ class FollowingPacing(Pacing):
 
 
 def _budget(policies: Policies | None) -> Budget | None:
-    budget = None if policies is None else policies.newest.budget
+    budget = None if policies is None else policies.newest.budget or DEFAULT_BUDGET
     return None if budget is None or budget.action is BudgetAction.NONE else budget

@@ -63,7 +63,7 @@ class RetryPolicySpec(Model):
     undecodable: Literal["Fail", "Drop"] = "Fail"
     max_total_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
     header_profile: Literal["Native", "Spring"] = "Native"
-    budget: Budget = Budget()
+    budget: Budget | None = None
 
 
 class RetryPolicy(CustomResource):

@@ -94,7 +94,7 @@ class RetryIntent:
     def may_pause(self) -> bool:
         """True if a revision has a budget on which workers act: only their own reports show when they do."""
         return any(
-            (revision.content.get("budget") or {}).get("action", "None") != "None" for revision in self.revisions
+            (revision.content.get("budget") or {"action": "Pause"})["action"] != "None" for revision in self.revisions
         )
 
 

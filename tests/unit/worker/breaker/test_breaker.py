@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fleet_consumer.contract.breaker_mark import read_mark
-from fleet_consumer.contract.policies import Policies
+from fleet_consumer.contract.policies import DEFAULT_BUDGET, Policies
+from fleet_consumer.contract.policy_expansion import expand_policy
 from fleet_consumer.record import Fatal, Produce, Record
 from fleet_consumer.worker.consume.pauses import BREAKER_OPEN
 from fleet_consumer.worker.consume.pending import Concurrency
@@ -279,3 +280,24 @@ def test_worker_that_is_asked_to_stop_does_not_wait_for_the_outage_to_end() -> N
     outage.bench.loop.close(10)
     assert outage.bench.clock.now - before < 5
     assert outage.consumer.offsets == {P0: 0, P1: 0}
+
+
+@pytest.mark.parametrize(
+    ("policy", "hopped"),
+    [(policies("5s", budget=None), 99), (policies("5s"), 300)],
+    ids=["default", "turned off"],
+)
+def test_outage_costs_a_hundred_records_an_attempt_where_the_policy_has_no_budget(
+    policy: Policies, hopped: int
+) -> None:
+    def handle(record: Record) -> None:
+        raise ConnectionError("down")
+
+    bench = Bench(handle, {P0: [b"%d" % n for n in range(300)]}, policies=lambda: policy)
+    bench.steps(5)
+    assert sum(topic.startswith("_fleet.") for topic, *_ in bench.producer.written) == hopped
+
+
+def test_default_of_main_workers_has_the_values_that_the_fields_of_a_budget_default_to() -> None:
+    given = expand_policy({"sequence": ["5s"], "budget": {}}, "spec")["budget"]
+    assert policies("5s", budget=given).newest.budget == DEFAULT_BUDGET

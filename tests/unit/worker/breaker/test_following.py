@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fleet_consumer.contract.breaker_mark import Breakers, read_closed_mark, read_mark
 from fleet_consumer.record import Record
 from fleet_consumer.retry.budget import PROBES, PROBES_IN_VAIN
@@ -19,10 +21,10 @@ HOUR_S = 3600
 class Following:
     """A retry worker's pacing, the main workers' breakers as a test says, and a clock that only a test moves."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: dict[str, Any] | None = PAUSE) -> None:
         self.clock = StillClock()
         self.breakers = Breakers()
-        found = policies("5s", budget=PAUSE)
+        found = policies("5s", budget=budget)
         self.pacing = FollowingPacing(lambda: found, lambda: self.breakers, lambda wanted: None, self.clock)
 
     def pace(self, *, idle: bool = False, after: float = 0.0) -> Pace:
@@ -51,6 +53,19 @@ def test_beside_a_silent_source_the_own_breaker_opens_after_few_records() -> Non
     assert here.pace(after=COOLDOWN_S) is Pace.PROBE
     here.pacing.succeeded(PROBES)
     assert here.pace() is Pace.FULL
+
+
+def test_without_a_budget_in_the_policy_retry_workers_follow_and_never_stop_by_themselves() -> None:
+    """Records that never succeed are ordinary, and must not crawl beside a quiet topic."""
+    here = Following(budget=None)
+    assert set(here.fail(5000)) == {Course.ON}
+    assert here.pace() is Pace.FULL
+    here.say(opened=5)
+    assert here.pace() is Pace.STOP
+    assert here.fail() == [Course.STAY]
+    here.say(closed=5)
+    assert here.pace() is Pace.FULL
+    assert set(here.fail(5000)) == {Course.ON}
 
 
 def test_failures_are_the_records_own_while_main_workers_succeed() -> None:

@@ -69,13 +69,7 @@ def test_delays_alone_are_a_policy_with_all_defaults() -> None:
         "undecodable": "Fail",
         "maxTotalSeconds": 86_400,
         "headerProfile": "Native",
-        "budget": {
-            "maxFailurePercent": 50,
-            "windowSeconds": 60,
-            "minRecords": 100,
-            "action": "Pause",
-            "cooldownSeconds": 30,
-        },
+        "budget": None,
     }
     assert found.name == "local"
     assert asked() is None
