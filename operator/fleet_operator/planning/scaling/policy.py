@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.scaling.brake import BRAKE_S, can_judge, count_without_effect
+from fleet_operator.planning.scaling.capacity import Measurement
 from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
 from fleet_operator.planning.scaling.explain import describe, name_partitions, two_digits
 from fleet_operator.planning.scaling.facts import RESTING, STABLE, ScalingFacts
@@ -30,6 +30,11 @@ OVERDUE_S: Final = 180.0
 BROKEN_S: Final = 120.0
 """Time without a decision after which nothing is known of what was between: a suspended machine, a slow operator."""
 
+BRAKE_S: Final = 900.0
+"""Time within which a growth is judged; after that other things have changed, too."""
+GAIN_LEAST: Final = 0.25
+"""Least part of the expected rise: below it the growth did not help. Flink's autoscaler asks for a tenth; a database at
+its limit still gains that much from more connections."""
 ROLLING_TEXT: Final = "workers of a revision are on their way: their number stays, unless a lag grows"
 
 
@@ -359,3 +364,23 @@ def _waits_long(load: Load, facts: ScalingFacts) -> bool:
     """True if more waits than a commit interval explains."""
     waiting = sum(lag for key, lag in load.lags.items() if key not in load.stuck)
     return waiting > sum(load.fast.arrival.values()) * (facts.commit_interval_s + STEADY_S)
+
+
+def can_judge(growth: Growth, measured: Measurement) -> bool:
+    """True if a measurement says something about a growth: its workers are busy, so that the arrival is not what limits
+    the rate. What limits them may feed some and starve others, so half of them are enough."""
+    return measured.mostly_busy and growth.before > 0 and growth.commits > 0.0
+
+
+def count_without_effect(growth: Growth, measured: Measurement, load: Load) -> int | None:
+    """The number to go back to after a growth without effect: the smallest that handles what was reached. None where
+    the growth helped, and where the topics are gone since."""
+    counts = load.counts
+    if not counts.partitions:
+        return None
+    expected = growth.commits * (counts.load(growth.before) / counts.load(growth.after) - 1.0)
+    if measured.commits - growth.commits >= GAIN_LEAST * expected:
+        return None
+    enough = counts.snap(measured.commits / load.capacity) if load.capacity else growth.before
+    back = max(growth.before, enough)
+    return back if back < growth.after else None
