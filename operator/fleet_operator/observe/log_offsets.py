@@ -36,8 +36,6 @@ def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicReading:
     led = by_leader(client, metadata, (question.topic,))
     highs = read_offsets(client, led, LATEST, read_committed=False) if question.read_committed else {}
     ends = read_offsets(client, led, LATEST, read_committed=question.read_committed)
-    if question.read_committed:
-        ends = {key: offset for key, offset in ends.items() if key in highs}
     at_times = [
         {} if time_ms is None else read_times(client, led, time_ms, read_committed=question.read_committed)
         for time_ms in (question.from_ms, question.end_ms)

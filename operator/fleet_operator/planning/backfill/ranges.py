@@ -149,6 +149,7 @@ def resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading) -> 
     asked: list[Mapping[int, object]] = [read.starts, read.ends]
     asked += [read.first] if question.from_ms is not None else []
     asked += [read.end] if question.end_ms is not None else []
+    asked += [read.highs] if question.read_committed else []
     silent = sorted(partition for partition in chosen if any(partition not in answer for answer in asked))
     if silent:
         message = f"offsets of topic {topic!r} cannot be read in partition {_few(silent)}: its leader does not answer"

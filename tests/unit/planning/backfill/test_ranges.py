@@ -104,6 +104,16 @@ def test_range_waits_for_open_transactions_before_its_end(wanted: dict[str, Any]
     assert isinstance(resolve(backfill(range=wanted), asked(wanted), replace(read, ends=read.highs)), ResolvedRange)
 
 
+def test_end_of_a_log_that_is_not_known_is_waited_for() -> None:
+    """The last stable offset alone does not tell an open transaction from the end."""
+    body = backfill(range=TIMES)
+    question = ask_range(body, "orders", read_committed=True, others=(), now=1000.7)
+    found = resolve(body, question, replace(BEFORE, highs={1: 1000}))
+    assert isinstance(found, Unresolved)
+    assert found.problem.reason == "PartitionsUnknown"
+    assert isinstance(resolve(body, question, replace(BEFORE, ends=BEFORE.highs)), ResolvedRange)
+
+
 def test_transaction_behind_the_end_is_none_of_the_range() -> None:
     wanted = {"time": {**TIMES["time"], "lateSeconds": 300}}
     assert resolved(wanted, replace(BEFORE, end={0: 90, 1: 90})).ranges[0] == (20, 90)
