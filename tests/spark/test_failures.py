@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.contract.backfill_ledger import Control, GuardWord
+from fleet_consumer.contract.backfill_ledger import ALIVE_KEY, Control, GuardWord
 from tests.spark.scene import Place, Scene, every, origins
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.together
 
@@ -21,6 +22,27 @@ def seeded(scene: Scene) -> None:
     scene.send(2, first=50, do="fail")
     scene.send(3, first=52, do="skip")
     scene.send(145, first=55)
+
+
+def test_slice_under_way_gives_signs_of_progress(place: Place, tmp_path: Path) -> None:
+    """One of two tasks waits until the end of the other was seen."""
+    release = tmp_path / "release"
+    handler = f"""
+import os, threading
+
+def handle(record):
+    while record.partition == 0 and not os.path.exists({str(release)!r}):
+        threading.Event().wait(0.1)
+"""
+    with Scene(place, tmp_path / "a", handler=handler) as scene:
+        scene.send(20)
+        driver = scene.start()
+        sign = eventually(lambda: scene.api.data("bf-ledger").get(ALIVE_KEY), what="a sign of progress in a slice")
+        assert sign == "1"
+        assert scene.ledger.slices_done == 0
+        release.touch()
+        assert driver.wait() == 0, driver.tail()
+        assert scene.ledger.counts.records_in == 20
 
 
 def test_fail_stops_the_run_and_leaves_nothing_of_the_slice(place: Place, tmp_path: Path) -> None:

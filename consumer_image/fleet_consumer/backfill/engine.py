@@ -34,11 +34,6 @@ BATCH_FIRST: Final = 100
 BATCH_MAX: Final = 5_000
 ALIVE_S: Final = 5.0
 """The interval at which progress within a job is told."""
-COUNTERS: Final = (
-    *("numCompleteTasks", "inputRecords", "outputRecords", "shuffleReadRecords", "shuffleWriteRecords"),
-    *("memoryBytesSpilled", "diskBytesSpilled"),
-)
-"""Numbers of Spark's stages that executors renew with each of their heartbeats, every 10 s."""
 DIFFERENCES: Final = "differences"
 FOLDERS: Final = {"Live": "live", "Candidate": "candidate", "Both": DIFFERENCES}
 """Folders of a comparison below the Backfill's own."""
@@ -71,9 +66,9 @@ class SparkEngine:
     """One session. Raises BackfillFailed for whatever Spark reports."""
 
     def __init__(
-        self, config: BackfillConfig, master: str | None, alive: Callable[[int], None] = lambda work: None
+        self, config: BackfillConfig, master: str | None, alive: Callable[[int], None] = lambda sign: None
     ) -> None:
-        """Start the session. `alive` is told, while a job runs, each new amount of what it has done."""
+        """Start the session. `alive` is told a new number at each sign of progress of a job."""
         from pyspark import AccumulatorParam
         from pyspark.sql import SparkSession
 
@@ -128,7 +123,7 @@ class SparkEngine:
             else:
                 rows.write.mode("overwrite").parquet(path)
 
-        self._watched(run)
+        self._watched(run, "numCompleteTasks")
         found = {task: report for (number, task), report in self._reports.value.items() if number == each.number}
         self._adapt(found)
         return found
@@ -158,7 +153,8 @@ class SparkEngine:
             rows = both.mapInArrow(function, schema_of(DIFFERENCE_COLUMNS))
             rows.write.mode("overwrite").parquet(f"{root}/{DIFFERENCES}")
 
-        self._watched(run)
+        # No handler is called, so nothing of it can hang: tasks that run are progress.
+        self._watched(run, "numCompleteTasks", "numActiveTasks")
         return list(self._reports.value.values())
 
     def close(self) -> None:
@@ -231,18 +227,20 @@ class SparkEngine:
                 files.delete(path, True)
                 LOG.info("files of an unfinished slice removed", extra={"fields": {"path": path.toString()}})
 
-    def _watched(self, run: Callable[[], None]) -> None:
-        """Run a job, and tell meanwhile of its progress."""
+    def _watched(self, run: Callable[[], None], *counters: str) -> None:
+        """Run a job, and tell meanwhile of its progress: of each change of the first of its stages' counters, and again
+        and again while one of the others is not zero."""
         end = Event()
 
         def tell() -> None:
-            told = 0
+            known, signs = 0, 0
             while not end.wait(ALIVE_S):
                 try:
-                    work = self._work_done()
-                    if work != told:
-                        self._alive(work)
-                    told = work
+                    done, *busy = map(self._count, counters)
+                    if done != known or any(busy):
+                        signs += 1
+                        self._alive(signs)
+                    known = done
                 except Exception as error:
                     LOG.warning("the progress of a job is not in the ledger", extra={"fields": {"error": str(error)}})
 
@@ -254,11 +252,10 @@ class SparkEngine:
             end.set()
             teller.join()
 
-    def _work_done(self) -> int:
-        """A sum that grows with what the tasks of the running stages have read, written, and ended."""
+    def _count(self, counter: str) -> int:
+        """The sum of a counter of all stages that run."""
         stages = self._spark.sparkContext._jsc.sc().statusStore().activeStages()
-        found = (stages.apply(number) for number in range(stages.size()))
-        return sum(int(getattr(stage, counter)()) for stage in found for counter in COUNTERS)
+        return sum(int(getattr(stages.apply(number), counter)()) for number in range(stages.size()))
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
         try:
