@@ -487,6 +487,8 @@ def expect_rights(api: ApiServer) -> None:
         ("delete", "pods", "default"),
         ("create", "events.events.k8s.io", "default"),
         ("update", "leases.coordination.k8s.io", NAMESPACE),
+        ("create", "leases.coordination.k8s.io", "default"),
+        ("patch", "kafkaclusters.consumerfleet.io", "default"),
     )
     denied = (
         ("get", "secrets", "default"),
@@ -504,7 +506,9 @@ def expect_rights(api: ApiServer) -> None:
         ("delete", "consumergroups.consumerfleet.io", "default"),
         ("create", "pods/exec", "default"),
         ("get", "nodes", "default"),
-        ("create", "leases.coordination.k8s.io", "default"),
+        ("create", "leases.coordination.k8s.io", "kube-system"),
+        ("update", "leases.coordination.k8s.io", "default"),
+        ("update", "kafkaclusters.consumerfleet.io", "default"),
         ("create", "clusterroles.rbac.authorization.k8s.io", "default"),
     )
     wait_rights(api, allowed, denied)
