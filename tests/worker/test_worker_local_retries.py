@@ -142,7 +142,7 @@ def test_local_topics_equal_the_operators_also_existing_ones(kafka: Kafka, tmp_p
         redrive: str(1_048_588 + 65_536),
         local_run.failed: "4000000",
     }
-    assert configs[second]["retention.ms"] == str(7 * 86_400_000)
+    assert configs[second]["retention.ms"] == str(30 * 86_400_000)
 
 
 def test_nothing_is_lost_by_an_end_in_the_middle_and_a_new_start(kafka: Kafka, tmp_path: Path) -> None:
