@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -17,19 +16,20 @@ import yaml
 from e2e.local_cluster.access import await_definitions
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.gomodules import HELM, ensure_programs
-from fleet_operator.api.v1alpha1 import Backfill
-from fleet_operator.planning.backfill import manifests
 from fleet_operator.runtime.settings import parse
 from tests.apiserver.client import Client
 from tests.apiserver.conftest import PATIENCE_S
+from tests.apiserver.driver_rights import (
+    ACCOUNT,
+    NAMESPACE,
+    expect_driver_makes_executors_only,
+    expect_driver_rights,
+    objects,
+)
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import eventually
-from tests.unit.api.backfill_objects import backfill
-from tests.unit.planning import builders
 
 CHART = Path(__file__).parents[2] / "charts" / "consumer-fleet"
-NAMESPACE = "fleet-system"
-ACCOUNT = f"system:serviceaccount:{NAMESPACE}:consumer-fleet"
 GROUPS = ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"]
 Right = tuple[str, str, str]
 """A verb, a resource with its group and optional subresource, and a namespace."""
@@ -94,14 +94,6 @@ def wait_rights(api: ApiServer, allowed: Sequence[Right], denied: Sequence[Right
 
     with Client(api.kubeconfig) as client:
         eventually(lambda: as_wanted(client), timeout_s=PATIENCE_S, what="the rights of the operator's account")
-
-
-def objects(api: ApiServer, kinds: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(api.kubectl("get", kinds, "-A", "-l", RELEASE, "-o", "json"))["items"]
-    return found
-
-
-RELEASE = "app.kubernetes.io/instance=consumer-fleet"
 
 
 def test_chart_passes_lint(helm: Helm) -> None:
@@ -333,140 +325,6 @@ def expect_rights_of_people(api: ApiServer) -> None:
     assert not [right for right in merged["view"] if right.split()[0] not in ("get", "list", "watch")]
     assert {f"{verb} {each}" for verb in ("create", "patch", "delete") for each in plurals} <= merged["edit"]
     assert "patch consumergroups/scale" in merged["edit"]
-
-
-def expect_driver_rights(api: ApiServer) -> None:
-    """The operator can give a Backfill's driver what it needs, and nobody any other role."""
-    body = Backfill.model_validate(backfill({"metadata.namespace": "default", "metadata.uid": "1"}))
-    (deployment,) = objects(api, "deployments")
-    role = parse(deployment["spec"]["template"]["spec"]["containers"][0]["args"], {}).spark_driver_role
-
-    def given(child: dict[str, Any]) -> str:
-        child["metadata"].pop("ownerReferences")
-        apply = ("apply", "--server-side", "--as", ACCOUNT, "-f", "-")
-        return api.kubectl(*apply, input=json.dumps(child))
-
-    rights = manifests.driver_rights(body, role, "shop")
-    assert [each["kind"] for each in rights] == ["ServiceAccount", "Role", "RoleBinding", "RoleBinding"]
-    for child in rights:
-        given(child)
-    driver = "system:serviceaccount:default:again-driver"
-
-    def can(verb: str, resource: str, name: str = "") -> bool:
-        asked = ("auth", "can-i", verb, f"{resource}/{name}" if name else resource, "--as", driver)
-        try:
-            return api.kubectl(*asked).strip() == "yes"
-        except ClusterError:
-            return False
-
-    eventually(lambda: can("create", "pods"), timeout_s=PATIENCE_S, what="the driver's rights")
-    assert can("update", "configmaps", "again-ledger")
-    assert can("get", "configmaps", "again-control")
-    assert not can("update", "configmaps", "again-control")
-    assert not any(can("get", resource) for resource in ("configmaps", "secrets", "services"))
-    *_, binding = manifests.driver_rights(body, "cluster-admin")
-    binding["metadata"]["name"] = "too-much"
-    with pytest.raises(ClusterError, match="forbidden"):
-        given(binding)
-
-
-def executor() -> dict[str, Any]:
-    """An executor of the Backfill `again` as Spark 4.0 makes it of the operator's template.
-
-    The Spark operator has its labels replaced by those of the SparkApplication.
-    """
-    body = Backfill.model_validate(backfill({"metadata.namespace": "default", "metadata.uid": "1"}))
-    template = {"spec": {"serviceAccountName": "shop", "containers": [{"name": "proxy", "image": "p"}]}}
-    group, cluster = builders.consumer_group(template=template), builders.kafka_cluster(tls={})
-    sources = {"handler_keys": ("shop.py",), "candidate_keys": None}
-    launch = manifests.launch(body, group, cluster, image="spark:1", **sources)
-    made = launch.executor_template
-    labels = {"spark-role": "executor", "spark-exec-id": "1", "spark-app-selector": "spark-1", "spark-version": "4.0.0"}
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "again-1-driver", "uid": "u", "controller": True}
-    metadata = {"name": "fleet-1-exec-1", "ownerReferences": [owner], "labels": {**launch.metadata["labels"], **labels}}
-    pod = copy.deepcopy({**made["spec"], "restartPolicy": "Never", "serviceAccountName": "shop"})
-    pod["containers"][0] |= {"image": "spark:1", "args": ["executor"]}
-    pod["containers"][0]["ports"] = [{"name": "blockmanager", "containerPort": 7079}]
-    pod["containers"][0]["volumeMounts"].append({"name": "spark-local-dir-1", "mountPath": "/var/data/spark-1"})
-    pod["volumes"].append({"name": "spark-local-dir-1", "emptyDir": {}})
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}
-
-
-def changed(path: str, value: Any) -> dict[str, Any]:
-    """The executor with another value at a dotted path, or one more in a list."""
-    body = executor()
-    *inner, last = path.split(".")
-    place: Any = body
-    for name in inner:
-        place = place[int(name)] if name.isdigit() else place.setdefault(name, {})
-    if isinstance(value, dict) and isinstance(place.get(last), list):
-        place[last].append(value)
-    else:
-        place[last.replace("~", ".")] = value
-    return body
-
-
-HOST = {"name": "host", "hostPath": {"path": "/"}}
-TOKEN = {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
-OTHER_PODS = {
-    "no labels": ("metadata.labels", {}),
-    "a driver": ("metadata.labels.spark-role", "driver"),
-    "another Backfill's": ("metadata.labels.consumerfleet~io/backfill", "other"),
-    "no owner": ("metadata.ownerReferences", []),
-    "another account": ("spec.serviceAccountName", "deployer"),
-    "a token": ("spec.automountServiceAccountToken", True),
-    "a token by a volume": ("spec.volumes", TOKEN),
-    "the node's files": ("spec.volumes", HOST),
-    "the node's network": ("spec.hostNetwork", True),
-    "privileged": ("spec.containers.0.securityContext", {"privileged": True}),
-    "a privileged container beside it": ("spec.initContainers.0.securityContext", {"privileged": True}),
-    "root": ("spec.containers.0.securityContext.runAsUser", 0),
-    "a port of the node": ("spec.containers.0.ports", [{"containerPort": 1, "hostPort": 1}]),
-}
-
-
-def expect_driver_makes_executors_only(api: ApiServer) -> None:
-    """A driver's token makes, changes and deletes its own executors, whatever its ClusterRole says of pods."""
-    driver = ("--as", "system:serviceaccount:default:again-driver", "--dry-run=server")
-    for account in ("shop", "deployer"):
-        api.kubectl("create", "serviceaccount", account)
-
-    def make(body: dict[str, Any], *more: str) -> str:
-        return api.kubectl("create", *more, "-f", "-", input=json.dumps(body))
-
-    def refused(*arguments: str, body: dict[str, Any] | None = None) -> bool:
-        try:
-            answer = make(body, *arguments) if body is not None else api.kubectl(*arguments)
-        except ClusterError as error:
-            return "executor" in str(error)
-        raise AssertionError(answer)
-
-    plain = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain"}, "spec": executor()["spec"]}
-    # Policies come into force a moment after they were made.
-    eventually(lambda: refused(*driver, body=plain), timeout_s=PATIENCE_S, what="the policy of executors' pods")
-    make(executor(), *driver)
-    for path, value in OTHER_PODS.values():
-        assert refused(*driver, body=changed(path, value)), path
-    make(changed("metadata.name", "plain"))
-    make(plain | {"metadata": {"name": "worker-0"}})
-    api.kubectl("label", "pod", "plain", "seen=1", *driver)
-    api.kubectl("delete", "pod", "plain", *driver)
-    for words in (("label", "pod", "worker-0", "seen=1"), ("delete", "pod", "worker-0"), ("delete", "pods", "--all")):
-        assert refused(*words, *driver), words
-    assert refused("label", "pod", "plain", "--overwrite", "consumerfleet.io/backfill=other", *driver)
-    api.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
-    # Accounts of others whose name ends alike are none of the policy's.
-    api.kubectl("create", "clusterrole", "csi", "--verb=create", "--resource=pods")
-    api.kubectl("create", "clusterrolebinding", "csi", "--clusterrole=csi", "--serviceaccount=default:csi-driver")
-    other = ("--as", "system:serviceaccount:default:csi-driver", "--dry-run=server")
-
-    def made() -> bool:
-        try:
-            return bool(make(plain, *other))
-        except ClusterError as error:
-            raise AssertionError(str(error)) from error
-
-    eventually(made, timeout_s=PATIENCE_S, what="the rights of another driver")
 
 
 def expect_rights(api: ApiServer) -> None:

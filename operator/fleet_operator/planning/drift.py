@@ -22,7 +22,7 @@ RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
 
 
 def others_fields(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What others than this operator have set outside of metadata and status, by the name of the manager."""
+    """Fields that others than this operator have set outside of metadata and status, by the name of the manager."""
     found = dict[str, Mapping[str, Any]]()
     for entry in metadata.get("managedFields") or ():
         fields = {key: below for key, below in (entry.get("fieldsV1") or {}).items() if key not in OTHERS_PARTS}

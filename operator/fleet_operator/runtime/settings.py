@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -130,30 +130,7 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         default=env("SPARK_DRIVER_ROLE", base.spark_driver_role),
         help="ClusterRole of the drivers of Backfills, for their executors; default: %(default)s",
     )
-    add(
-        "--max-concurrent-rollouts",
-        type=_bound,
-        default=env("MAX_CONCURRENT_ROLLOUTS", base.max_concurrent_rollouts),
-        help="groups that go over to another worker image or connection at once; 0: images stay as they are; "
-        "default: %(default)s",
-    )
-    add(
-        "--canary-namespaces",
-        default=env("CANARY_NAMESPACES", ""),
-        help="namespaces, divided by commas, in which the label of canaries counts; default: all",
-    )
-    add(
-        "--upgrade-deadline-seconds",
-        type=_bound,
-        default=env("UPGRADE_DEADLINE_SECONDS", int(base.upgrade_deadline_seconds)),
-        help="longest time for which one group holds up the upgrades of others; 0: for good; default: %(default)s",
-    )
-    add(
-        "--force-upgrades",
-        type=_truth,
-        default=env("FORCE_UPGRADES", "false"),
-        help="upgrades wait for no canary and stop at no failure; default: %(default)s",
-    )
+    _add_upgrades(add, env, base)
     add(
         "--platform-assigns-users",
         type=_truth,
@@ -191,6 +168,33 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     levels = ("debug", "info", "warning", "error")
     add("--log-level", choices=levels, default=env("LOG_LEVEL", base.log_level), help=shown)
     return root
+
+
+def _add_upgrades(add: Callable[..., object], env: Callable[[str, object], str], base: Settings) -> None:
+    add(
+        "--max-concurrent-rollouts",
+        type=_bound,
+        default=env("MAX_CONCURRENT_ROLLOUTS", base.max_concurrent_rollouts),
+        help="groups that go over to another worker image or connection at once; 0: images stay as they are; "
+        "default: %(default)s",
+    )
+    add(
+        "--canary-namespaces",
+        default=env("CANARY_NAMESPACES", ""),
+        help="namespaces, divided by commas, in which the label of canaries counts; default: all",
+    )
+    add(
+        "--upgrade-deadline-seconds",
+        type=_bound,
+        default=env("UPGRADE_DEADLINE_SECONDS", int(base.upgrade_deadline_seconds)),
+        help="longest time for which one group holds up the upgrades of others; 0: for good; default: %(default)s",
+    )
+    add(
+        "--force-upgrades",
+        type=_truth,
+        default=env("FORCE_UPGRADES", "false"),
+        help="upgrades wait for no canary and stop at no failure; default: %(default)s",
+    )
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:

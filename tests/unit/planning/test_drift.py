@@ -1,4 +1,4 @@
-"""What other hands have added to a child is found, and nothing else is."""
+"""An addition of other hands to a child is found, and nothing else is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKER, TEMPLATE = 'k:{"name":"worker"}', "f:template"
 
 
 def live(**fields: Any) -> dict[str, Any]:
-    """What the API server has of it, with these fields set by somebody else."""
+    """The child as the API server has it, with these fields set by somebody else."""
     body = copy.deepcopy(MEANT)
     pods = body["spec"]["template"]["spec"]
     pods |= {"dnsPolicy": "ClusterFirst"}

@@ -122,7 +122,7 @@ def decide_load(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDec
 
 
 def _noted(group: ConsumerGroup, before: ScaleMemory, decision: ScaleDecision) -> ScaleMemory | None:
-    """What the StatefulSet keeps of a decision; a dry run changes nothing but the capacity."""
+    """The part of a decision that the StatefulSet keeps; a dry run changes nothing but the capacity."""
     noted = decision.memory or before
     if group.spec.scaling is not None and group.spec.scaling.dry_run:
         kept = before if is_kept(group, before) else NO_MEMORY

@@ -21,7 +21,6 @@ from fleet_operator.planning.backfill.attempts import (
     read_end,
 )
 from fleet_operator.planning.backfill.deadlines import NEVER_WATCHED, Watched, late_start, stalled, subject_of, watch
-from fleet_operator.planning.backfill.guard import LiveGroup, control_of
 from fleet_operator.planning.backfill.phase import LINGER_S, BackfillDecision, decide
 from fleet_operator.planning.backfill.readings import (
     APART,
@@ -34,7 +33,6 @@ from fleet_operator.planning.backfill.readings import (
     read_pods,
 )
 from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState
-from fleet_operator.planning.lag import Behind
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import Act
 from tests.unit.planning.backfill.things import RANGE, RANGED, backfill, facts, ledger, progress
@@ -424,33 +422,3 @@ def test_running_driver_is_watched_by_its_ledger() -> None:
 
 
 # --- orders ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("behind", "paused", "pause"),
-    [
-        (None, False, True),
-        (Behind(59), False, False),
-        (Behind(61), False, True),
-        (Behind(59), True, True),
-        (Behind(47), True, False),
-        (Behind(3, at_least=True), False, True),
-        (Behind(100, at_least=True), False, True),
-    ],
-)
-def test_guard_pauses_above_its_limit_and_releases_well_below(behind: Any, paused: bool, pause: bool) -> None:
-    body = backfill(guard={"maxLiveBehindSeconds": 60})
-    guard = control_of(body, LiveGroup(1000.0, behind), stop=False, paused=paused).guard
-    assert guard is not None
-    assert (guard.pause, bool(guard.message)) == (pause, pause)
-
-
-def test_look_changes_with_the_observation_in_steps() -> None:
-    body = backfill(guard={"maxLiveBehindSeconds": 60})
-    looks = [control_of(body, LiveGroup(at), stop=False, paused=False).guard for at in (1005.0, 1019.0, 1020.0)]
-    assert looks[0] == looks[1] != looks[2]
-
-
-def test_orders_without_a_guard() -> None:
-    control = control_of(backfill(rate={"recordsPerSecond": 5}), None, stop=True, paused=False)
-    assert (control.suspend, control.records_per_second, control.guard) == (True, 5, None)

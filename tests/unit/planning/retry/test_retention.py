@@ -1,4 +1,4 @@
-"""What waits in retry topics outlives a fleet that cannot run, and the status tells where it would not."""
+"""Records that wait in retry topics outlive a fleet that cannot run, and the status tells where it would not."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, CONSUMER_GROUP, P
 from fleet_operator.planning.backfill.attempts import FAILURES_MAX
 from fleet_operator.planning.backfill.ranges import TopicReading
 from tests.unit.planning import builders
-from tests.unit.reconcilers.backfill.world import KEY, World, covered, reading, run
+from tests.unit.reconcilers.backfill.world import World, covered, reading, run
 
 
 def test_backfill_resolves_runs_and_ends() -> None:
@@ -425,42 +425,5 @@ def test_handler_is_that_of_the_beginning_for_every_attempt() -> None:
         assert copy is not None
         assert copy["data"] == {"shop.py": "def handle(record): ..."}
         assert world.status()["phase"] == "Succeeded"
-
-    run(life)
-
-
-def test_lost_settings_end_a_backfill() -> None:
-    async def life(world: World) -> None:
-        world.ends = {1: ("after", 143, {})}
-        world.backfill()
-        await world.live(until=lambda: "lastEnded" in world.status())
-        del world.kube.objects[CONFIG_MAP.kind, "shop", "again-backfill"]
-        await world.live(100)
-        assert (world.status()["phase"], world.reason()) == ("Failed", "SettingsLost")
-
-    run(life)
-
-
-def test_finished_backfill_is_deleted_after_its_time() -> None:
-    async def life(world: World) -> None:
-        world.backfill(ttlSecondsAfterFinished=30)
-        await world.live()
-        await world.look()
-        assert world.get(BACKFILL, "again") is not None
-        await asyncio.sleep(31)
-        await world.look()
-        assert world.get(BACKFILL, "again") is None
-
-    run(life)
-
-
-def test_last_word_of_a_driver_is_read_although_no_watch_has_brought_it() -> None:
-    async def life(world: World) -> None:
-        world.backfill()
-        await world.live(until=lambda: bool(world.played))
-        world.deliver()
-        world.finish(1, 21, reason="BrokerUnreachable", message="nobody there")
-        await world.reconciler.reconcile(KEY)  # the caches still have a pod that runs
-        assert world.status()["lastEnded"]["reason"] == "BrokerUnreachable"
 
     run(life)

@@ -104,7 +104,7 @@ def test_impossible_options_are_named(handler: Path, arguments: str, told: str) 
 
 
 class Screen(io.StringIO):
-    """What is written to a terminal, or to a file."""
+    """The text that is written to a terminal, or to a file."""
 
     def __init__(self, *, terminal: bool) -> None:
         super().__init__()
