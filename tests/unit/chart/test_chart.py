@@ -36,11 +36,14 @@ def templates() -> str:
     return "\n".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
 
 
+WHOLE = ("resources", "podSecurityContext", "containerSecurityContext")
+
+
 def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Paths of the values that stand for themselves; resources and labels are one value each."""
+    """Paths of the values that stand for themselves; objects of Kubernetes' own, such as resources, are one each."""
     for name, value in tree.items():
         here = f"{path}.{name}" if path else name
-        if isinstance(value, dict) and value and name not in ("resources",):
+        if isinstance(value, dict) and value and name not in WHOLE:
             yield from leaves(value, here)
         else:
             yield here
