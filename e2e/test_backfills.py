@@ -40,7 +40,7 @@ def year(year_later: Later[BackfillScene]) -> BackfillScene:
     return year_later.get()
 
 
-@pytest.mark.together("year")
+@pytest.mark.together("spark")
 def test_year_in_slices_equals_an_independent_count_and_leaves_the_live_group_alone(year: BackfillScene) -> None:
     with described_failure(year) as scene:
         before = Standing.of(scene.fleet)
@@ -63,7 +63,7 @@ def test_year_in_slices_equals_an_independent_count_and_leaves_the_live_group_al
         ), "nothing was written to the live outputs"
 
 
-@pytest.mark.together("year")
+@pytest.mark.together("spark")
 def test_two_handlers_over_a_year_are_compared_record_by_record(year: BackfillScene) -> None:
     """The example's two: alike but for the field that is ignored, or the old one fails; then with that field."""
     with described_failure(year) as scene:
@@ -105,7 +105,7 @@ def compare(scene: BackfillScene) -> None:
     assert scene.lake.differences(found)["rows"] == wanted["in"]
 
 
-@pytest.mark.together("year")
+@pytest.mark.together("spark")
 def test_deaths_cost_an_attempt_and_never_a_record(installation: Installation, year: BackfillScene) -> None:
     """Driver deleted, driver gone by force, an executor killed: Parquet stays exact."""
     with described_failure(year) as scene:

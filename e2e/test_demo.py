@@ -25,7 +25,7 @@ def wait_shown(fleet: FlightFleet) -> None:
     eventually(shown, timeout_s=PATIENCE_S, what="the table shows the group")
 
 
-@pytest.mark.together("flights")
+@pytest.mark.together("load")
 def test_quiet_run_processes_every_flight_exactly_once(fleets: Fleets) -> None:
     """336,776 flights in, 328,521 out, 8,255 cancelled ones tried four times and failed, none lost and none twice.
 

@@ -45,7 +45,7 @@ def pod_identities(fleet: FlightFleet) -> dict[str, tuple[str, int]]:
     }
 
 
-@pytest.mark.together("flights")
+@pytest.mark.together("load")
 def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleets: Fleets, cluster: Cluster) -> None:
     """With one replica no other pod hides the failure: the new revision must be refused before the pod is touched."""
     with fleets.named("mistaken") as fleet:

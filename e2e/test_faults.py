@@ -73,7 +73,7 @@ def _is_near(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] == other[0] and 0 <= other[1] - one[1] <= ON_THE_WAY
 
 
-@pytest.mark.together("flights")
+@pytest.mark.together("load")
 def test_scaling_deleting_and_killing_while_records_flow_loses_nothing(
     fleets: Fleets, installation: Installation
 ) -> None:

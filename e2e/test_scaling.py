@@ -64,7 +64,7 @@ def test_load_step_is_at_most_two_rebalances_each_way_and_its_backlog_is_gone_in
         assert drained - more <= REACTION_S + CATCH_UP_S
 
 
-@pytest.mark.together("scaling")
+@pytest.mark.together("load")
 def test_removed_static_member_is_replaced_within_a_heartbeat_and_two_seconds(installation: Installation) -> None:
     """Without the operator its partitions would wait for the session to end, for 45 seconds."""
     with scene(installation, "static", partitions=6) as group:
@@ -87,7 +87,7 @@ def test_removed_static_member_is_replaced_within_a_heartbeat_and_two_seconds(in
         assert max(delays.values()) <= HEARTBEAT_S + 2.0
 
 
-@pytest.mark.together("scaling")
+@pytest.mark.together("load")
 def test_idle_group_sleeps_wakes_for_its_first_record_and_its_retries_are_in_time(installation: Installation) -> None:
     with scene(installation, "sleeping", partitions=3) as group:
         group.make(
@@ -116,7 +116,7 @@ def test_idle_group_sleeps_wakes_for_its_first_record_and_its_retries_are_in_tim
         assert woken <= WAKE_S
 
 
-@pytest.mark.together("scaling")
+@pytest.mark.together("load")
 def test_group_with_a_foreign_member_goes_on_beside_it_and_is_not_scaled(
     installation: Installation, tmp_path: Path
 ) -> None:
@@ -151,7 +151,7 @@ def test_group_with_a_foreign_member_goes_on_beside_it_and_is_not_scaled(
         )
 
 
-@pytest.mark.together("scaling")
+@pytest.mark.together("load")
 def test_hpa_scales_a_group_without_scaling_of_its_own(installation: Installation) -> None:
     """Its metric is the operator's gauge of the lag, over an adapter of a page."""
     with scene(installation, "hpa", partitions=6) as group:

@@ -38,6 +38,9 @@ REASON_MAX = 1_000
 PROGRESS_EVERY_S = 60.0
 """Interval of reports on the running suites in a run with several lanes: their output is printed when they end."""
 
+USED_MAX = 0.85
+"""Share of the processors that suites side by side may be expected to use: what is measured one by one costs more."""
+
 UNKNOWN = Duration(seconds=600, processor_seconds=300)
 """What is expected of a suite that nobody has measured."""
 
@@ -45,10 +48,16 @@ Stage = tuple[Suite, ...]
 
 LINT = Suite("lint", (), 150, real=False)
 CLUSTER = Suite("cluster", ("tests/local_cluster",), 600, kubernetes=True)
+OPERATOR_UNIT = tuple(
+    f"tests/unit/{each}"
+    for each in ("reconcilers", "planning", "observe", "runtime", "clients", "api", "simulate", "chart")
+)
+"""The operator's part of the unit tests, on the second processor; all others are the suite `unit`."""
 STAGES: tuple[Stage, ...] = (
     (
         LINT,
-        Suite("unit", ("tests/unit",), 120, real=False),
+        Suite("unit", ("tests/unit", *(f"--ignore={each}" for each in OPERATOR_UNIT)), 180, real=False),
+        Suite("operator", OPERATOR_UNIT, 180, real=False),
         Suite("protocol", ("tests/protocol",), 60, real=False),
     ),
     (
@@ -152,7 +161,7 @@ def next_suite(
     Tests with time limits of their own stay true while the processors have room: one suite more than that would slow
     all of them.
     """
-    room = (os.cpu_count() or 1) - sum(plan.get(suite.name, UNKNOWN).share for suite in active)
+    room = USED_MAX * (os.cpu_count() or 1) - sum(plan.get(suite.name, UNKNOWN).share for suite in active)
     for suite in waiting:
         if (built or not suite.kubernetes) and (not active or plan.get(suite.name, UNKNOWN).share <= room):
             return suite

@@ -121,7 +121,7 @@ def test_modules_that_are_run_exist() -> None:
 def test_suites_are_listed_with_their_limits() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `([\w/]+)` \| (\d+) s \|", PAGES[CONTRIBUTING], re.MULTILINE)
     suites = [suite for suite in SUITES if suite.paths]
-    assert rows == [(suite.name, *suite.paths, str(suite.limit_s)) for suite in suites]
+    assert rows == [(suite.name, suite.paths[0], str(suite.limit_s)) for suite in suites]
     assert set(re.findall(r"--suite (\w+)", PAGES[CONTRIBUTING])) <= {suite.name for suite in suites}
 
 

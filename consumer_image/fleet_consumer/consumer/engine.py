@@ -148,7 +148,7 @@ class Engine:
         if not ticket.wait(timeout_s):
             ticket.cancel()
             raise timed_out(
-                f"group {self.settings.group_id!r}: no answer about {what} within {round(timeout_s, 1):g} s"
+                f"group {self.settings.group_id!r}: no answer about {what} within {round(timeout_s, 2):g} s"
             )
         if ticket.error is not None:
             self.fail(ticket.error)

@@ -79,6 +79,6 @@ def read_group(
                     unknown += 1
             if not step.done and clock.monotonic() >= deadline:
                 raise errors.DataPlaneFailed(
-                    f"{TOPIC}-{partition.partition}: its end was not reached within {round(timeout_s, 1):g} s"
+                    f"{TOPIC}-{partition.partition}: its end was not reached within {round(timeout_s, 2):g} s"
                 )
     return StoredOffsets(partition.partition, offsets, group, unknown)

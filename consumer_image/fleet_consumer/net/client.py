@@ -263,7 +263,7 @@ class NetworkClient:
             if self._clock.monotonic() >= deadline:
                 listed = "; ".join(str(error) for error in failures.values())
                 raise AllBrokersUnreachable(
-                    f"none of {len(failures)} brokers answered within {round(timeout_s, 1):g} s: {listed}",
+                    f"none of {len(failures)} brokers answered within {round(timeout_s, 2):g} s: {listed}",
                     failures=tuple(failures.values()),
                 )
 

@@ -190,7 +190,7 @@ class BrokerLane:
         self._connection = None
 
     def _what(self, call: Call[Any]) -> str:
-        return f"{type(call.request).__name__} to broker {self.address} within {round(call.timeout_s, 1):g} s"
+        return f"{type(call.request).__name__} to broker {self.address} within {round(call.timeout_s, 2):g} s"
 
     def _not_sent(self, call: Call[Any], now: float) -> NetError:
         """The error of a call that was never sent: the last connect error, if any, says more than the timeout."""

@@ -87,7 +87,7 @@ class TokenSource:
         request = self.request(ready.set)
         if not request.done:
             ready.wait(timeout_s)
-        result = request.result if request.done else TokenUnavailable(f"no token came within {round(timeout_s, 1):g} s")
+        result = request.result if request.done else TokenUnavailable(f"no token came within {round(timeout_s, 2):g} s")
         if isinstance(result, NetError):
             raise result
         return result
