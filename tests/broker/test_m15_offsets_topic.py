@@ -34,11 +34,14 @@ FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
 
 def console_formatter(broker: KafkaBroker, group: str) -> list[dict[str, Any]]:
     """The group's offset records as Kafka's console consumer prints them, in the order of the log."""
-    text = broker.tool(
+    command = (
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", broker.bootstrap, "--topic", "__consumer_offsets", "--from-beginning"),
-        *("--partition", str(coordinator_partition(group, 50)), "--formatter", FORMATTER, "--timeout-ms", "6000"),
+        *("--partition", str(coordinator_partition(group, 50)), "--formatter", FORMATTER),
     )
+    # It ends after this time without a record, which on a busy machine may be before the first one.
+    texts = (broker.tool(*command, "--timeout-ms", str(timeout_ms)) for timeout_ms in (6_000, 60_000))
+    text = next(each for each in texts if "{" in each)
     # Objects follow one another without separators; log lines may surround them.
     records, rest = [], text[text.index("{") :]
     while rest.startswith("{"):

@@ -344,10 +344,12 @@ def test_unreadable_topic_is_reported_while_the_right_is_missing(fleet: Secured)
     fleet.begin()
     with fleet.main() as main, fleet.retry():
         words = f"{fleet.group}-0: TOPIC_AUTHORIZATION_FAILED: .*allow the principal Read on the topic"
+        wait_told(main, words)
+        # Tried every five seconds, so librdkafka's one report is long over.
         eventually(
-            lambda: len(re.findall(words, main.log.read_text())) >= 3,
+            lambda: len(re.findall("partitions wait: ", main.log.read_text())) >= 4,
             timeout_s=PATIENCE_S,
-            what="it to be reported again",
+            what="the commits to be asked for again and again",
         )
         assert "TOPIC_AUTHORIZATION_FAILED" in main.get("/member")[1]
         fleet.grant([read])
