@@ -38,7 +38,7 @@ REASON_MAX = 1_000
 PROGRESS_EVERY_S = 60.0
 """Interval of reports on the running suites in a run with several lanes: their output is printed when they end."""
 
-USED_MAX = 0.85
+USED_MAX = 0.8
 """Share of the processors that suites side by side may be expected to use: what is measured one by one costs more."""
 
 UNKNOWN = Duration(seconds=600, processor_seconds=300)
@@ -67,6 +67,9 @@ STAGES: tuple[Stage, ...] = (
         Suite("faults", ("tests/faults",), 480),
         Suite("spark", ("tests/spark",), 420),
         Suite("interop", ("tests/interop",), 240),
+    ),
+    (
+        # A cluster's pods have the least share of the processors: next to suites that compute, theirs would starve.
         Suite("apiserver", ("tests/apiserver",), 900, kubernetes=True),
         Suite("e2e", ("e2e",), 1800, kubernetes=True),
         CLUSTER,

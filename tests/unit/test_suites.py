@@ -167,7 +167,7 @@ PLAN = {
     "long": Duration(900, 900),
     "middle": Duration(600, 300),
     "greedy": Duration(500, 750),
-    "short": Duration(100, 15),
+    "short": Duration(100, 8),
 }
 
 
