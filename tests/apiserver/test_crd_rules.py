@@ -158,6 +158,11 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
         "spec.consumer.properties may name only settings of librdkafka's fetching",
     ),
     (
+        "a setting of the producer that could lose records",
+        consumer_group({"spec.producer": {"properties": {"acks": "0"}}}),
+        "spec.producer.properties may name only settings of librdkafka's batches and connections",
+    ),
+    (
         "a librdkafka plugin",
         consumer_group({CONSUMER + "properties": {"plugin.library.paths": "/tmp/x"}}),
         "spec.consumer.properties may name only settings of librdkafka's fetching",
