@@ -25,9 +25,13 @@ PATIENCE_S = 240.0
 
 
 class WallClock(SystemClock):
-    """The machine's clock, whose wall time a test may set (epoch milliseconds)."""
+    """The machine's clock. A test may set its wall time (epoch milliseconds) and advance its monotonic one."""
 
     now_ms: int | None = None
+    ahead_s: float = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
 
     def wall(self) -> float:
         return super().wall() if self.now_ms is None else self.now_ms / 1000

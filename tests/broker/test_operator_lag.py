@@ -13,6 +13,7 @@ from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.planning.backfill.ranges import RangeQuestion
 from fleet_operator.planning.lag import GroupLag, ResetPolicy, group_lag
 from fleet_operator.planning.observation import GroupObservation
+from fleet_operator.planning.transactions import HANGS_S
 from tests.broker.members import create_topic, delete_topic, grow_topic, produce, unique
 from tests.broker.operator_looks import Watcher, commit, cut, looking
 from tests.support import group_tool
@@ -63,7 +64,8 @@ def tool_lag(broker: KafkaBroker, group: str) -> dict[tuple[str, int], str]:
 
 
 def transaction(broker: KafkaBroker, topic: str) -> Producer:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": unique("transaction")})
+    patient = {"transactional.id": unique("transaction"), "transaction.timeout.ms": 600_000}
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **patient})
     producer.init_transactions(60)
     producer.begin_transaction()
     for number in range(3):
@@ -97,6 +99,36 @@ def test_open_transaction_is_lag_only_for_those_who_read_uncommitted_records(bro
         assert tool_lag(broker, group) == {(topic, 0): "1"}
         commit(broker.bootstrap, group, {(topic, 0): 9})
         committed.wait(0)
+
+
+def test_hung_transaction_is_named_though_the_lag_is_zero(broker: KafkaBroker) -> None:
+    """Other producers' records wait behind it. The operator's clock goes ahead of the broker's."""
+    topic, group = create_topic(broker.bootstrap, 2), unique("group")
+    produce(broker.bootstrap, topic, 2, 5)
+    producer = transaction(broker, topic)
+    produce(broker.bootstrap, topic, 2, 20)
+    commit(broker.bootstrap, group, {(topic, 0): 5, (topic, 1): 25})
+    with (
+        lags(broker, group, topic, read_committed=True) as committed,
+        lags(broker, group, topic) as uncommitted,
+    ):
+        committed.wait(0)
+        committed.watcher.clock.ahead_s = HANGS_S
+
+        def hangs() -> GroupObservation:
+            found = committed.look()
+            assert found.hanging, found.open_transactions
+            return found
+
+        found = eventually(hangs, timeout_s=PATIENCE_S, what="a transaction that hangs")
+        opened = found.open_transactions[topic, 0]
+        assert found.open_transactions == {(topic, 0): opened}
+        assert (opened.offset, opened.end_offset) == (5, 28)
+        assert committed.wait(0).complete
+        assert uncommitted.look().open_transactions == {}
+        producer.abort_transaction(60)
+        committed.wait(24)
+        assert committed.look().open_transactions == {}
 
 
 def test_records_that_retention_has_deleted_are_no_lag(broker: KafkaBroker) -> None:

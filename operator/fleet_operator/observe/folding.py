@@ -33,6 +33,8 @@ from fleet_operator.observe.due import Found
 from fleet_operator.observe.interests import CLIENT_ID
 from fleet_operator.observe.states import DEAD, STABLE
 from fleet_operator.planning import observation
+from fleet_operator.planning.lag import lag_bucket
+from fleet_operator.planning.transactions import OpenTransaction
 
 HISTORY_SAMPLES_MAX: Final = 16
 """Samples of end offsets kept for each partition: enough to interpolate minutes finely and hours roughly."""
@@ -48,15 +50,18 @@ _KNOWN_CODES: Final = frozenset(ErrorCode)
 
 Offsets = dict[tuple[str, int], int]
 History = Mapping[tuple[str, int], tuple[observation.OffsetSample, ...]]
+Transactions = Mapping[tuple[str, int], OpenTransaction]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLog:
-    """Offsets of one or several topics; `history` is as in `GroupObservation.end_history`."""
+    """Offsets of one or several topics; `history` is as in `GroupObservation.end_history`, `transactions` as in
+    `open_transactions`."""
 
     ends: Offsets = field(default_factory=dict)
     history: History = field(default_factory=dict)
     starts: Offsets = field(default_factory=dict)
+    transactions: Transactions = field(default_factory=dict)
 
 
 NOT_READ: Final = TopicLog()
@@ -344,7 +349,8 @@ def differs(before: observation.GroupObservation | None, after: observation.Grou
 def _shape(group: observation.GroupObservation) -> tuple[object, ...]:
     error = None if group.doubtful else group.error
     shape = group.state, group.assignor, group.coordinator_id, group.members, group.transitions, group.may_read, error
-    return shape if group.retry is None else (*shape, *_retry_shape(group.retry))
+    hanging = {key: (of.offset, lag_bucket(of.end_offset - of.offset)) for key, of in group.hanging.items()}
+    return (*shape, hanging) if group.retry is None else (*shape, hanging, *_retry_shape(group.retry))
 
 
 def _retry_shape(retry: observation.RetryObservation) -> tuple[object, ...]:

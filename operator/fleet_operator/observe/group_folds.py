@@ -142,6 +142,7 @@ def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> 
         missing_ends=missing_ends(facts.log.ends, last, now),
         beyond_end=beyond_end(facts, last),
         end_history=facts.log.history,
+        open_transactions=facts.log.transactions,
         failed_records=failed_records,
         failed_end=failed_end,
         may_read=folding.may_read(described),

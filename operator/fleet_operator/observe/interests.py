@@ -124,3 +124,9 @@ class GroupInterest:
         """Every topic that Metadata is asked for on behalf of this group."""
         flow = self.retry.flow if self.retry is not None else {}
         return (*self.topics, *self.other_topics, *((self.failed_topic,) if self.failed_topic else ()), *flow)
+
+    def resolved(self, matches: Mapping[str, tuple[str, ...]]) -> GroupInterest:
+        """With the topics that the pattern matches; `matches` has those of each pattern's text."""
+        if self.pattern is None:
+            return self
+        return replace(self, topics=tuple(dict.fromkeys((*self.topics, *matches[self.pattern.text]))))

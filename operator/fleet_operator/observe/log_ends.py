@@ -1,4 +1,4 @@
-"""First and last offsets of topics' logs as last read, with a few earlier last offsets.
+"""First and last offsets of topics' logs as last read, with a few earlier last offsets and open transactions.
 
 Many groups read one topic, and nothing arrives in most topics for most of the time. So this is kept once for a topic,
 whoever reads it, and as long as nothing changes its mappings are the same objects. Pure but for its memory; used by one
@@ -10,10 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Final
 
 from fleet_operator.observe import folding
-from fleet_operator.observe.folding import NOT_READ, History, Offsets, TopicLog
+from fleet_operator.observe.folding import NOT_READ, History, Offsets, TopicLog, Transactions
 from fleet_operator.planning.observation import OffsetSample
+from fleet_operator.planning.transactions import OpenTransaction
+
+COMPARED_SECONDS: Final = 20.0
+"""Time between two comparisons of a log's two ends, which take one more request to its leaders. Two of them come before
+an idle fleet may fall asleep, which takes a minute at least."""
 
 
 @dataclass(slots=True)
@@ -38,6 +44,8 @@ class LogEnds:
         self._ends: dict[Address, _Ends] = {}
         self._starts: dict[str, Offsets] = {}
         self._logs: dict[Address, TopicLog] = {}
+        self._compared: dict[str, float] = {}
+        self._open: dict[str, dict[tuple[str, int], tuple[OpenTransaction, float]]] = {}
 
     def take_ends(self, read_committed: bool, read: Mapping[str, Offsets], now: float) -> None:
         """Take in the ends that were read just now, by topic."""
@@ -55,6 +63,33 @@ class LogEnds:
                     # Until then nothing arrived: the estimate must not spread the new records over that time.
                     history = folding.extend_history(history, known.ends, known.confirmed)
                 self._ends[read_committed, topic] = _Ends(ends, folding.extend_history(history, ends, now), now)
+            if read_committed and topic in self._open:
+                # The end has moved past a transaction that is over, whatever else is open behind it.
+                for key, (seen, _) in tuple(self._open[topic].items()):
+                    if ends.get(key, seen.offset) != seen.offset:
+                        del self._open[topic][key]
+
+    def due_comparisons(self, topics: Iterable[str], clock: float) -> set[str]:
+        """The topics whose high watermarks are to be asked for beside their last stable offsets (monotonic seconds)."""
+        due = {topic for topic in topics if clock - self._compared.get(topic, float("-inf")) >= COMPARED_SECONDS}
+        self._compared |= dict.fromkeys(due, clock)
+        return due
+
+    def compare(self, stable: Mapping[str, Offsets], highs: Mapping[str, Offsets], now: float, clock: float) -> None:
+        """Take in both ends that were read just now, by topic, after `take_ends`: what was written since the first open
+        transaction began is between the two.
+
+        One comparison proves nothing, as records arrive between two answers; an end that stands from one to the next
+        does. `now` is epoch seconds, `clock` monotonic ones.
+        """
+        for topic, found in highs.items():
+            ends, opened = stable.get(topic, {}), self._open.setdefault(topic, {})
+            for key in found.keys() & ends.keys():
+                if found[key] <= ends[key]:
+                    opened.pop(key, None)
+                    continue
+                first, began = opened.get(key, (OpenTransaction(ends[key], now, 0.0, found[key]), clock))
+                opened[key] = first._replace(stood_s=clock - began, end_offset=found[key]), began
 
     def take_starts(self, read: Mapping[str, Offsets]) -> None:
         """Take in the starts that were read just now, by topic."""
@@ -68,16 +103,22 @@ class LogEnds:
         first = self._starts.get(topic, NOT_READ.starts) if starts else NOT_READ.starts
         known = self._logs.get((read_committed, topic))
         history = NOT_READ.history if found is None else found.history
+        transactions = self._transactions(topic) if read_committed else NOT_READ.transactions
         ends_now = found.ends if ends and found is not None else NOT_READ.ends
         as_before = known is not None and all(
             map(_same, (known.ends, known.history, known.starts), (ends_now, history, first))
         )
-        if known is None or not as_before:
-            known = self._logs[read_committed, topic] = TopicLog(ends_now, history, first)
+        if known is None or not as_before or known.transactions != transactions:
+            known = self._logs[read_committed, topic] = TopicLog(ends_now, history, first, transactions)
         return known
+
+    def _transactions(self, topic: str) -> Transactions:
+        return {key: seen for key, (seen, _) in self._open.get(topic, {}).items() if seen.stood_s > 0.0}
 
     def retain(self, topics: AbstractSet[str]) -> None:
         """Forget all other topics."""
+        self._compared = {topic: clock for topic, clock in self._compared.items() if topic in topics}
+        self._open = {topic: opened for topic, opened in self._open.items() if topic in topics}
         self._ends = {address: ends for address, ends in self._ends.items() if address[1] in topics}
         self._logs = {address: log for address, log in self._logs.items() if address[1] in topics}
         self._starts = {topic: starts for topic, starts in self._starts.items() if topic in topics}
@@ -103,11 +144,13 @@ class JoinedLogs:
         ends: Offsets = {}
         starts: Offsets = {}
         history: dict[tuple[str, int], tuple[OffsetSample, ...]] = {}
+        transactions: dict[tuple[str, int], OpenTransaction] = {}
         for log in parts:
             ends |= log.ends
             starts |= log.starts
             history |= log.history
-        joined = TopicLog(ends, history, starts)
+            transactions |= log.transactions
+        joined = TopicLog(ends, history, starts, transactions)
         self._needed[address] = (parts, joined)
         return joined
 

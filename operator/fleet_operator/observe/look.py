@@ -16,7 +16,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.net import BrokerAddress, Call, ConnectFailed, Coordinator, NetworkClient, RequestTimedOut
 from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
+from fleet_consumer.wire.list_offsets import EARLIEST, LATEST, ListOffsetsResponse
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_operator.api.v1alpha1.conditions import OFFSETS_TOPIC_ABSENT, TOPIC_NOT_FOUND
@@ -77,8 +77,8 @@ class Look:
         """
         metadata, topics, matches = self._topics()
         # From here on a pattern is the topics that it matches now.
-        resolved = replace(self, interests=_resolved(self.interests, matches))
-        seen = resolved._take(metadata, topics)
+        resolved = {group_id: interest.resolved(matches) for group_id, interest in self.interests.items()}
+        seen = replace(self, interests=resolved)._take(metadata, topics)
         self.part.repeats.end_look()
         self.part.joined.end_look()
         return replace(seen, matches=matches)
@@ -214,13 +214,20 @@ class Look:
         sources = wanted[False] | wanted[True]
         wanted[False] |= managed
         for read_committed, names in wanted.items():
-            for node_id, partitions in self._led(metadata, names):
-                for request in batches.list_offsets_requests(partitions, LATEST, read_committed=read_committed):
-                    questions.ends[read_committed].append(self._send(node_id, request))
+            questions.ends[read_committed] = self._list(metadata, names, LATEST, read_committed=read_committed)
+        compared = self.cluster.logs.due_comparisons(wanted[True], self.clock.monotonic())
+        questions.highs = self._list(metadata, compared, LATEST)
         questions.managed = self.part.flow.starts_wanted(managed, self.clock.monotonic())
-        for node_id, partitions in self._led(metadata, sources | questions.managed):
-            for request in batches.list_offsets_requests(partitions, EARLIEST):
-                questions.starts.append(self._send(node_id, request))
+        questions.starts = self._list(metadata, sources | questions.managed, EARLIEST)
+
+    def _list(
+        self, metadata: MetadataResponse, names: Iterable[str], timestamp: int, *, read_committed: bool = False
+    ) -> list[Call[ListOffsetsResponse]]:
+        return [
+            self._send(node_id, request)
+            for node_id, partitions in self._led(metadata, names)
+            for request in batches.list_offsets_requests(partitions, timestamp, read_committed=read_committed)
+        ]
 
     def _ask_settings(self, topics: Mapping[str, TopicObservation], questions: Questions) -> None:
         """Ask for the due settings of managed topics and their sources, spread over the brokers: any can answer."""
@@ -368,6 +375,7 @@ class Look:
         ends = {read_committed: read(calls) for read_committed, calls in questions.ends.items()}
         for read_committed, found in ends.items():
             logs.take_ends(read_committed, found, now)
+        logs.compare(ends[True], read(questions.highs), now, self.clock.monotonic())
 
         def log(read_committed: bool, topic: str) -> TopicLog:
             answered = topic in starts or topic in managed
@@ -429,17 +437,6 @@ class Look:
 
     def _last_of(self, group_id: str) -> GroupObservation | None:
         return self.last.groups.get(group_id) if self.last else None
-
-
-def _resolved(
-    interests: Mapping[str, GroupInterest], matches: Mapping[str, tuple[str, ...]]
-) -> dict[str, GroupInterest]:
-    return {
-        group_id: interest
-        if interest.pattern is None
-        else replace(interest, topics=tuple(dict.fromkeys((*interest.topics, *matches[interest.pattern.text]))))
-        for group_id, interest in interests.items()
-    }
 
 
 def _partitions(interest: GroupInterest | None, topics: Mapping[str, TopicObservation]) -> dict[str, int] | None:

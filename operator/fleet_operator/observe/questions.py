@@ -31,6 +31,8 @@ class Questions:
     fetched: list[tuple[Asked, Call[OffsetFetchResponse]]] = field(default_factory=list)
     starts: list[Call[ListOffsetsResponse]] = field(default_factory=list)
     ends: dict[bool, list[Call[ListOffsetsResponse]]] = field(default_factory=lambda: {False: [], True: []})
+    highs: list[Call[ListOffsetsResponse]] = field(default_factory=list)
+    """Of some topics whose last stable offsets are their ends."""
     broker_configs: dict[int, Call[DescribeConfigsResponse]] = field(default_factory=dict)
     topic_configs: list[Call[DescribeConfigsResponse]] = field(default_factory=list)
     features: list[Call[ApiVersionsResponse]] = field(default_factory=list)
@@ -41,7 +43,7 @@ class Questions:
     def calls(self) -> Iterator[Call[Any]]:
         pairs = (call for _, call in chain[tuple[Asked, Call[Any]]](self.described, self.fetched))
         rare = chain[Call[Any]](self.broker_configs.values(), self.topic_configs, self.features, self.settings)
-        return chain(self.listed.values(), pairs, self.starts, *self.ends.values(), rare)
+        return chain(self.listed.values(), pairs, self.starts, *self.ends.values(), self.highs, rare)
 
     def take_groups(self, facts: Mapping[str, GroupFacts]) -> None:
         """Give each group its description and its commits, or the error of the call that asked for them.

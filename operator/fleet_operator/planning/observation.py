@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from fleet_consumer.contract.skips import PassedBy, Place
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
+from fleet_operator.planning.transactions import OpenTransaction
 
 UNKNOWN_STATE: Final = "Unknown"
 """State of a group that could not be observed; never Kafka's `Dead` or `Empty`."""
@@ -208,6 +209,8 @@ class GroupObservation:
     - `beyond_end`: partitions whose log ends before a commit that was there at the observation before, too. A commit of
       this moment may be newer than the end beside it.
     - `end_history`: a few earlier end offsets of each partition, oldest first, to estimate the time behind.
+    - `open_transactions`: partitions with records that a group of readers of committed records cannot read yet, seen at
+      two comparisons at least; empty for other groups.
     - `samples`: the progress of the last minute and a half, oldest first, for a group that is scaled; without a gap, so
       that an outage begins them anew.
     - `failed_records`: records in the failed topic; `failed_end`: sum of its end offsets. None unless every partition
@@ -233,6 +236,7 @@ class GroupObservation:
     missing_ends: Mapping[tuple[str, int], MissingEnd] = field(default_factory=dict)
     beyond_end: frozenset[tuple[str, int]] = frozenset()
     end_history: Mapping[tuple[str, int], tuple[OffsetSample, ...]] = field(default_factory=dict)
+    open_transactions: Mapping[tuple[str, int], OpenTransaction] = field(default_factory=dict)
     samples: tuple[ProgressSample, ...] = ()
     failed_records: int | None = None
     failed_end: int | None = None
@@ -241,6 +245,11 @@ class GroupObservation:
     failing_since: float | None = None
     doubtful: bool = False
     retry: RetryObservation | None = None
+
+    @property
+    def hanging(self) -> dict[tuple[str, int], OpenTransaction]:
+        """The transactions that hang, in the order of their partitions."""
+        return {key: found for key, found in sorted(self.open_transactions.items()) if found.hangs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

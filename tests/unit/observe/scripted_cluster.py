@@ -66,7 +66,8 @@ Partition = tuple[str, int]
 class ScriptedCluster:
     """`logs` has the append times of each partition's records from offset 0 on, `commits` each group's positions.
 
-    `starts` has the first offset of logs that retention has cut, `groups` the state and the members of those that are
+    `starts` has the first offset of logs that retention has cut, `stable` the last stable offset of those with an open
+    transaction, `groups` the state and the members of those that are
     not Empty, `coordinators` the brokers of groups that a test has moved. `silent` are brokers that answer nothing,
     `hanging` are brokers that let every call time out, `leaderless` the partitions that nobody leads.
     """
@@ -76,6 +77,7 @@ class ScriptedCluster:
     commits: dict[str, dict[Partition, int]] = field(default_factory=dict)
     configs: dict[str, str] = field(default_factory=dict)
     starts: dict[Partition, int] = field(default_factory=dict)
+    stable: dict[Partition, int] = field(default_factory=dict)
     groups: dict[str, tuple[str, tuple[DescribedGroupMember, ...]]] = field(default_factory=dict)
     coordinators: dict[str, int] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
@@ -235,18 +237,20 @@ class ScriptedCluster:
                 ListOffsetsTopicResponse(
                     name=topic.name,
                     partitions=tuple(
-                        self._offset(topic.name, p.partition_index, p.timestamp) for p in topic.partitions
+                        self._offset(topic.name, p.partition_index, p.timestamp, request.isolation_level)
+                        for p in topic.partitions
                     ),
                 )
                 for topic in request.topics
             )
         )
 
-    def _offset(self, topic: str, index: int, timestamp: int) -> ListOffsetsPartitionResponse:
+    def _offset(self, topic: str, index: int, timestamp: int, isolation: int) -> ListOffsetsPartitionResponse:
         times, start = self.logs[topic, index], self.starts.get((topic, index), 0)
         offset, found = -1, -1
         if timestamp in (LATEST, EARLIEST):
-            offset = len(times) if timestamp == LATEST else start
+            end = self.stable.get((topic, index), len(times)) if isolation else len(times)
+            offset = end if timestamp == LATEST else start
         else:
             offset, found = next(((i, at) for i, at in enumerate(times) if i >= start and at >= timestamp), (-1, -1))
         return ListOffsetsPartitionResponse(partition_index=index, error_code=0, offset=offset, timestamp=found)

@@ -27,6 +27,7 @@ from fleet_operator.planning.observation import (
     RetryObservation,
     believed_group,
 )
+from fleet_operator.planning.transactions import OpenTransaction
 
 KEY = ("flights", 0)
 
@@ -242,3 +243,18 @@ def test_right_to_be_a_member_is_known_where_the_broker_says_so() -> None:
     assert folding.may_read(replace(group, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)) is False
     for unknown in (None, group, replace(group, authorized_operations=reading, error_code=ErrorCode.NOT_COORDINATOR)):
         assert folding.may_read(unknown) is None
+
+
+def test_transaction_that_hangs_is_news_when_it_begins_to_when_much_more_waits_and_when_it_ends() -> None:
+    def held(stood_s: float, end: int = 9) -> GroupObservation:
+        opened = OpenTransaction(offset=5, since=1.0, stood_s=stood_s, end_offset=end)
+        log = TopicLog(ends={KEY: 5}, starts={KEY: 0}, transactions={KEY: opened})
+        return fold_group(GroupFacts("g", 1, described(), {KEY: 5}, log), None, 5.0)
+
+    young, old = held(100.0), held(120.0)
+    assert (young.hanging, list(old.hanging)) == ({}, [KEY])
+    assert not folding.differs(held(20.0), young)
+    assert folding.differs(young, old)
+    assert not folding.differs(old, held(500.0, 12))
+    assert folding.differs(old, held(500.0, 13))
+    assert folding.differs(old, replace(old, open_transactions={}))

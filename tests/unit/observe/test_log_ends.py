@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_operator.observe.folding import HISTORY_SAMPLES_MAX, History, Offsets, TopicLog, extend_history
-from fleet_operator.observe.log_ends import JoinedLogs, LogEnds
+from fleet_operator.observe.log_ends import COMPARED_SECONDS, JoinedLogs, LogEnds
 from fleet_operator.planning.lag import time_behind
+from fleet_operator.planning.transactions import HANGS_S, OpenTransaction
 
 A, B = ("t", 0), ("t", 1)
 
@@ -18,6 +19,14 @@ def log(ends: LogEnds, topic: str = "t", *, answered: bool = True, starts: bool 
 
 def take(ends: LogEnds, now: float, **topics: Offsets) -> None:
     ends.take_ends(False, topics, now)
+
+
+def compare(ends: LogEnds, clock: float, stable: Offsets, highs: Offsets, *, wall: float | None = None) -> TopicLog:
+    """A look that asks for both ends; by default both clocks show the same time."""
+    now = clock if wall is None else wall
+    ends.take_ends(True, {"t": stable}, now)
+    ends.compare({"t": stable}, {"t": highs}, now, clock)
+    return ends.log(True, "t", ends=True, starts=True)
 
 
 seen_ends = st.lists(
@@ -112,6 +121,72 @@ def test_topics_and_isolation_levels_have_a_log_each() -> None:
     assert log(ends).ends == {A: 7}
     assert ends.log(True, "t", ends=True, starts=True).ends == {A: 5}
     assert log(ends, "other").ends == {("other", 0): 1}
+
+
+def test_end_that_stands_while_its_log_is_longer_is_that_of_an_open_transaction() -> None:
+    ends = LogEnds()
+    assert compare(ends, 100.0, {A: 7, B: 3}, {A: 8, B: 3}).transactions == {}, "a record may have come between the two"
+    found = compare(ends, 120.0, {A: 7, B: 3}, {A: 9, B: 3}).transactions
+    assert found == {A: OpenTransaction(offset=7, since=100.0, stood_s=20.0, end_offset=9)}
+    assert not found[A].hangs
+    found = compare(ends, 100.0 + HANGS_S, {A: 7, B: 5}, {A: 30, B: 5}).transactions
+    assert (found[A].hangs, found[A].since, found[A].end_offset) == (True, 100.0, 30)
+    assert ends.log(False, "t", ends=False, starts=True).transactions == {}, "others read those records"
+
+
+def test_transaction_is_over_as_soon_as_the_end_has_moved() -> None:
+    """The next one, right behind it, has its own time."""
+    ends = LogEnds()
+    for clock in (0.0, 20.0, 200.0):
+        opened = compare(ends, clock, {A: 7}, {A: 9})
+    assert opened.transactions[A].hangs
+    ends.take_ends(True, {"t": {A: 8}}, 205.0)
+    assert ends.log(True, "t", ends=True, starts=True).transactions == {}
+    assert compare(ends, 220.0, {A: 8}, {A: 9}).transactions == {}
+    assert compare(ends, 240.0, {A: 8}, {A: 9}).transactions[A].since == 220.0
+    assert compare(ends, 260.0, {A: 9}, {A: 9}).transactions == {}
+
+
+def test_busy_topic_of_short_transactions_has_none_that_stays_open() -> None:
+    ends = LogEnds()
+    for turn in range(20):
+        assert compare(ends, turn * 20.0, {A: turn}, {A: turn + 5}).transactions == {}
+
+
+def test_transaction_of_a_partition_that_does_not_answer_is_still_known() -> None:
+    ends = LogEnds()
+    for clock in (0.0, 20.0):
+        before = compare(ends, clock, {A: 7, B: 3}, {A: 9, B: 3}).transactions
+    for stable, highs in (({B: 3}, {A: 9, B: 3}), ({A: 7, B: 3}, {B: 3}), ({B: 4}, {})):
+        assert compare(ends, 40.0, stable, highs).transactions == before
+    assert compare(ends, 60.0, {A: 7, B: 4}, {A: 9, B: 4}).transactions[A].stood_s == 60.0
+
+
+def test_clock_that_is_set_makes_no_transaction_old_or_young() -> None:
+    ends = LogEnds()
+    compare(ends, 0.0, {A: 7}, {A: 9}, wall=1000.0)
+    assert not compare(ends, 20.0, {A: 7}, {A: 9}, wall=90_000.0).transactions[A].hangs
+    assert compare(ends, HANGS_S, {A: 7}, {A: 9}, wall=5.0).transactions[A].hangs
+
+
+def test_log_with_an_open_transaction_stays_one_object_until_it_is_compared_again() -> None:
+    ends = LogEnds()
+    for clock in (0.0, 20.0, 40.0):
+        seen = compare(ends, clock, {A: 7}, {A: 9})
+    ends.take_ends(True, {"t": {A: 7}}, 45.0)
+    again = ends.log(True, "t", ends=True, starts=True)
+    assert again is seen
+    other = TopicLog(ends={("u", 0): 2})
+    assert JoinedLogs().of(True, ("t", "u"), [again, other]).transactions == again.transactions
+    ends.retain({"u"})
+    assert ends.log(True, "t", ends=True, starts=True) == TopicLog()
+
+
+def test_both_ends_of_a_topic_are_compared_from_time_to_time_whoever_asks() -> None:
+    ends = LogEnds()
+    assert ends.due_comparisons(["t", "u"], 5.0) == {"t", "u"}
+    assert ends.due_comparisons(["t", "v"], 5.0 + COMPARED_SECONDS - 1) == {"v"}
+    assert ends.due_comparisons(["t"], 5.0 + COMPARED_SECONDS) == {"t"}
 
 
 def test_only_topics_of_interest_are_remembered() -> None:

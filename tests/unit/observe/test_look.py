@@ -9,7 +9,7 @@ from typing import Any, cast
 from fleet_consumer.contract.patterns import compile_pattern
 from fleet_operator.observe.config_facts import ConfigFacts
 from fleet_operator.observe.interests import GroupInterest, retry_interest
-from fleet_operator.observe.look import Look, _resolved
+from fleet_operator.observe.look import Look
 from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
 from fleet_operator.observe.observer_pool import ObserverPool, _Post
 from fleet_operator.planning.observation import RetryObservation
@@ -23,13 +23,10 @@ PATTERN = compile_pattern("orders.*|_fleet.*")
 
 
 def test_pattern_becomes_the_topics_that_match_now() -> None:
-    interests = {
-        "pattern": GroupInterest(group_id="pattern", pattern=PATTERN),
-        "named": GroupInterest(group_id="named", topics=("payments",)),
-    }
-    resolved = _resolved(interests, TopicMatches().update([PATTERN], TOPICS))
-    assert resolved["pattern"].topics == ("orders.eu", "orders.us")
-    assert resolved["named"] == interests["named"]
+    matches = TopicMatches().update([PATTERN], TOPICS)
+    assert GroupInterest(group_id="pattern", pattern=PATTERN).resolved(matches).topics == ("orders.eu", "orders.us")
+    named = GroupInterest(group_id="named", topics=("payments",))
+    assert named.resolved(matches) == named
 
 
 def test_topics_left_by_a_predecessor_are_looked_up_once() -> None:

@@ -10,6 +10,7 @@ from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.look import Look
 from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
 from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.planning.transactions import HANGS_S
 from tests.support.clock import StillClock
 from tests.unit.observe.scripted_cluster import ScriptedCluster
 
@@ -20,16 +21,20 @@ CONFIGS = {"max.message.bytes": "1048588", "cleanup.policy": "delete"}
 
 @dataclass
 class Estate:
-    """So many groups with a retry flow each, on one cluster."""
+    """So many groups with a retry flow each, on one cluster; the first few read committed records only."""
 
     groups: int
+    committed: int = 0
     clock: StillClock = field(default_factory=StillClock)
     memory: ClusterMemory = field(default_factory=ClusterMemory)
     part: PartMemory = field(default_factory=PartMemory)
     last: ClusterObservation | None = None
 
     def __post_init__(self) -> None:
-        self.interests = {name: _interest(name) for name in (f"group-{n}" for n in range(self.groups))}
+        self.interests = {
+            name: _interest(name, read_committed=n < self.committed)
+            for n, name in enumerate(f"group-{n}" for n in range(self.groups))
+        }
         topics = [topic for interest in self.interests.values() for topic in interest.named_topics]
         self.cluster = ScriptedCluster(
             BROKERS, {(t, p): [] for t in topics for p in range(PARTITIONS)}, configs=CONFIGS
@@ -60,9 +65,10 @@ class Estate:
         return self.last
 
 
-def _interest(name: str) -> GroupInterest:
+def _interest(name: str, *, read_committed: bool = False) -> GroupInterest:
     return GroupInterest(
         group_id=name,
+        read_committed=read_committed,
         topics=(f"source-of-{name}",),
         failed_topic=naming.failed_topic(name),
         retry=retry_interest(name, DELAYS),
@@ -157,3 +163,37 @@ def test_broker_that_is_silent_costs_its_partitions_and_is_asked_no_more_in_that
         assert (flow.waiting, flow.due_lag, flow.counted) == (None, None, False)
         assert flow.error
     assert estate.cluster.asked[0, "ListOffsetsRequest"] <= 2
+
+
+def test_both_ends_are_asked_from_time_to_time_and_only_for_those_who_read_committed_records() -> None:
+    """There are four looks in twenty seconds; the ends of all readers of one kind are one request to each broker."""
+    plain, mixed = Estate(40), Estate(40, committed=20)
+    counts = []
+    for estate in (plain, mixed):
+        for _ in range(4):
+            estate.look()
+        estate.cluster.asked.clear()
+        for _ in range(4):
+            estate.look()
+        counts.append(estate.cluster.asked[0, "ListOffsetsRequest"])
+    assert counts == [4 * 2, 4 * 3 + 1]
+
+
+def test_hung_transaction_is_seen_by_those_whom_it_holds_back() -> None:
+    """Their lag is 0 meanwhile. It ends with the transaction."""
+    estate = Estate(2, committed=1)
+    held, other = ("source-of-group-0", 0), ("source-of-group-1", 0)
+    for partition in (held, other):
+        estate.cluster.logs[partition] += [estate.now_ms] * 10
+        estate.cluster.stable[partition] = 4
+    began = estate.clock.wall() + 5
+    for _ in range(round(HANGS_S / 5)):
+        assert not any(group.hanging for group in estate.look().groups.values())
+        estate.cluster.logs[held].append(estate.now_ms)
+    seen = estate.look().groups
+    assert seen["group-0"].end_offsets[held] == 4
+    (found,) = seen["group-0"].hanging.values()
+    assert (found.offset, found.since, seen["group-1"].open_transactions) == (4, began, {})
+    assert found.end_offset > 30
+    del estate.cluster.stable[held]
+    assert estate.look().groups["group-0"].open_transactions == {}
