@@ -26,6 +26,7 @@ SETTLED_S: Final = 2.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """The load as far as it is known: that of all partitions if it is `complete`, the least that it can be otherwise.
+    What waits behind a transaction that hangs is unknown.
 
     - `lags`: of known partitions; `fast`, `slow`: rates over the shortest window and over all samples.
     - `counts`: the useful numbers of workers, `most` the bound of the spec among them.
@@ -34,6 +35,7 @@ class Load:
     - `calm`: the demand by the largest rate of all windows. For it, the rate that workers have proven to handle is a
       capacity, too: they can do no less.
     - `stuck`: partitions without progress.
+    - `held_back`: an open transaction keeps records from the group.
     - `safe_to_sleep`: an empty group continues where it was in every partition: by its commit, or from the start of a
       log that has no record.
     """
@@ -50,6 +52,7 @@ class Load:
     stuck: frozenset[Partition]
     safe_to_sleep: bool
     complete: bool = True
+    held_back: bool = False
 
     @property
     def total_lag(self) -> int:
@@ -63,7 +66,8 @@ class Load:
     @property
     def idle(self) -> bool:
         """True if nothing waits and nothing has arrived within the samples."""
-        return self.complete and self.total_lag == 0 and not any(self.slow.arrival.values())
+        waits = self.total_lag > 0 or self.held_back
+        return self.complete and not waits and not any(self.slow.arrival.values())
 
     @property
     def shown(self) -> Demand | None:
@@ -109,7 +113,8 @@ def read_load(facts: ScalingFacts, trail: Trail) -> tuple[Load | None, Trail]:
         steady=_demand(facts, steady.arrival, lags, capacity, stuck),
         calm=_demand(facts, _largest(fast.arrival, steady.arrival, slow.arrival), lags, least_capacity, stuck),
         stuck=stuck,
-        complete=lag.complete,
+        complete=lag.complete and not observed.hanging,
+        held_back=bool(observed.open_transactions),
         safe_to_sleep=facts.from_start or lags.keys() <= observed.committed.keys(),
     )
     return load, trail

@@ -140,7 +140,10 @@ class _Policy:
         """Some of the load is unknown, and what is known asks for no more workers."""
         assert self.facts.lag is not None, "a part of the load"
         unknown = sorted(key for key, lag in self.facts.lag.partitions.items() if lag is None)
+        hanging = list(self.facts.observed.hanging) if self.facts.observed is not None else []
         named = f"the lag of {name_partitions(unknown)}" if unknown else "a topic"
+        if hanging and not unknown:
+            named = f"what waits behind an open transaction in {name_partitions(hanging)}"
         reason = f"{named} is unknown: the fleet grows by what is known, and does not shrink"
         return self.stay(limits.UNKNOWN, reason)
 

@@ -13,6 +13,7 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import PodFacts
+from fleet_operator.planning.lag import lag_bucket, lag_text
 from fleet_operator.planning.offsets.records import ENDED, ResetPhase
 from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem, name_some
@@ -241,6 +242,26 @@ def _rebalance(facts: ConsumerGroupFacts) -> Problem | None:
     )
 
 
+def _transaction(facts: ConsumerGroupFacts) -> Problem | None:
+    """A transaction that stays open: readers of committed records wait for its end, and their lag is 0 meanwhile."""
+    hanging = facts.observed_group.hanging if facts.observed_group is not None else {}
+    if not hanging:
+        return None
+    (topic, number), first = next(iter(hanging.items()))
+    behind = lag_text(lag_bucket(first.end_offset - first.offset))
+    others = [f"{name}-{partition}" for name, partition in hanging][1:]
+    more = f"; the same in {name_some(others)}" if others else ""
+    return Problem(
+        conditions.TRANSACTION_HANGS,
+        f"{topic}-{number} stands at offset {first.offset} since {times.to_text(first.since)}: a transaction that "
+        f"begins there is open, and the group, which reads committed records only, does not get the {behind} records "
+        "from there on, which its lag leaves out. See to the producer; of one that is gone brokers end the transaction "
+        "after its transaction.timeout.ms. If it stays, find it with kafka-transactions.sh --bootstrap-server ... "
+        f"find-hanging --topic {topic}, and end it with abort --topic {topic} --partition {number} --start-offset "
+        f"{first.offset}{more}",
+    )
+
+
 def topics_problem(facts: ConsumerGroupFacts) -> Problem | None:
     """The first certain problem with a topic: one that has not been observed yet is no problem."""
     if facts.observation is None or not facts.observation.reachable:
@@ -268,6 +289,7 @@ CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
     worker_problem,
     _late,
     _rebalance,
+    _transaction,
     _policy,
     _retry_pods,
     _offset_reset,

@@ -19,6 +19,7 @@ from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.memory import Capacity, ScaleMemory
 from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.scaling.trail import Trail
+from fleet_operator.planning.transactions import OpenTransaction
 
 NOW: Final = 1_800_000_000.0
 TOPIC: Final = "orders"
@@ -48,6 +49,7 @@ class Scene:
     leaderless: frozenset[int] = frozenset()
     uncommitted: frozenset[int] = frozenset()
     """Partitions whose ends, or whose commits, are unknown from now on; both have no lag."""
+    open_transactions: Mapping[tuple[str, int], OpenTransaction] = field(default_factory=dict)
     samples: list[ProgressSample] = field(default_factory=list)
     decision: ScaleDecision | None = None
 
@@ -103,6 +105,7 @@ class Scene:
             committed=latest.committed,
             end_offsets=latest.end_offsets,
             log_starts=dict.fromkeys(latest.end_offsets, 0),
+            open_transactions=self.open_transactions,
             samples=tuple(self.samples),
         )
         facts = ScalingFacts(

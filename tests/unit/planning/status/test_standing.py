@@ -12,6 +12,7 @@ from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import PodFacts
 from fleet_operator.planning.observation import StuckPartition, WorkerObservation
 from fleet_operator.planning.status.problems import needs_reports, needs_revisit
+from fleet_operator.planning.transactions import OpenTransaction
 from tests.unit.planning.builders import NOW, facts, observation, observed_group, pods, ready_fleet, unreachable
 from tests.unit.planning.status.projecting import cause, condition, message, project
 
@@ -168,3 +169,25 @@ def test_group_is_visited_soon_where_a_problem_may_last_or_pass_with_time(
     found = facts(**changes)
     assert needs_revisit(found) is visited, why
     assert needs_reports(found) or not visited, why
+
+
+def test_transaction_that_hangs_is_named_with_its_place_and_what_to_do() -> None:
+    """Lag is 0, as readers of committed records cannot see what waits."""
+
+    def held(stood_s: float, end: int = 164, **others: int) -> dict[str, Any]:
+        found = {
+            (topic, number): OpenTransaction(offset=100, since=NOW - 300, stood_s=stood_s, end_offset=end)
+            for topic, number in {"orders": 3, **others}.items()
+        }
+        return project(facts(observation=observation(observed_group(open_transactions=found))))
+
+    assert condition(held(119.0), "Degraded") == ("False", "AsWanted")
+    status = held(120.0)
+    assert condition(status, "Degraded") == ("True", "TransactionHangs")
+    assert (condition(status, "Ready")[0], condition(status, "LagKnown")[0]) == ("True", "True")
+    text = message(status, "Degraded")
+    for part in ("orders-3 stands at offset 100 since 2027-01-15T07:55:00Z", "~64 records", "transaction.timeout.ms"):
+        assert part in text
+    assert "abort --topic orders --partition 3 --start-offset 100" in text
+    assert message(held(600.0, end=190), "Degraded") == text, "a status does not change with every record"
+    assert message(held(120.0, payments=0, returns=2), "Degraded").endswith("the same in payments-0, returns-2")
