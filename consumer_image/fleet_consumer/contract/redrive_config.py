@@ -30,12 +30,14 @@ COUNTS: Final = {
 class Filter:
     """Selection of failed records; empty and None select all.
 
-    `error` is searched in "class: message", `key` in the key as UTF-8; a record without a key matches no `key`.
+    `error_classes` name a class in full, or by what follows the last dot. `error` is searched in "class: message",
+    `key` in the key as UTF-8; a record without a key matches no `key`.
     `from_ms` (inclusive) and `to_ms` (exclusive) bound the append time in the failed topic. `places` are offsets of
     the failed topic by partition.
     """
 
     reasons: frozenset[str] = frozenset()
+    error_classes: tuple[str, ...] = ()
     error: Pattern | None = None
     key: Pattern | None = None
     from_ms: int | None = None

@@ -140,12 +140,16 @@ def matches(wanted: Filter, record: Record) -> bool:
         key = record.key
         if key is None or not wanted.key.found_in(key[:KEY_BYTES_MAX].decode("utf-8", "replace")):
             return False
-    if not wanted.reasons and wanted.error is None:
+    if not wanted.reasons and not wanted.error_classes and wanted.error is None:
         return True
     values = last_values(record.headers)
     if wanted.reasons and _text(values.get(REASON)) not in wanted.reasons:
         return False
-    error = f"{_text(values.get(ERROR_CLASS))}: {_text(values.get(ERROR_MESSAGE))}"
+    error_class = _text(values.get(ERROR_CLASS))
+    named = (error_class == name or error_class.endswith(f".{name}") for name in wanted.error_classes)
+    if wanted.error_classes and not any(named):
+        return False
+    error = f"{error_class}: {_text(values.get(ERROR_MESSAGE))}"
     return wanted.error is None or wanted.error.found_in(error)
 
 

@@ -8,16 +8,15 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from fleet_consumer.contract.pod import EXIT_INTERRUPTED, EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.worker.commands.selection import add_selection_options, filter_of, place_of, positive
 from fleet_consumer.worker.config.connection_options import add_connection_options, connection_of
 
 if TYPE_CHECKING:
     from fleet_consumer.contract.brokers import Brokers
-    from fleet_consumer.group.errors import ConsumerError
     from fleet_consumer.worker.commands.failed_reading import FailedTopic
     from fleet_consumer.worker.commands.failed_records import FailedRecord
 
@@ -51,9 +50,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         if name == "show":
             part.add_argument("place", metavar="PARTITION:OFFSET", help="as `list` prints it")
         else:
-            _add_filter(part.add_argument_group("records"))
+            add_selection_options(part.add_argument_group("records"))
         if name == "list":
-            part.add_argument("--limit", type=_positive, metavar="N", help="stop after so many")
+            part.add_argument("--limit", type=positive, metavar="N", help="stop after so many")
         if name == "count":
             part.add_argument(
                 "--by", choices=BY, action="append", help="may be repeated (default: --by reason --by class)"
@@ -70,25 +69,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         )
         part.add_argument(
             "--timeout",
-            type=_positive,
+            type=positive,
             default=30,
             metavar="SECONDS",
             help="how long brokers may give no answer and no record (default: %(default)g)",
         )
         add_connection_options(part.add_argument_group("brokers"))
-
-
-def _add_filter(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--reason", action="append", default=[], help="only these reasons, such as exhausted")
-    group.add_argument(
-        "--error-class",
-        action="append",
-        default=[],
-        metavar="CLASS",
-        help="only errors of these classes, by full name or by what follows the last dot",
-    )
-    group.add_argument("--from", dest="start", metavar="TIME", help="2026-11-21T08:00:00Z, or 2h for two hours ago")
-    group.add_argument("--to", dest="end", metavar="TIME", help="likewise; exclusive")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -117,52 +103,30 @@ def _run(options: argparse.Namespace) -> int:
     from fleet_consumer.clock import SystemClock
     from fleet_consumer.group.errors import TopicMissing
     from fleet_consumer.worker.commands.failed_reading import open_topic
-    from fleet_consumer.worker.commands.failed_records import Wanted
+    from fleet_consumer.worker.commands.group_names import tell_unfailed
 
     clock = SystemClock()
     now_ms = round(clock.wall() * 1000)
     where = _where(options)
     if options.part == "show":
-        place = _place(options.place)
+        place = place_of(options.place)
         with open_topic(*where, options.timeout, clock) as topic:
             failed = topic.one(*place)
         for line in [json.dumps(failed.whole())] if options.json else failed.page():
             print(line)
         sys.stdout.flush()
         return EXIT_OK
-    wanted = Wanted(
-        # In lower case too: status.retry.failedReasons has them in CamelCase.
-        reasons=frozenset({*options.reason, *map(str.lower, options.reason)}),
-        error_classes=tuple(options.error_class),
-        from_ms=_time(options.start, "--from", now_ms),
-        to_ms=_time(options.end, "--to", now_ms),
-    )
+    wanted = filter_of(options, now_ms)
     show = _print_list if options.part == "list" else _print_counts
     try:
         # Reading ends before the connection that it reads from.
         with open_topic(*where, options.timeout, clock) as topic, closing(topic.records(wanted)) as records:
             show(_with_progress(topic, records), options)
     except TopicMissing as missing:
-        _tell_missing(missing, *where, options.timeout)
+        tell_unfailed(missing, *where, options.timeout)
         show(iter(()), options)
     sys.stdout.flush()
     return EXIT_OK
-
-
-def _tell_missing(missing: ConsumerError, brokers: Brokers, topic: str, timeout_s: float) -> None:
-    """Say that a group has no failed topic, as none of its records has failed. Raises TopicMissing where its name, or
-    that of the topic, is wrong."""
-    from fleet_consumer.contract.naming import RESERVED_PREFIX, failed_topic
-    from fleet_consumer.group.errors import TopicMissing
-    from fleet_consumer.worker.commands.group_names import known_groups, no_group
-
-    group = topic.removeprefix(RESERVED_PREFIX).removesuffix(".failed")
-    known = known_groups(brokers, timeout_s) if failed_topic(group) == topic else None
-    if known is None:
-        raise missing
-    if group not in known:
-        raise TopicMissing(f"{missing}. {no_group(group, known)}") from missing
-    print(f"group {group!r} has no failed topic: none of its records has failed", file=sys.stderr)
 
 
 def _where(options: argparse.Namespace) -> tuple[Brokers, str]:
@@ -199,38 +163,6 @@ def _from_file(path: str) -> tuple[Brokers, str]:
         return redrive.brokers, failed_topic(redrive.group_id)
     worker = parse_worker(document)
     return worker.brokers, worker.failed_topic
-
-
-def _time(text: str | None, option: str, now_ms: int) -> int | None:
-    """Milliseconds since the epoch: a moment, in UTC where it names no zone, or a delay before now."""
-    from fleet_consumer.contract.naming import parse_delay
-
-    if text is None:
-        return None
-    try:
-        return now_ms - parse_delay(text) * 1000
-    except ValueError:
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            advice = "is no time; write 2026-11-21T08:00:00Z, or 30s, 5m, 2h or 7d for that long ago"
-            raise SettingsInvalid(option, f"{text!r} {advice}") from None
-    # Brokers take negative times for something else than times.
-    return max(0, round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
-
-
-def _place(text: str) -> tuple[int, int]:
-    partition, _, offset = text.partition(":")
-    if not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in (partition, offset)):
-        raise SettingsInvalid("PARTITION:OFFSET", f"is {text!r}; write two numbers, such as 3:1841")
-    return int(partition), int(offset)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
 
 
 def _with_progress(topic: FailedTopic, found: Iterator[FailedRecord | None]) -> Iterator[FailedRecord]:

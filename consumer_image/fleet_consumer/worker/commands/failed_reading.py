@@ -10,11 +10,14 @@ from confluent_kafka import KafkaError
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.brokers import Brokers
+from fleet_consumer.contract.redrive_config import Filter
 from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, TopicMissing
 from fleet_consumer.librdkafka.bounded import BoundedReader
 from fleet_consumer.librdkafka.settings import consumer_config
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.worker.commands.failed_records import NONE, FailedRecord, Wanted, escaped
+from fleet_consumer.redrive.selection import matches
+from fleet_consumer.worker.commands.failed_records import FailedRecord, escaped
+from fleet_consumer.worker.commands.selection import NONE
 from fleet_consumer.worker.config.settings import connection_settings
 
 CLIENT: Final = "fleet-consumer-failed"
@@ -50,7 +53,7 @@ class FailedTopic:
         self._reported_at = now if due else self._reported_at
         return due
 
-    def records(self, wanted: Wanted) -> Generator[FailedRecord | None]:
+    def records(self, wanted: Filter) -> Generator[FailedRecord | None]:
         """The records that are wanted, partition by partition in their order; None now and then while none is found.
 
         Raises TopicMissing, TopicAuthorizationFailed, DataPlaneFailed.
@@ -74,7 +77,7 @@ class FailedTopic:
                         for names, name in ((self._reasons, failed.reason), (self._classes, failed.error_class)):
                             if len(names) < NAMES_MAX:
                                 names.add(name)
-                        if wanted.takes(failed):
+                        if matches(wanted, record):
                             yield failed
                     yield None
             except DataUnreadable as error:

@@ -24,11 +24,11 @@ from fleet_consumer.retry.headers import (
     last_values,
     read,
 )
+from fleet_consumer.worker.commands.selection import NONE
 
 NAMES_MAX: Final = 1_000
 """Different groups that counts keep apart; the topic's writers decide about the names."""
 OTHERS: Final = "(others)"
-NONE: Final = "-"
 LINE_CHARACTERS_MAX: Final = 160
 """Characters of a message shown on a line."""
 HOUR_MS: Final = 3_600_000
@@ -129,28 +129,6 @@ class FailedRecord:
             yield f"{title:<9} {NONE if value is None else f'{len(value)} bytes'}"
             if value:
                 yield from _indented(_printable(value))
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Selection of failed records; empty and None take all. `to_ms` is exclusive."""
-
-    reasons: frozenset[str] = frozenset()
-    error_classes: tuple[str, ...] = ()
-    from_ms: int | None = None
-    to_ms: int | None = None
-
-    def takes(self, failed: FailedRecord) -> bool:
-        """True if a record is wanted. A class is named in full, or by what follows the last dot."""
-        at = failed.record.timestamp
-        if (self.from_ms is not None and at < self.from_ms) or (self.to_ms is not None and at >= self.to_ms):
-            return False
-        if self.reasons and failed.reason not in self.reasons:
-            return False
-        error_class = failed.error_class
-        return not self.error_classes or any(
-            error_class == name or error_class.endswith(f".{name}") for name in self.error_classes
-        )
 
 
 GROUPINGS: Final[Mapping[str, Callable[[FailedRecord], str]]] = {

@@ -10,7 +10,6 @@ from fleet_consumer.worker.commands.failed_records import (
     OTHERS,
     Counts,
     FailedRecord,
-    Wanted,
     escaped,
     instant,
 )
@@ -98,19 +97,6 @@ def test_shown_record_keeps_bytes_that_are_not_text() -> None:
     assert (whole["key"], whole["value"]) == (None, {"base64": "/wA="})
     assert whole["headers"][0] == {"name": "flag", "text": None}
     assert whole["headers"][1] == {"name": "kr-attempt", "text": "6"}
-
-
-def test_filter_takes_reasons_classes_by_either_name_and_a_window_of_time() -> None:
-    one = failed()
-    assert Wanted().takes(one)
-    assert Wanted(reasons=frozenset({"exhausted", "timeout"})).takes(one)
-    assert not Wanted(reasons=frozenset({"timeout"})).takes(one)
-    assert Wanted(error_classes=("Throttled",)).takes(one)
-    assert Wanted(error_classes=("shop.errors.Throttled",)).takes(one)
-    assert not Wanted(error_classes=("rottled",)).takes(one)
-    assert Wanted(from_ms=AT_MS, to_ms=AT_MS + 1).takes(one)
-    assert not Wanted(from_ms=AT_MS + 1).takes(one)
-    assert not Wanted(to_ms=AT_MS).takes(one)
 
 
 def test_counts_put_the_largest_first_and_hours_in_order() -> None:
