@@ -105,9 +105,10 @@ def _parser() -> argparse.ArgumentParser:
     redrive = commands.add_parser(
         "redrive",
         help="put failed records back for their group, once each",
-        description="Write the selected records of a group's failed topic to its redrive topic. The last line of "
-        "standard output is a JSON object: ok, selected, moved, guarded, refused; or ok, reason, message. Exit codes: "
-        "0 done, 20 the settings must be corrected, 21 stopped, or an error outside: it continues when started again.",
+        description="Write the selected records of a group's failed topic to its redrive topic, which its retry "
+        "workers read at once. The records stay in the failed topic.",
+        epilog=redrive_command.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     redrive_command.add_options(redrive)
     for command in (run, check):
