@@ -1,0 +1,173 @@
+"""`fleet-consumer redrive`, `reset` and `skip` with a group's name and its brokers, on a real broker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from tests.broker.workers import COMMAND, Kafka
+from tests.retries.redrives import FailedTopic
+from tests.support.waiting import eventually
+
+
+def ask(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run the command; its exit code must be `code`."""
+    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def commit(kafka: Kafka, group: str, topic: str, offsets: dict[int, int], metadata: str = "") -> None:
+    """Commit for a group without members, as a stopped worker has left it."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
+    entries = [confluent_kafka.TopicPartition(topic, number, offset, metadata) for number, offset in offsets.items()]
+
+    def committed() -> bool:
+        # A fresh broker is still creating the offsets topic, and answers NOT_COORDINATOR meanwhile.
+        try:
+            consumer.commit(offsets=entries, asynchronous=False)
+        except confluent_kafka.KafkaException as error:
+            raise AssertionError(f"no commit: {error}") from error
+        return True
+
+    try:
+        eventually(committed, what="the commit")
+    finally:
+        consumer.close()
+
+
+@contextmanager
+def member(kafka: Kafka, group: str, topic: str) -> Iterator[None]:
+    """A member of the group."""
+    settings = {"bootstrap.servers": kafka.bootstrap, "group.id": group, "client.id": "somebody"}
+    consumer = confluent_kafka.Consumer({**settings, "enable.auto.commit": False})
+    consumer.subscribe([topic])
+
+    def assigned() -> bool:
+        consumer.poll(0.1)
+        return bool(consumer.assignment())
+
+    try:
+        eventually(assigned, what="the membership")
+        yield
+    finally:
+        consumer.close()
+
+
+@pytest.fixture
+def topic(kafka: Kafka, tmp_path: Path) -> FailedTopic:
+    return FailedTopic(kafka, tmp_path)
+
+
+def where(topic: FailedTopic) -> tuple[str, ...]:
+    return ("--group", topic.group, "--bootstrap", topic.kafka.bootstrap)
+
+
+def redrive(topic: FailedTopic, *words: str) -> tuple[dict[str, Any], str]:
+    """The result of a run by hand, and its words for people."""
+    done = ask("redrive", *where(topic), *words)
+    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def test_selected_records_are_put_back_once_however_often_the_command_runs(topic: FailedTopic) -> None:
+    topic.write(range(10))
+    topic.write(range(10, 14), reason="timeout", error_class="shop.errors.Slow")
+    counted, said = redrive(topic, "--error-class", "Slow", "--dry-run")
+    assert (counted["selected"], counted["moved"], topic.moved_numbers()) == (4, 0, [])
+    assert "4 records would be put back" in said
+    moved, said = redrive(topic, "--error-class", "Slow", "--reason", "Timeout", "--rate", "100")
+    assert (moved["ok"], moved["moved"], topic.moved_numbers()) == (True, 4, [10, 11, 12, 13])
+    assert "4 records put back" in said
+    again, said = redrive(topic, "--from", "1h")
+    assert (again["moved"], again["movedBefore"], topic.moved_numbers()) == (10, 4, list(range(14)))
+    nothing, said = redrive(topic)
+    assert (nothing["selected"], nothing["movedBefore"]) == (0, 14)
+    assert "0 records put back; 14 put back before" in said
+
+
+def test_single_record_is_put_back_to_the_partition_of_its_key(topic: FailedTopic) -> None:
+    topic.write(range(3), partition=2)
+    assert redrive(topic, "--record", "2:1")[0]["moved"] == 1
+    assert topic.moved_numbers() == [1]
+    topic.write([7], key=topic.moved()[0].key, partition=0)
+    assert redrive(topic, "--record", "0:0")[0]["moved"] == 1
+    assert len({each.partition for each in topic.moved()}) == 1
+
+
+def test_redrive_tells_nothing_to_do_from_a_wrong_name(topic: FailedTopic) -> None:
+    _, said = redrive(topic)
+    assert "`fleet-consumer failed count` with the same options" in said
+    kafka, healthy = topic.kafka, f"healthy-{topic.group}"
+    commit(kafka, healthy, topic.group, {0: 0})
+    done = ask("redrive", "--group", healthy, "--bootstrap", kafka.bootstrap)
+    assert "none of its records has failed" in done.stderr
+    assert json.loads(done.stdout)["selected"] == 0
+    wrong = ask("redrive", "--group", healthy[:-1], "--bootstrap", kafka.bootstrap, code=21)
+    assert f"'{healthy}'" in json.loads(wrong.stdout)["message"], "the name that was meant"
+    kafka.create(f"_fleet.{healthy}.failed", partitions=1)
+    unread = ask("redrive", "--group", healthy, "--bootstrap", kafka.bootstrap, code=21)
+    assert "nobody would read what is put back" in json.loads(unread.stdout)["message"]
+
+
+def test_commits_are_reset_to_the_start_the_end_and_a_time(topic: FailedTopic) -> None:
+    kafka, group, source = topic.kafka, topic.group, topic.group
+    for number in range(2):
+        kafka.produce(source, [b"v"] * 5, partition=number)
+    commit(kafka, group, source, {0: 3, 1: 4})
+    tried = ask("reset", *where(topic), "--to", "earliest", "--dry-run")
+    assert tried.stdout.splitlines()[:3] == [f"{source}-0  3 -> 0", f"{source}-1  4 -> 0", f"{source}-2  - -> 0"]
+    assert "nothing was changed" in tried.stderr
+    assert kafka.committed(group, source) == {0: 3, 1: 4}
+    for to, offsets in (
+        ("earliest", {0: 0, 1: 0, 2: 0, 3: 0}),
+        ("latest", {0: 5, 1: 5, 2: 0, 3: 0}),
+        ("1h", {0: 0, 1: 0, 2: 0, 3: 0}),
+        ("2999-01-01", {0: 5, 1: 5, 2: 0, 3: 0}),
+    ):
+        assert "4 partitions are set" in ask("reset", *where(topic), "--to", to, "--topic", source).stderr
+        assert kafka.committed(group, source) == offsets, to
+
+
+def test_reset_refuses_members_a_wrong_name_and_a_topic_that_is_missing(topic: FailedTopic) -> None:
+    kafka, group, source = topic.kafka, topic.group, topic.group
+    commit(kafka, group, source, {0: 0})
+    with member(kafka, group, source):
+        refused = ask("reset", *where(topic), "--to", "latest", code=21).stderr
+        assert "GroupInUse" in refused
+        assert "with the members somebody" in refused
+        assert "Ctrl-C" in refused
+        assert "GroupInUse" in ask("skip", f"{source}-0:0", *where(topic), code=21).stderr
+    assert kafka.committed(group, source) == {0: 0}
+    wrong = ask("reset", "--group", group + "x", "--bootstrap", kafka.bootstrap, "--to", "latest", code=21).stderr
+    assert f"'{group}'" in wrong
+    missing = ask("reset", *where(topic), "--to", "latest", "--topic", "nowhere", code=21).stderr
+    assert "topic 'nowhere' does not exist" in missing
+
+
+def test_next_record_is_set_aside_in_the_failed_topic_and_can_be_put_back(topic: FailedTopic) -> None:
+    kafka, group, source = topic.kafka, topic.group, topic.group
+    kafka.produce(source, [b'{"n": %d}' % number for number in range(5)], partition=1)
+    commit(kafka, group, source, {1: 2}, "fleet-reading=2;id=0123456789abcdef")
+    other = ask("skip", f"{source}-1:3", *where(topic), code=21).stderr
+    assert "next record in" in other
+    assert "is at offset 2, not 3" in other
+    assert kafka.committed(group, source) == {1: 2}
+    ask("skip", f"{source}-1:2", *where(topic))
+    assert kafka.committed(group, source) == {1: 3}
+    (aside,) = kafka.read(topic.failed)
+    headers = dict(aside.headers)
+    assert (aside.value, headers["kr-reason"], headers["kr-origin-offset"]) == (b'{"n": 2}', b"skipped", b"2")
+    assert headers["trace"] == b"t-3"
+    assert redrive(topic, "--reason", "skipped")[0]["moved"] == 1
+    (row,) = ask("offsets", *where(topic)).stdout.splitlines()
+    assert json.loads(row)["metadata"] == "fleet-reading=3;id=0123456789abcdef", "the reading goes on"
+    ask("skip", f"{topic.redrive}-{topic.moved()[0].partition}:0", *where(topic))
+    assert len(kafka.read(topic.failed)) == 2
+    ask("skip", f"{source}-1:5", *where(topic), code=21)
