@@ -42,7 +42,7 @@ USED_MAX = 0.8
 """Share of the processors that suites side by side may be expected to use: what is measured one by one costs more."""
 
 UNKNOWN = Duration(seconds=600, processor_seconds=300)
-"""What is expected of a suite that nobody has measured."""
+"""The expectation of a suite that nobody has measured."""
 
 Stage = tuple[Suite, ...]
 

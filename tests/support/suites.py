@@ -29,7 +29,7 @@ CHECKS = (
     ("mypy",),
     ("lint-imports",),
 )
-"""What the suite `lint` runs instead of pytest, as `make lint` does."""
+"""The commands of the suite `lint` in place of pytest, as `make lint` runs them."""
 SLOW = ("--durations=10", "--durations-min=5")
 """Each suite ends with its slowest tests, which shows where a run's time went."""
 

@@ -31,7 +31,7 @@ PARTS_BUDGET_WINDOW_S: Final = 60.0
 """At most so many lines from one of our libraries: librdkafka reports an absent broker several times a second."""
 
 ERASE_LINE: Final = "\x1b[K"
-"""What a terminal erases the rest of its line for: that of the progress of a local run."""
+"""The sequence that has a terminal erase the rest of its line: that of the progress of a local run."""
 OUR_LOGGERS: Final = "fleet_consumer"
 OWN_LOGGERS: Final = frozenset({"fleet_consumer.worker", "fleet_consumer.backfill"})
 

@@ -202,7 +202,7 @@ def test_stateful_set_that_names_too_many_revisions_names_none() -> None:
 
 
 REFERRING = {"clusterRef": {"name": "main"}, "groupRef": {"name": "orders"}, "groupId": "shop.orders"}
-"""What other objects find an object by."""
+"""The fields by which other objects find an object."""
 
 
 def a_resource(**spec: Any) -> dict[str, Any]:

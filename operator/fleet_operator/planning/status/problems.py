@@ -36,7 +36,7 @@ FAILING_REASONS: Final = frozenset(
 """The kubelet's and the scheduler's waiting reasons that do not pass by themselves."""
 
 DEPLOYMENT_REASONS: Final = frozenset({conditions.OUTPUT_NOT_LISTED, conditions.HANDLER_MISCONFIGURED})
-"""What workers say of errors that are the deployment's, and no record's."""
+"""Reasons of workers for errors that are the deployment's, and no record's."""
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 REBALANCE_LONG_S: Final = 120.0
