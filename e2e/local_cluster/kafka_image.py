@@ -18,7 +18,7 @@ from e2e.local_cluster.archives import ImageSettings, architecture, write_image,
 from e2e.local_cluster.cache import cache_entry, fleet_home
 from e2e.local_cluster.commands import run
 from e2e.local_cluster.jars import ensure_kafka_jars
-from e2e.local_cluster.kafka_node import HEAP_MIB, find_java, java_command
+from e2e.local_cluster.kafka_node import HEAP_MIB, QUICK_JVM, find_java, java_command
 from e2e.local_cluster.packages import KAFKA_PROGRAMS, ensure_programs_installed
 from e2e.local_cluster.steps import step
 
@@ -106,7 +106,8 @@ def _make(into: Path, jars: Path, java: Path) -> None:
 
 def _entrypoint() -> list[str]:
     # Without a class to run: the pod says which of Kafka's.
-    return java_command(Path(RUNTIME, "bin", "java"), Path(JARS), "", options=[f"-Xmx{HEAP_MIB}m"])[:-1]
+    options = [f"-Xmx{HEAP_MIB}m", *QUICK_JVM]
+    return java_command(Path(RUNTIME, "bin", "java"), Path(JARS), "", options=options)[:-1]
 
 
 def _libraries(runtime: Path, jars: Path) -> dict[str, Path]:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from e2e.local_cluster.jars import ensure_kafka_jars
 from e2e.local_cluster.kafka_node import find_java
+from tests.support.kafka_template import quick_jvm
 from tests.support.recording import RecordedProcess
 
 __all__ = ["java_member", "librdkafka_member"]
 
 SOURCE = Path(__file__).parent / "JavaMember.java"
-SMALL_JVM = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
 @functools.cache
@@ -40,8 +40,16 @@ def java_member(
     def command(log: Path) -> Sequence[str]:
         words = _words(bootstrap, group, topic, assignors, log, more)
         words["members"] = str(more.get("members", 1))
-        path = f"{_classes().name}:{ensure_kafka_jars()}/*"
-        return [str(find_java()), *SMALL_JVM, "-cp", path, "JavaMember", *(f"{k}={v}" for k, v in words.items())]
+        path = f"{ensure_kafka_jars()}/*:{_classes().name}"
+        return [
+            str(find_java()),
+            "-Xmx96m",
+            *quick_jvm(),
+            "-cp",
+            path,
+            "JavaMember",
+            *(f"{k}={v}" for k, v in words.items()),
+        ]
 
     return RecordedProcess(folder, "java", command)
 

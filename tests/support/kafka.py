@@ -3,8 +3,6 @@
 import shutil
 import signal
 import tempfile
-import uuid
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +23,10 @@ from e2e.local_cluster.kafka_node import (
 )
 from e2e.local_cluster.waiting import wait_until
 from tests.support.kafka_security import MUTUAL_LISTENER, SASL_TLS_LISTENER, TLS_LISTENER, BrokerPki, TokenIssuer
+from tests.support.kafka_template import new_cluster_id, quick_jvm, write_storage
 from tests.support.lifetime import Server
 
-__all__ = ["ADDRESS", "KafkaBroker", "Place", "new_cluster_id"]
+__all__ = ["ADDRESS", "KafkaBroker", "Place"]
 
 ADDRESS = "127.0.0.1"
 START_TIMEOUT_S = 180.0
@@ -43,11 +42,6 @@ class Place:
     node_id: int
     cluster_id: str
     controllers: Mapping[int, str]
-
-
-def new_cluster_id() -> str:
-    """An id as Kafka's own tool makes them."""
-    return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 class KafkaBroker(Server):
@@ -81,10 +75,10 @@ class KafkaBroker(Server):
         self._java = find_java()
         self._jars = ensure_kafka_jars()
         self._properties = self.directory / "server.properties"
-        self._place = place
+        plain_port, controller_port, sasl_port, proxied_port, *tls_ports = free_ports(7, ADDRESS)
+        self._place = place or Place(1, new_cluster_id(), {1: f"{ADDRESS}:{controller_port}"})
         self._pki = BrokerPki(self.directory / "pki") if tls else None
         self._issuer = TokenIssuer(self.directory / "issuer") if oauth else None
-        plain_port, controller_port, sasl_port, proxied_port, *tls_ports = free_ports(7, ADDRESS)
         self.port = plain_port
         listeners = {"PLAINTEXT": f"{ADDRESS}:{plain_port}"}
         if self._users or oauth:
@@ -102,19 +96,18 @@ class KafkaBroker(Server):
             data=str(self.directory / "data"),
             listeners=listeners,
             advertised=listeners | ({PROXIED_LISTENER: proxied_as} if proxied_as is not None else {}),
-            controller=place.controllers[place.node_id] if place is not None else f"{ADDRESS}:{controller_port}",
+            controller=self._place.controllers[self._place.node_id],
             inter_broker="PLAINTEXT",
         )
-        if place is not None:
-            # Voters by configuration: no node is first, so all can be formatted and started at once.
-            del settings["controller.quorum.bootstrap.servers"]
-            voters = ",".join(f"{node}@{address}" for node, address in place.controllers.items())
-            settings |= {"node.id": str(place.node_id), "controller.quorum.voters": voters}
+        # Voters by configuration: no node is first, so all can be formatted and started at once.
+        del settings["controller.quorum.bootstrap.servers"]
+        voters = ",".join(f"{node}@{address}" for node, address in self._place.controllers.items())
+        settings |= {"node.id": str(self._place.node_id), "controller.quorum.voters": voters}
         if self._users:
             settings |= sasl_properties(self._users)
         settings |= self._security_settings(settings)
         self._properties.write_text(format_properties(settings | dict(properties or {})))
-        options = [f"-Xmx{HEAP_MIB}m", f"-XX:ErrorFile={self.directory}/jvm-error.log", *jvm_options]
+        options = [f"-Xmx{HEAP_MIB}m", f"-XX:ErrorFile={self.directory}/jvm-error.log", *quick_jvm(), *jvm_options]
         options += self._issuer.jvm_options if self._issuer is not None else []
         self._daemon = Daemon(
             "kafka",
@@ -226,7 +219,7 @@ class KafkaBroker(Server):
 
         It starts a JVM and so costs about a second; raises ClusterError with the tool's complaint.
         """
-        options = ["-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        options = [*quick_jvm(), "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         return run(java_command(self._java, self._jars, main_class, *args, options=options), reason="KafkaToolFailed")
 
     def _security_settings(self, settings: Mapping[str, str]) -> dict[str, str]:
@@ -259,10 +252,11 @@ class KafkaBroker(Server):
         return states == {"T"}
 
     def _format(self) -> None:
-        cluster_id = new_cluster_id() if self._place is None else self._place.cluster_id
-        alone = ("--standalone",) if self._place is None else ()
+        if not self._users:
+            write_storage(self.directory / "data", node_id=self._place.node_id, cluster_id=self._place.cluster_id)
+            return
         # One word with its value: an id may begin with a dash, which would make it look like an option.
-        arguments = ["format", *alone, f"--cluster-id={cluster_id}", "--config", str(self._properties)]
+        arguments = ["format", f"--cluster-id={self._place.cluster_id}", "--config", str(self._properties)]
         self.tool("kafka.tools.StorageTool", *arguments, *scram_arguments(self._users))
 
     def _started(self) -> bool:

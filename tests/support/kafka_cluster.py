@@ -16,7 +16,8 @@ from e2e.local_cluster.daemons import free_ports
 from fleet_consumer.contract.naming import coordinator_partition
 from fleet_consumer.net import ConnectionSettings, Coordinator, NetError, NetworkClient
 from fleet_consumer.wire.metadata import MetadataResponsePartition
-from tests.support.kafka import ADDRESS, KafkaBroker, Place, new_cluster_id
+from tests.support.kafka import ADDRESS, KafkaBroker, Place
+from tests.support.kafka_template import new_cluster_id
 from tests.support.kafka_topics import make_topics
 from tests.support.lifetime import Server
 from tests.support.waiting import eventually
@@ -44,8 +45,6 @@ REPLICATED = {
     "broker.heartbeat.interval.ms": "500",
     "controlled.shutdown.enable": "true",
 }
-SMALL_JVM = ("-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-"""Three brokers share the machine with what is tested: start quickly, compile cheaply."""
 
 
 class KafkaCluster(Server):
@@ -70,7 +69,7 @@ class KafkaCluster(Server):
                 properties={**REPLICATED, **(properties or {})},
                 place=Place(node, cluster_id, controllers),
                 proxied_as=(proxied_as or {}).get(node),
-                jvm_options=(*SMALL_JVM, *jvm_options),
+                jvm_options=("-Xms64m", *jvm_options),
             )
             for node in nodes
         }
