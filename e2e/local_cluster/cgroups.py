@@ -14,6 +14,9 @@ __all__ = ["create_cgroup", "existing_cgroups", "remove_cgroup"]
 
 MOUNT = Path("/sys/fs/cgroup")
 NEEDED_CONTROLLERS = ("cpu", "cpuset", "hugetlb", "memory", "pids")
+# A group shares the processors with each single process outside of groups, as equals: without a higher weight all pods
+# together would get what one test process gets.
+WEIGHTS = {"cpu.weight": "1000", "cpu.shares": "10240"}
 
 
 def create_cgroup(name: str) -> None:
@@ -28,6 +31,9 @@ def create_cgroup(name: str) -> None:
                 own = group / setting
                 if not _is_unified(root) and own.exists() and not own.read_text().strip():
                     own.write_text((root / setting).read_text())
+            for setting, weight in WEIGHTS.items():
+                if (group / setting).exists():
+                    (group / setting).write_text(weight)
         except OSError as error:
             raise ClusterError(
                 "CgroupUnusable",
