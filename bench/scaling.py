@@ -21,11 +21,11 @@ from typing import Any, Final
 from bench.report import ROOT, additions, recorded, write
 from bench.report import Load as MachineLoad
 from bench.scaling_page import draw, page
+from bench.simulate.curves import read_csv
 from e2e.cluster import CommandFailed
 from e2e.install import Installation
 from e2e.local_cluster.waiting import pause
 from e2e.scaling.scene import PARTITIONS, PER_RECORD_S, Load, Samples, ScalingScene
-from fleet_operator.simulate.curves import read_csv
 
 NAME: Final = "scaling"
 SCALING: Final = {"minReplicas": 1, "maxReplicas": PARTITIONS}

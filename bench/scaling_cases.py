@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from bench.report import Load as MachineLoad
 from bench.report import additions, recorded, write
+from bench.simulate.model import World, even_shares, hot_shares
+from bench.simulate.rules import FleetRule, LagRule
+from bench.simulate.run import Figures, simulate
 from e2e.cluster import CommandFailed, conditions
 from e2e.install import Installation
 from e2e.local_cluster.waiting import pause
 from e2e.scaling.scene import Load, ScalingScene
 from fleet_operator.api.v1alpha1.consumergroup import Scaling
-from fleet_operator.simulate.model import World, even_shares, hot_shares
-from fleet_operator.simulate.rules import FleetRule, LagRule
-from fleet_operator.simulate.run import Figures, simulate
 
 NAME: Final = "scaling_cases"
 PARTITIONS: Final = 12

@@ -49,8 +49,7 @@ Stage = tuple[Suite, ...]
 LINT = Suite("lint", (), 150, real=False)
 CLUSTER = Suite("cluster", ("tests/local_cluster",), 600, kubernetes=True)
 OPERATOR_UNIT = tuple(
-    f"tests/unit/{each}"
-    for each in ("reconcilers", "planning", "observe", "runtime", "clients", "api", "simulate", "chart")
+    f"tests/unit/{each}" for each in ("reconcilers", "planning", "observe", "runtime", "clients", "api", "chart")
 )
 """The operator's part of the unit tests, on the second processor; all others are the suite `unit`."""
 STAGES: tuple[Stage, ...] = (

@@ -36,11 +36,10 @@ from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.health import HealthServer, LoopWatchdog
 from fleet_operator.runtime.lease import Elector, LeaseLoop, Scope
 from fleet_operator.runtime.metrics import Metrics
-from fleet_operator.runtime.settings import SIMULATE, VERSION, Settings, parse
+from fleet_operator.runtime.settings import VERSION, Settings, parse
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
 from fleet_operator.runtime.sweeper import Sweeper
-from fleet_operator.simulate.command import main as simulate
 from fleet_operator.watch import Watcher
 
 log = logging.getLogger(__name__)
@@ -269,10 +268,7 @@ def end_without_lease(error: Exception) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script `fleet-operator`."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    if given[:1] == [SIMULATE]:
-        sys.exit(simulate(given[1:]))
-    settings = parse(given)
+    settings = parse(sys.argv[1:] if arguments is None else arguments)
     sys.setrecursionlimit(RECURSION_LIMIT)
     gc.set_threshold(COLLECT_AFTER, 20, 20)
     logs.configure(settings.log_format, settings.log_level)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bench.simulate.__main__ import EXIT_OK, main
 from fleet_operator.api.v1alpha1.consumergroup import Scaling
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.simulate.command import EXIT_OK, main
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "scaling.md").read_text()
-COMMANDS = re.findall(r"^fleet-operator simulate (.*)$", PAGE, re.MULTILINE)
+COMMANDS = re.findall(r"^python -m bench.simulate (.*)$", PAGE, re.MULTILINE)
 
 
 def test_page_has_commands() -> None:

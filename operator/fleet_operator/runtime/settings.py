@@ -18,8 +18,6 @@ from fleet_operator.runtime.lease import LEASE_NAME
 from fleet_operator.runtime.logs import LogFormat
 
 VERSION: Final = version("consumer-fleet")
-SIMULATE: Final = "simulate"
-"""The command that `simulate.command` runs, with arguments of its own."""
 BOUND_MAX: Final = 1_000_000
 SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
@@ -108,7 +106,6 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="fleet-operator", description="The operator of Consumer Fleet.")
     root.add_argument("--version", action="version", version=VERSION)
     commands = root.add_subparsers(dest="command", required=True)
-    commands.add_parser(SIMULATE, help="replay a curve of arrivals through the scaling rules", add_help=False)
     run = commands.add_parser("run", help="run the operator until SIGTERM")
     add = run.add_argument
     add("--namespace", action="append", metavar="NS", help="namespace to serve; may be repeated; default: all")

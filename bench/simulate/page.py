@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fleet_operator.simulate.run import Figures
+from bench.simulate.run import Figures
 
 
 class PlotUnavailableError(Exception):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from fleet_operator.simulate.model import Group, World
-from fleet_operator.simulate.rules import Rule
+from bench.simulate.model import Group, World
+from bench.simulate.rules import Rule
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The command `fleet-operator simulate`."""
+"""`python -m bench.simulate`: replays a curve of arrivals through the operator's scaling rules."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from bench.simulate import page
+from bench.simulate.curves import CurveInvalid, RecordedCurve, parse_steps, read_csv
+from bench.simulate.model import World, even_shares, hot_shares
+from bench.simulate.rules import FleetRule, LagRule, Rule
+from bench.simulate.run import simulate
 from fleet_operator.api.v1alpha1.consumergroup import REPLICAS_MAX, Scaling
-from fleet_operator.simulate import page
-from fleet_operator.simulate.curves import CurveInvalid, RecordedCurve, parse_steps, read_csv
-from fleet_operator.simulate.model import World, even_shares, hot_shares
-from fleet_operator.simulate.rules import FleetRule, LagRule, Rule
-from fleet_operator.simulate.run import simulate
 
 EXIT_OK = 0
 EXIT_INPUT = 2
@@ -27,8 +27,8 @@ EPILOG = """\
 A CSV file has the columns seconds and records_per_second; each rate holds until the next line. Of a running group,
 Prometheus has it as sum(rate(kafka_topic_partition_current_offset[1m])) or the like.
 
-  fleet-operator simulate --curve orders.csv --partitions 24 --capacity 120 --max-replicas 24 --plot orders.svg
-  fleet-operator simulate --steps 600:50,900:300,1200:50 --partitions 12 --capacity 60 --lag-threshold 500
+  python -m bench.simulate --curve orders.csv --partitions 24 --capacity 120 --max-replicas 24 --plot orders.svg
+  python -m bench.simulate --steps 600:50,900:300,1200:50 --partitions 12 --capacity 60 --lag-threshold 500
 """
 
 
@@ -87,7 +87,7 @@ def run(found: argparse.Namespace) -> int:
         if found.plot is not None:
             page.plot(figures, found.plot, f"{found.partitions} partitions, {found.capacity:g} records/s a worker")
     except (CurveInvalid, page.PlotUnavailableError, OSError, ValueError) as error:
-        print(f"fleet-operator simulate: {error}", file=sys.stderr)
+        print(f"python -m bench.simulate: {error}", file=sys.stderr)
         return EXIT_INPUT
     try:
         print(page.as_json(figures) if found.json else "\n".join(page.lines(figures)), flush=True)
@@ -177,7 +177,11 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse the arguments behind `simulate`, and run."""
-    command = argparse.ArgumentParser(prog="fleet-operator simulate")
+    """Parse the arguments, and run."""
+    command = argparse.ArgumentParser(prog="python -m bench.simulate")
     add_arguments(command)
     return run(command.parse_args(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

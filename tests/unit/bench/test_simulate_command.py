@@ -1,4 +1,4 @@
-"""The command `fleet-operator simulate`."""
+"""The command `python -m bench.simulate`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet_operator.simulate.command import EXIT_INPUT, EXIT_OK, main
-from fleet_operator.simulate.curves import CurveInvalid, parse_steps, read_csv
+from bench.simulate.__main__ import EXIT_INPUT, EXIT_OK, main
+from bench.simulate.curves import CurveInvalid, parse_steps, read_csv
 
 STEPS = ["--steps", "300:50,300:300", "--partitions", "6", "--capacity", "60"]
 
@@ -81,7 +81,7 @@ def test_steps_that_are_none_are_refused(text: str) -> None:
 )
 def test_wrong_input_ends_with_a_message(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == EXIT_INPUT
-    assert capsys.readouterr().err.startswith("fleet-operator simulate: ")
+    assert capsys.readouterr().err.startswith("python -m bench.simulate: ")
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from bench.simulate.curves import read_csv
+from bench.simulate.model import Curve, World, even_shares, hot_shares
+from bench.simulate.rules import FleetRule, LagRule
+from bench.simulate.run import Figures, simulate
 from fleet_operator.api.v1alpha1.consumergroup import Scaling
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.simulate.curves import read_csv
-from fleet_operator.simulate.model import Curve, World, even_shares, hot_shares
-from fleet_operator.simulate.rules import FleetRule, LagRule
-from fleet_operator.simulate.run import Figures, simulate
 
 ROOT = Path(__file__).parents[3]
 SEED = 20_261_126

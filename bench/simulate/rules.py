@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from bench.simulate.model import TOPIC, Group
 from fleet_operator.api.v1alpha1.consumergroup import Scaling
 from fleet_operator.planning.lag import group_lag
 from fleet_operator.planning.scaling.decision import ScaleDecision
@@ -14,7 +15,6 @@ from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.memory import ScaleMemory
 from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.scaling.trail import Trail
-from fleet_operator.simulate.model import TOPIC, Group
 
 SYNC_S: Final = 15.0
 """Interval of the HPA's controller."""
