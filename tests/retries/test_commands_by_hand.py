@@ -1,4 +1,4 @@
-"""`fleet-consumer redrive` and `reset` with a group's name and its brokers, on a real broker."""
+"""`fleet-consumer redrive`, `reset` and `skip` with a group's name and its brokers, on a real broker."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.net import ConnectionSettings
+from fleet_consumer.record import TopicPartition
 from tests.broker.workers import COMMAND, Kafka
 from tests.retries.redrives import FailedTopic
 from tests.support.waiting import eventually
@@ -25,22 +29,15 @@ def ask(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
 
 
 def commit(kafka: Kafka, group: str, topic: str, offsets: dict[int, int], metadata: str = "") -> None:
-    """Commit for a group without members, as a stopped worker has left it."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
-    entries = [confluent_kafka.TopicPartition(topic, number, offset, metadata) for number, offset in offsets.items()]
-
-    def committed() -> bool:
-        # A fresh broker is still creating the offsets topic, and answers NOT_COORDINATOR meanwhile.
-        try:
-            consumer.commit(offsets=entries, asynchronous=False)
-        except confluent_kafka.KafkaException as error:
-            raise AssertionError(f"no commit: {error}") from error
-        return True
-
-    try:
-        eventually(committed, what="the commit")
-    finally:
-        consumer.close()
+    """Commit for a group without members, as a stopped worker has left it. By our own client: confluent-kafka's ends
+    the metadata with a zero byte, so that no worker would know its mark in it."""
+    connection = ConnectionSettings(bootstrap_servers=(kafka.bootstrap,), client_id="tests")
+    with Consumer(ConsumerSettings(connection=connection, group_id=group)) as consumer:
+        entries = {
+            TopicPartition(topic, number): OffsetAndMetadata(offset, -1, metadata) for number, offset in offsets.items()
+        }
+        consumer.assign(entries)
+        consumer.commit(entries)
 
 
 @contextmanager
@@ -143,8 +140,32 @@ def test_reset_refuses_members_a_wrong_name_and_a_topic_that_is_missing(topic: F
         assert "GroupInUse" in refused
         assert "with the members somebody" in refused
         assert "Ctrl-C" in refused
+        assert "GroupInUse" in ask("skip", f"{source}-0:0", *where(topic), code=21).stderr
     assert kafka.committed(group, source) == {0: 0}
     wrong = ask("reset", "--group", group + "x", "--bootstrap", kafka.bootstrap, "--to", "latest", code=21).stderr
     assert f"'{group}'" in wrong
     missing = ask("reset", *where(topic), "--to", "latest", "--topic", "nowhere", code=21).stderr
     assert "topic 'nowhere' does not exist" in missing
+
+
+def test_next_record_is_set_aside_in_the_failed_topic_and_can_be_put_back(topic: FailedTopic) -> None:
+    kafka, group, source = topic.kafka, topic.group, topic.group
+    kafka.produce(source, [b'{"n": %d}' % number for number in range(5)], partition=1)
+    commit(kafka, group, source, {1: 2}, "fleet-reading=2;id=0123456789abcdef")
+    other = ask("skip", f"{source}-1:3", *where(topic), code=21).stderr
+    assert "next record in" in other
+    assert "is at offset 2, not 3" in other
+    assert kafka.committed(group, source) == {1: 2}
+    ask("skip", f"{source}-1:2", *where(topic))
+    assert kafka.committed(group, source) == {1: 3}
+    (aside,) = kafka.read(topic.failed)
+    headers = dict(aside.headers)
+    assert (aside.value, headers["kr-reason"], headers["kr-origin-offset"]) == (b'{"n": 2}', b"skipped", b"2")
+    assert headers["trace"] == b"t-3"
+    assert redrive(topic, "--reason", "skipped")[0]["moved"] == 1
+    (row,) = ask("offsets", *where(topic)).stdout.splitlines()
+    assert json.loads(row)["metadata"] == "fleet-reading=3;id=0123456789abcdef", "the reading goes on"
+    ask("skip", f"{topic.redrive}-{topic.moved()[0].partition}:0", *where(topic))
+    assert len(kafka.read(topic.failed)) == 2
+    wrong = ask("skip", f"{source}-1:5", "--group", group + "x", "--bootstrap", kafka.bootstrap, code=21).stderr
+    assert f"'{group}'" in wrong, "the name that was meant"

@@ -17,6 +17,7 @@ from fleet_consumer.worker.commands import failed as failed_command
 from fleet_consumer.worker.commands import offsets as offsets_command
 from fleet_consumer.worker.commands import redrive as redrive_command
 from fleet_consumer.worker.commands import reset as reset_command
+from fleet_consumer.worker.commands import skip as skip_command
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.local.options import EXAMPLES, add_local_options
 
@@ -61,6 +62,8 @@ def _run_command(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         return redrive_command.run(options)
     if options.command == "reset":
         return reset_command.run(options)
+    if options.command == "skip":
+        return skip_command.run(options)
     if options.local is not None:
         if options.role != Role.MAIN.value:
             parser.error("--role is for --config; --local runs both roles by itself with --retry or --retry-policy")
@@ -122,6 +125,14 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     reset_command.add_options(reset)
+    skip = commands.add_parser(
+        "skip",
+        help="set the next record of a group without members aside",
+        description="Set the next record of a partition aside in the failed topic, without handling it.",
+        epilog=skip_command.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    skip_command.add_options(skip)
     for command in (run, check):
         command.add_argument("--config", default=WORKER_CONFIG, metavar="FILE", help="default: %(default)s")
     return parser

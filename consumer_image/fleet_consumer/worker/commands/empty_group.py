@@ -13,10 +13,12 @@ from fleet_consumer.contract.pod import EXIT_INTERRUPTED, EXIT_SETTINGS, EXIT_SU
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.group.errors import CommitFailed, ConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.librdkafka.settings import SettingsRefused
 from fleet_consumer.net import ConnectionSettings, KafkaError, NetError, NetworkClient
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
+from fleet_consumer.worker.commands.failed_reading import RecordMissing
 from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
 
 EMPTY_STATES: Final = frozenset({"Empty", "Dead"})
@@ -25,7 +27,15 @@ ADVICE: Final = (
     "stop them and try again: Ctrl-C ends a local run in order; for a fleet there is spec.offsets of its ConsumerGroup"
 )
 
-PROBLEMS: Final = (ConsumerError, CredentialsUnreadable, KafkaError, NetError, SettingsRefused)
+PROBLEMS: Final = (
+    ConsumerError,
+    CredentialsUnreadable,
+    KafkaError,
+    NetError,
+    ProduceFailed,
+    RecordMissing,
+    SettingsRefused,
+)
 """Errors outside of a command by hand."""
 
 

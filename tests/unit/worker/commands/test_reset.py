@@ -96,6 +96,7 @@ def test_target_is_a_word_or_a_time() -> None:
     [
         (["reset", *WHERE, "--to", "noon"], "SettingsInvalid: --to: 'noon' is no time"),
         (["reset", "--group", "orders", "--to", "latest"], "SettingsInvalid: --bootstrap: is missing"),
+        (["skip", "orders:3", *WHERE], "SettingsInvalid: TOPIC-PARTITION:OFFSET: is 'orders:3'"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(

@@ -1,0 +1,170 @@
+"""`fleet-consumer skip`: the next record of a group without members, set aside as by `spec.offsets.skip`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Final
+
+from fleet_consumer.contract.pod import EXIT_OK
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.record import TopicPartition
+from fleet_consumer.worker.commands.selection import positive
+from fleet_consumer.worker.config.connection_options import add_connection_options, connection_of
+
+if TYPE_CHECKING:
+    from fleet_consumer.contract.brokers import Brokers
+    from fleet_consumer.group.membership import OffsetAndMetadata
+    from fleet_consumer.librdkafka.bounded import BoundedReader
+    from fleet_consumer.record import Record
+
+CLIENT: Final = "fleet-consumer-skip"
+TEXT: Final = "fleet-consumer skip named this record; it was not handed to the handler"
+
+EXAMPLES: Final = """\
+example:
+  fleet-consumer skip orders-3:1734 --group orders --bootstrap localhost:9092
+
+Writes the record to the failed topic with kr-reason: skipped, and then commits the offset behind it; `fleet-consumer
+redrive --reason skipped` puts it back. The group must have no members: end a local run with Ctrl-C, and start it again
+afterwards. Only the next record of a partition can be skipped, so that nothing before it is lost; one that stops the
+group again and again is that. A place in a retry topic is skipped for the group's retry worker. Exit codes: 0 done, 20
+the options must be corrected, 21 members in the group, another record, brokers, credentials, rights or topics.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("place", metavar="TOPIC-PARTITION:OFFSET", help="where the record is read, such as orders-3:17")
+    parser.add_argument("--group", required=True, metavar="ID", help="the consumer group")
+    parser.add_argument("--timeout", type=positive, default=30, metavar="SECONDS", help="default: %(default)g")
+    add_connection_options(parser.add_argument_group("brokers"))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; returns its exit code."""
+    from fleet_consumer.worker.commands.empty_group import reported
+
+    return reported(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    from fleet_consumer.contract.brokers import parse_brokers
+    from fleet_consumer.contract.naming import failed_topic
+    from fleet_consumer.contract.section import Section
+    from fleet_consumer.group.errors import TopicMissing
+    from fleet_consumer.librdkafka.bounded import BoundedReader
+    from fleet_consumer.librdkafka.settings import consumer_config
+    from fleet_consumer.worker.commands.empty_group import empty_group
+    from fleet_consumer.worker.commands.group_names import known_groups, no_group
+    from fleet_consumer.worker.config.settings import connection_settings
+
+    partition, offset = place_of(options.place)
+    brokers = parse_brokers(Section(connection_of(options), ""))
+    config = consumer_config(connection_settings(brokers, CLIENT), CLIENT, "read_uncommitted", {})
+    with (
+        empty_group(brokers, reading_group(options.group, partition.topic), options.timeout) as group,
+        BoundedReader(config, stores_offsets=False, patience_s=options.timeout) as reader,
+    ):
+        try:
+            targets = len(reader.partitions(failed_topic(options.group)))
+        except TopicMissing as missing:
+            known = known_groups(brokers, options.timeout)
+            wrong = known is not None and options.group not in known
+            advice = no_group(options.group, known or ()) if wrong else "The next start of the group's workers makes it"
+            raise TopicMissing(f"{missing}. {advice}") from missing
+        before = group.committed()
+        found = _next_record(reader, partition, before.get(partition), options.timeout)
+        _set_aside(brokers, targets, options.group, named(found, partition, offset))
+        group.commit({partition: behind(offset, before.get(partition))}, before)
+    print(f"record {options.place} is in the failed topic, and the group goes on behind it", file=sys.stderr)
+    return EXIT_OK
+
+
+def place_of(text: str) -> tuple[TopicPartition, int]:
+    """Partition and offset of a place. Raises SettingsInvalid."""
+    where, _, offset = text.rpartition(":")
+    topic, _, partition = where.rpartition("-")
+    if not topic or not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in (partition, offset)):
+        raise SettingsInvalid("TOPIC-PARTITION:OFFSET", f"is {text!r}; write it such as orders-3:1734")
+    return TopicPartition(topic, int(partition)), int(offset)
+
+
+def reading_group(group_id: str, topic: str) -> str:
+    """The Kafka group that reads a topic for this group: its retry worker reads what waits."""
+    from fleet_consumer.contract.naming import redrive_topic, retry_group, retry_topic
+
+    waits = topic == redrive_topic(group_id) or topic.startswith(retry_topic(group_id, ""))
+    return retry_group(group_id) if waits else group_id
+
+
+def named(record: Record | None, partition: TopicPartition, offset: int) -> Record:
+    """The group's next record. Raises RecordMissing unless it is the one that was named."""
+    from fleet_consumer.worker.commands.failed_reading import RecordMissing
+
+    if record is None:
+        raise RecordMissing(f"the group has no record left in {partition.topic}-{partition.partition}")
+    if record.offset != offset:
+        raise RecordMissing(
+            f"the group's next record in {partition.topic}-{partition.partition} is at offset {record.offset}, not "
+            f"{offset}: only the next one can be skipped, as the commit passes all before it"
+        )
+    return record
+
+
+def behind(offset: int, before: OffsetAndMetadata | None) -> OffsetAndMetadata:
+    """The commit behind a record, in the same reading as the commit of before."""
+    from fleet_consumer.group.membership import OffsetAndMetadata
+    from fleet_consumer.retry.reading import continued
+
+    reading = continued(before)
+    return OffsetAndMetadata(offset + 1, -1, "" if reading is None else reading.mark(offset + 1))
+
+
+def _next_record(
+    reader: BoundedReader, partition: TopicPartition, commit: OffsetAndMetadata | None, timeout_s: float
+) -> Record | None:
+    """The first record at the group's commit or behind it; from the start without a commit."""
+    from fleet_consumer.clock import SystemClock
+    from fleet_consumer.group.errors import DataPlaneFailed
+    from fleet_consumer.worker.commands.failed_reading import RecordMissing
+
+    if partition not in reader.partitions(partition.topic):
+        raise RecordMissing(f"topic {partition.topic} has no partition {partition.partition}")
+    first, end = reader.bounds([partition])[partition]
+    clock = SystemClock()
+    deadline = clock.monotonic() + timeout_s
+    for step in reader.read({partition: (max(first, commit.offset if commit else first), end)}):
+        for record in step.records.get(partition, ()):
+            return record
+        if clock.monotonic() >= deadline:
+            raise DataPlaneFailed(f"partition {partition.topic}-{partition.partition}: nothing came in {timeout_s:g} s")
+    return None
+
+
+def _set_aside(brokers: Brokers, targets: int, group_id: str, record: Record) -> None:
+    """Write a record to the group's failed topic, of `targets` partitions, and wait until the brokers have it."""
+    from fleet_consumer.clock import SystemClock
+    from fleet_consumer.contract.naming import failed_topic
+    from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer
+    from fleet_consumer.librdkafka.settings import connection_config
+    from fleet_consumer.redrive.job import ACK_TIMEOUT_S
+    from fleet_consumer.retry.failure import Failure, Skipped, classify
+    from fleet_consumer.retry.headers import FailedDelivery, failed_headers, first_story, read
+    from fleet_consumer.retry.routing import partition_of
+    from fleet_consumer.worker.config.settings import connection_settings
+
+    now_ms, topic = round(SystemClock().wall() * 1000), failed_topic(group_id)
+    own = reading_group(group_id, record.topic) == group_id
+    story = first_story(record) if own else read(record, now_ms=now_ms)
+    failure = classify(Skipped(TEXT))
+    assert isinstance(failure, Failure), "no policy says otherwise"
+    headers = failed_headers(FailedDelivery(record, failure, group_id, now_ms, story))
+    where = partition_of(record.key, story.origin, targets)
+    producer = RecordProducer(connection_config(connection_settings(brokers, CLIENT)))
+    handle = producer.send(topic, key=record.key, value=record.value, headers=headers, partition=where)
+    producer.flush(ACK_TIMEOUT_S)
+    if handle.error is not None:
+        raise handle.error
+    if not handle.done:
+        raise ProduceFailed(topic, "NotAcknowledged", f"not within {ACK_TIMEOUT_S:g} s")

@@ -1,0 +1,48 @@
+"""`fleet-consumer skip`: which record, of which group, and the commit behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.retry.reading import Reading, continued
+from fleet_consumer.worker.commands.failed_reading import RecordMissing
+from fleet_consumer.worker.commands.skip import behind, named, place_of, reading_group
+
+PARTITION = TopicPartition("orders", 3)
+
+
+def test_place_is_read_from_its_end_as_topics_may_have_any_of_its_signs() -> None:
+    assert place_of("orders-3:17") == (PARTITION, 17)
+    assert place_of("eu-orders-2-0:1") == (TopicPartition("eu-orders-2", 0), 1)
+    assert place_of("_fleet.orders.retry.5m-1:0") == (TopicPartition("_fleet.orders.retry.5m", 1), 0)
+    for text in ("orders", "orders:3:17", "orders-3", "-3:17", "orders-x:17", "orders-3:-1", "orders-3:²"):
+        with pytest.raises(SettingsInvalid, match="write it such as orders-3:1734"):
+            place_of(text)
+
+
+def test_place_in_a_topic_of_waiting_records_is_of_the_retry_workers_group() -> None:
+    for topic in ("_fleet.orders.retry.5m", "_fleet.orders.redrive"):
+        assert reading_group("orders", topic) == "orders.retry"
+    for topic in ("orders", "_fleet.others.retry.5m", "_fleet.orders.failed"):
+        assert reading_group("orders", topic) == "orders"
+
+
+def test_only_the_next_record_is_skipped() -> None:
+    record = Record("orders", 3, 17, 0, b"k", b"v")
+    assert named(record, PARTITION, 17) is record
+    with pytest.raises(RecordMissing, match="is at offset 17, not 19: only the next one"):
+        named(record, PARTITION, 19)
+    with pytest.raises(RecordMissing, match="no record left in orders-3"):
+        named(None, PARTITION, 17)
+
+
+def test_commit_behind_the_record_stays_in_its_reading() -> None:
+    reading = Reading("0123456789abcdef", 40)
+    after = behind(17, OffsetAndMetadata(17, 2, f"{reading.mark(17)} fleet-hand=17"))
+    assert after.offset == 18
+    assert continued(after) == reading
+    assert behind(0, None) == (1, -1, "")
+    assert behind(4, OffsetAndMetadata(4, -1, "by a tool")) == (5, -1, "")
