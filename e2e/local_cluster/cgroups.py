@@ -16,7 +16,7 @@ MOUNT = Path("/sys/fs/cgroup")
 NEEDED_CONTROLLERS = ("cpu", "cpuset", "hugetlb", "memory", "pids")
 # A group shares the processors with each single process outside of groups, as equals: without a higher weight all pods
 # together would get what one test process gets.
-WEIGHTS = {"cpu.weight": "1000", "cpu.shares": "10240"}
+WEIGHTS = {"cpu.weight": "400", "cpu.shares": "4096"}
 
 
 def create_cgroup(name: str) -> None:
