@@ -20,10 +20,10 @@ from fleet_operator.planning.backfill.readings import BOTH, Progress
 from fleet_operator.planning.backfill.spark import SeenApplication, SparkState
 from fleet_operator.planning.backfill.status import project_backfill_status
 from fleet_operator.planning.observation import OffsetSample, RetryObservation, StuckPartition, WorkerObservation
-from fleet_operator.planning.redrive.phase import RedriveDecision, RedriveFacts
-from fleet_operator.planning.redrive.readings import RedriveProgress
+from fleet_operator.planning.redrive.phase import RedriveFacts, RedriveProgress
 from fleet_operator.planning.redrive.status import project_redrive_status
 from fleet_operator.planning.retry.intent import RetryIntent
+from fleet_operator.planning.run import RunDecision
 from fleet_operator.planning.status.consumergroup import project_consumergroup_status
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from tests.apiserver.conftest import PATIENCE_S, Site
@@ -73,7 +73,7 @@ def cluster_status() -> dict[str, Any]:
 def redrive_status() -> dict[str, Any]:
     """A Redrive in progress, with every field that is written by then."""
     body = Redrive.model_validate({**redrive(), "status": {"startedAt": "2026-01-01T00:00:00Z"}})
-    decision = RedriveDecision("Running", conditions.RUNNING, "moving failed records")
+    decision = RunDecision("Running", conditions.RUNNING, "moving failed records")
     progress = RedriveProgress(selected=12, moved=11, guarded=2, remaining=40, moved_before=5, failed_again=3)
     return project_redrive_status(RedriveFacts(redrive=body), decision, progress, 6, builders.NOW)
 

@@ -35,7 +35,7 @@ from fleet_operator.planning.fleet.deletion import doomed_groups, doomed_topics
 from fleet_operator.planning.offsets.records import Committed, OffsetsByTopic, is_outdated
 from fleet_operator.planning.offsets.targets import GroupOffsets
 from fleet_operator.planning.offsets_topic import decide_offsets_topic
-from fleet_operator.planning.redrive.readings import Position
+from fleet_operator.planning.redrive.phase import Position
 from fleet_operator.planning.retry.topics import TopicsPlan
 
 CALL_SECONDS: Final = 10.0

@@ -1,16 +1,26 @@
-"""Runs: Jobs or Spark applications that work through records once. Pure.
+"""Runs of Redrives and Backfills: Jobs or Spark applications that work through records once. Pure.
 
 Objects may have been touched by people: a value that cannot be read becomes the cautious one, never an exception.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.backfill import Phase
+from fleet_operator.api.v1alpha1.conditions import Condition
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.api.v1alpha1.model import FINAL_PHASES, PAUSED_ANNOTATION
+from fleet_operator.planning import times
+from fleet_operator.planning.claims import Claim
+from fleet_operator.planning.fleet.blocking import changed_id_message, cluster_id_changed
 from fleet_operator.planning.labels import RATE_ANNOTATION
+from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 
 NO_LIMIT: Final = "unlimited"
@@ -37,6 +47,20 @@ class Act(Enum):
     DELETE = "Delete"
 
 
+@dataclass(frozen=True, slots=True)
+class RunDecision:
+    """The phase, why, in a sentence, and what to do."""
+
+    phase: Phase
+    reason: str
+    message: str
+    act: Act = Act.NOTHING
+
+    @property
+    def is_final(self) -> bool:
+        return self.phase in FINAL_PHASES
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
     """The Job; `rate` is the limit that it was made with, `problem` why it failed."""
@@ -60,6 +84,80 @@ def suspension(job: JobFacts | None) -> Act:
 def removal(job: JobFacts | None) -> Act:
     """Delete the Job, if there is one."""
     return Act.DELETE if job is not None and not job.deleting else Act.NOTHING
+
+
+def find_group_obstacle(
+    kind: str,
+    group: ConsumerGroup,
+    cluster: KafkaCluster | Problem | None,
+    seen: ClusterObservation | None,
+    older: Claim | None,
+) -> Problem | None:
+    """The first reason in a ConsumerGroup why no run of this kind can be started now, or None.
+
+    `older` is an older claim on the Kafka group.
+    """
+    if group.paused:
+        message = (
+            f"ConsumerGroup {group.metadata.name!r} has the annotation {PAUSED_ANNOTATION}, so the operator starts "
+            "nothing for it: remove the annotation"
+        )
+        return Problem(c.PAUSED_BY_ANNOTATION, message)
+    assert cluster is not None, "a ConsumerGroup names a KafkaCluster"
+    if isinstance(cluster, Problem):
+        return cluster
+    if older is not None:
+        message = (
+            f"Kafka group {older.group_id!r} belongs to ConsumerGroup {older.namespace}/{older.name}: "
+            f"create the {kind} there"
+        )
+        return Problem(c.GROUP_ID_TAKEN, message)
+    if cluster_id_changed(cluster, seen):
+        return Problem(c.CLUSTER_ID_CHANGED, changed_id_message(cluster, seen))
+    return None
+
+
+def run_conditions(
+    decision: RunDecision, obstacle: Problem | None, *, unready: Collection[str], available: str
+) -> tuple[Condition, Condition, Condition]:
+    """Ready, Complete and Failed. `unready` are reasons under which it is not Ready, `available` what is there for it.
+
+    Ready: all that a run needs exists; one that has ended needs nothing. Of the others, as a Job has them, at most one
+    is True, and exactly one of a run that has ended.
+    """
+    said, done = (decision.reason, decision.message), decision.phase == "Succeeded"
+    if done:
+        ready = Condition(c.READY, "True", *said)
+    elif decision.phase in ("Failed", "Cancelled", "Pending") or decision.reason in unready:
+        ready = Condition(c.READY, "False", *said)
+    elif decision.phase == "Paused" and obstacle is not None:
+        ready = Condition(c.READY, "False", obstacle.reason, obstacle.message)
+    else:
+        ready = Condition(c.READY, "True", c.READY_TO_RUN, available)
+    return (
+        ready,
+        Condition(c.COMPLETE, "True" if done else "False", *said),
+        Condition(c.FAILED, "True" if decision.is_final and not done else "False", *said),
+    )
+
+
+def renew_final_status(status: Mapping[str, Any], generation: int) -> dict[str, Any]:
+    """The status of a run that has ended and was edited since: nothing but the generation that was looked at."""
+    renewed = [{**condition, "observedGeneration": generation} for condition in status.get("conditions") or ()]
+    return {**status, "observedGeneration": generation, "conditions": renewed}
+
+
+def invalid_run_status(
+    kinds: Iterable[str], generation: int, problem: Problem, previous: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """The status of an object that the CRD should have refused: the last known one, and why it is not looked at.
+
+    `kinds` are its conditions.
+    """
+    verdicts = (
+        Condition(kind, "False" if kind == c.READY else "Unknown", problem.reason, problem.message) for kind in kinds
+    )
+    return c.with_conditions(previous, verdicts, times.to_text(now), generation)
 
 
 def rate_text(rate: int | None) -> str:

@@ -201,6 +201,12 @@ async def read_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> 
     return whole if whole is not None and is_owned_by(whole, owner) else None
 
 
+async def read_live(store: Store, owner: JsonObject, kind: Kind, name: str) -> JsonObject | None:
+    """A child read from the API server, or None. Raises KubeError."""
+    found = await store.kube.get(kind, owner["metadata"]["namespace"], name)
+    return found if found is not None and is_owned_by(found, owner) else None
+
+
 def is_owned_by(child: JsonObject, owner: JsonObject) -> bool:
     """True if an object belongs to this very owner, and not to a deleted namesake of it."""
     owners = child["metadata"].get("ownerReferences") or ()

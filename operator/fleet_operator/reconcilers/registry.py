@@ -31,8 +31,7 @@ from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupRec
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler
 from fleet_operator.reconcilers.offsets_topic import OffsetsTopicWork
-from fleet_operator.reconcilers.redrive.reconciler import RedriveReconciler
-from fleet_operator.reconcilers.redrive.watch import RedriveWatch
+from fleet_operator.reconcilers.redrive import RedriveReconciler, RedriveWatch
 from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
 from fleet_operator.runtime.cache import Key, WatchedKind
 from fleet_operator.runtime.dispatcher import Result

@@ -1,4 +1,4 @@
-"""Runs: their Jobs or Spark applications are created and deleted, with live reads before what cannot be taken back.
+"""Runs of Redrives and Backfills: created and deleted, with live reads before what cannot be taken back.
 
 Caches are enough to decide that nothing is to be done. Before a run is started, and before an end is recorded for ever,
 everything is read live, one run at a time: two that both see nobody at work must not both begin.
@@ -11,14 +11,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from fleet_consumer.clock import Clock
 from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.api.v1alpha1.model import CustomResource
 from fleet_operator.clients.kinds import JOB, JsonObject, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError
+from fleet_operator.planning import times
 from fleet_operator.planning.drift import EDITED, others_fields
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import Act
-from fleet_operator.reconcilers.context import ForeignObjectError, is_owned_by, require_living, require_ours
-from fleet_operator.runtime.cache import key_of
+from fleet_operator.reconcilers.context import ForeignObjectError, read_live, require_living, require_ours
+from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.events import EventRecorder, News
 from fleet_operator.runtime.store import Store
 
@@ -107,8 +110,8 @@ class Runs:
             await self._store.delete(kind_of(run.child), run.child)
             return
         # Replaced and not applied: a Job's template can never change, and this operator might render another one.
-        found = await self._store.kube.get(JOB, *key_of(run.child))
-        if found is not None and is_owned_by(found, run.body):
+        found = await read_live(self._store, run.body, JOB, key_of(run.child)[1])
+        if found is not None:
             spec = {**found["spec"], "suspend": run.act is Act.SUSPEND}
             self._store.learn(JOB, await self._store.kube.replace({**found, "spec": spec}))
 
@@ -133,3 +136,45 @@ class Runs:
             await self._store.kube.create(child)
         except KubeConflictError:
             await require_ours(self._store, owner, child)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a run (monotonic seconds), or the first look of a process that did not see it end."""
+
+    uid: str
+    at: float
+    seen: bool
+
+
+class Expiry:
+    """Ends of Redrives or Backfills. An operator that saw an end measures from it; one that was started since believes
+    the status.
+
+    So a wall clock that jumps ahead deletes nothing that this process saw end. One that jumps back, and leaves ends in
+    the future, delays a deletion by the whole time at most.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ends: dict[Key, End] = {}
+
+    def ended(self, key: Key, run: CustomResource) -> None:
+        """Remember that a run has ended just now."""
+        known = self._ends.get(key)
+        if known is None or known.uid != run.metadata.uid:
+            self._ends[key] = End(run.metadata.uid, self._clock.monotonic(), seen=True)
+
+    def seconds_left(self, key: Key, run: CustomResource, ttl_seconds: int) -> float:
+        """Seconds until a run that has ended may be deleted; none are left at 0 and below."""
+        end = self._ends.get(key)
+        if end is None or end.uid != run.metadata.uid:
+            end = self._ends[key] = End(run.metadata.uid, self._clock.monotonic(), seen=False)
+        left = end.at + ttl_seconds - self._clock.monotonic()
+        finished = times.from_text(run.status.get("finishedAt"))
+        if end.seen or finished is None:
+            return left
+        return min(left, finished + ttl_seconds - self._clock.wall())
+
+    def forget(self, key: Key) -> None:
+        self._ends.pop(key, None)

@@ -10,7 +10,6 @@ import pytest
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.model import PAUSED_ANNOTATION, RETRY_ROLLOUT_ANNOTATION
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.redrive.status import invalid_redrive_status
 from fleet_operator.planning.status.retrypolicy import project_retrypolicy_status
 from tests.unit.api.test_parity import KINDS, schema_of
 
@@ -24,7 +23,7 @@ WRITTEN: Final = {
     "backfills": c.BACKFILL_CONDITIONS,
     "consumergroups": c.CONSUMER_GROUP_CONDITIONS,
     "kafkaclusters": c.KAFKA_CLUSTER_CONDITIONS,
-    "redrives": types_of(invalid_redrive_status(1, Problem("SpecInvalid", "x"), {}, 0.0)),
+    "redrives": c.RUN_CONDITIONS,
     "retrypolicies": types_of(project_retrypolicy_status(REFUSED, generation=1, groups=0, previous={}, now=0.0)),
 }
 """The types of conditions that the operator writes."""

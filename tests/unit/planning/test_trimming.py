@@ -15,7 +15,7 @@ from fleet_operator.planning.fleet.readings import read_check, read_fleet, read_
 from fleet_operator.planning.fleet.revision import known_to
 from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME
 from fleet_operator.planning.problem import Problem, spec_problem
-from fleet_operator.planning.redrive.readings import at_work, read_run_pods
+from fleet_operator.planning.redrive.phase import at_work, read_run_pods
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries
 from fleet_operator.planning.run import read_job
 from fleet_operator.planning.trimming import (

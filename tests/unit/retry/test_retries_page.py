@@ -29,7 +29,7 @@ from fleet_consumer.worker.stats import Stats
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.api.v1alpha1.retrypolicy import RetryPolicy
-from fleet_operator.planning.redrive import needs as redrive_needs
+from fleet_operator.planning.redrive import phase as redrive_phase
 from fleet_operator.planning.retry.intent import expand
 from tests.support.metrics import sample
 
@@ -83,7 +83,7 @@ def test_every_documented_object_is_valid() -> None:
     assert group.spec.retry is not None
     assert group.spec.retry.policy_ref.name == found["RetryPolicy"]["metadata"]["name"]
     redrive = Redrive.model_validate(found["Redrive"])
-    assert redrive_needs.find_refusal(redrive) is None
+    assert redrive_phase.find_refusal(redrive) is None
     assert redrive.spec.group_ref.name == group.metadata.name
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from fleet_operator.api.v1alpha1.model import (
+    FINAL_PHASES,
     INT32_MAX,
     JSON_INTEGER_MAX,
     CustomResource,
@@ -19,8 +20,6 @@ NAME_CHARACTERS_MAX: Final = 40
 """Longest name of a Backfill, so that the names of its Spark applications and pods stay short enough for Spark."""
 
 Phase = Literal["Pending", "Resolving", "Running", "Paused", "Succeeded", "Failed", "Cancelled"]
-FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
-"""Phases that a Backfill never leaves."""
 
 Offset = Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
 OffsetsByPartition = Annotated[dict[str, Offset], Field(min_length=1, max_length=1000)]

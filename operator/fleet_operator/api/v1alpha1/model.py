@@ -37,6 +37,9 @@ INT32_MAX: Final = 2**31 - 1
 JSON_INTEGER_MAX: Final = 2**53 - 1
 """The largest whole number that every reader of JSON keeps as it is."""
 
+FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
+"""Phases that a Redrive or a Backfill never leaves."""
+
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$")]
 

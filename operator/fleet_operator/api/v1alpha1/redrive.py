@@ -6,14 +6,19 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from fleet_operator.api.v1alpha1.model import INT32_MAX, JSON_INTEGER_MAX, CustomResource, Model, ObjectReference
+from fleet_operator.api.v1alpha1.model import (
+    FINAL_PHASES,
+    INT32_MAX,
+    JSON_INTEGER_MAX,
+    CustomResource,
+    Model,
+    ObjectReference,
+)
 
 NAME_CHARACTERS_MAX: Final = 40
 """Longest name of a Redrive, so that the names of its Job's pods stay within 63 characters."""
 
 Phase = Literal["Pending", "Running", "Paused", "Succeeded", "Failed", "Cancelled"]
-FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
-"""Phases that a Redrive never leaves."""
 
 FailureWord = Literal["Exhausted", "Fatal", "Timeout", "Undecodable", "Breaker", "Poison", "Skipped", "Manual"]
 

@@ -16,13 +16,13 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.backfill import SPARK_CONF, Backfill
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
-from fleet_operator.api.v1alpha1.model import PAUSED_ANNOTATION
 from fleet_operator.planning.backfill.ranges import find_range_refusal
 from fleet_operator.planning.claims import Claim
-from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS, changed_id_message, cluster_id_changed
+from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS, find_unproven_connection
 from fleet_operator.planning.fleet.restricted import find_template_problem
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.run import find_group_obstacle
 from fleet_operator.planning.topic_pattern import usable_pattern
 
 UNSUPPORTED_LOGIN: Final = "OAUTHBEARER"
@@ -107,24 +107,11 @@ def find_obstacle(backfill: Backfill, around: Surroundings) -> Problem | None:
     name, namespace, group = backfill.spec.group_ref.name, backfill.metadata.namespace, around.group
     if group is None:
         return Problem(c.GROUP_NOT_FOUND, f"ConsumerGroup {name!r} is not in namespace {namespace!r}: create it there")
-    if group.paused:
-        message = (
-            f"ConsumerGroup {name!r} has the annotation {PAUSED_ANNOTATION}, so the operator starts nothing for it: "
-            "remove the annotation"
-        )
-        return Problem(c.PAUSED_BY_ANNOTATION, message)
     cluster, seen = around.cluster, around.seen
-    assert cluster is not None, "a ConsumerGroup names a KafkaCluster"
-    if isinstance(cluster, Problem):
-        return cluster
-    if around.older is not None:
-        message = (
-            f"Kafka group {around.older.group_id!r} belongs to ConsumerGroup "
-            f"{around.older.namespace}/{around.older.name}: create the Backfill there"
-        )
-        return Problem(c.GROUP_ID_TAKEN, message)
-    if cluster_id_changed(cluster, seen):
-        return Problem(c.CLUSTER_ID_CHANGED, changed_id_message(cluster, seen))
+    obstacle = find_group_obstacle("Backfill", group, cluster, seen, around.older)
+    if obstacle is not None:
+        return obstacle
+    assert isinstance(cluster, KafkaCluster), "another has an obstacle"
     return _cluster_obstacle(cluster, seen) or find_template_problem(group.spec.template)
 
 
@@ -136,8 +123,9 @@ def _cluster_obstacle(cluster: KafkaCluster, seen: ClusterObservation | None) ->
             "KafkaCluster with another mechanism or with client certificates"
         )
         return Problem(c.LOGIN_UNSUPPORTED, message)
-    if seen is None or not seen.current:
-        return Problem(c.NOT_YET_OBSERVED, f"KafkaCluster {name!r} has not been observed as it is now: wait")
+    unseen = find_unproven_connection(cluster, seen, moved=False)
+    if unseen is not None or seen is None:
+        return unseen
     if seen.reason in SECRET_PROBLEMS or not seen.reachable:
         return Problem(seen.reason or c.BROKER_UNREACHABLE, seen.message)
     if not (seen.identified and seen.cluster_id):

@@ -1,4 +1,4 @@
-"""Next step of a Backfill: its phase, and the one thing to do. Pure.
+"""Next step of a Backfill: its phase, the one thing to do, and the orders to a running driver. Pure.
 
 Everything is judged from what is there: status, ledger, application, pods. A status is written before anything rests on
 it, so it does not matter between which two calls an operator was killed:
@@ -18,15 +18,28 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
+from fleet_consumer.contract.backfill_ledger import Control, GuardWord
 from fleet_operator.api.v1alpha1 import conditions as c
-from fleet_operator.api.v1alpha1.backfill import FINAL_PHASES, Backfill, Phase
-from fleet_operator.planning.backfill.attempts import AttemptEnd, Verdict, end_of, judge, pause_s, read_end
-from fleet_operator.planning.backfill.deadlines import NEVER_WATCHED, Watched, late_start, stalled
+from fleet_operator.api.v1alpha1.backfill import Backfill, Phase
+from fleet_operator.planning import times
+from fleet_operator.planning.backfill.attempts import (
+    NEVER_WATCHED,
+    AttemptEnd,
+    Verdict,
+    Watched,
+    end_of,
+    judge,
+    late_start,
+    pause_s,
+    read_end,
+    stalled,
+)
 from fleet_operator.planning.backfill.ranges import Refused, Resolution, ResolvedRange, Unresolved
 from fleet_operator.planning.backfill.readings import DriverEnd, Progress
 from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState
+from fleet_operator.planning.lag import Behind
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.run import Act
+from fleet_operator.planning.run import Act, RunDecision
 
 LINGER_S: Final = 30.0
 """Time for pods to end by themselves after their application; executors need a moment to miss their driver."""
@@ -92,23 +105,15 @@ class BackfillFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillDecision:
-    """The phase, why, in a sentence, and what to do.
+class BackfillDecision(RunDecision):
+    """A decision with what is to be written to status.
 
-    `resolved` is a range to write to status, `attempt` the number of the next attempt, `ended` the end of the newest.
+    `resolved` is the range, `attempt` the number of the next attempt, `ended` the end of the newest.
     """
 
-    phase: Phase
-    reason: str
-    message: str
-    act: Act = Act.NOTHING
     resolved: ResolvedRange | None = None
     attempt: int | None = None
     ended: AttemptEnd | None = None
-
-    @property
-    def is_final(self) -> bool:
-        return self.phase in FINAL_PHASES
 
 
 def decide(facts: BackfillFacts) -> BackfillDecision:
@@ -118,12 +123,12 @@ def decide(facts: BackfillFacts) -> BackfillDecision:
         return _is("Failed", facts.refusal)
     if facts.group_gone and facts.started:
         message = f"ConsumerGroup {name!r} was deleted; what was handled so far stays handled"
-        return BackfillDecision(phase="Cancelled", reason=c.GROUP_DELETED, message=message)
+        return BackfillDecision("Cancelled", c.GROUP_DELETED, message)
     if not facts.started:
         return _before(facts)
     if facts.resolved is None:
         message = "status.resolvedRange cannot be read any more: create another Backfill"
-        return BackfillDecision(phase="Failed", reason=c.RANGE_LOST, message=message)
+        return BackfillDecision("Failed", c.RANGE_LOST, message)
     if isinstance(facts.progress, Problem):
         return _is("Failed", facts.progress)
     assert facts.progress is not None, "a ledger is read once there is a range"
@@ -147,16 +152,16 @@ def _before(facts: BackfillFacts) -> BackfillDecision:
         return _is("Pending" if missing else "Resolving", found.problem)
     if found is None:
         message = "the brokers are being asked for the offsets of the range"
-        return BackfillDecision(phase="Resolving", reason=c.RESOLVING, message=message)
+        return BackfillDecision("Resolving", c.RESOLVING, message)
     if facts.resolved is None:
         message = f"the range has {found.offsets} offsets in {len(found.ranges)} partitions"
-        return BackfillDecision(phase="Resolving", reason=c.RESOLVED, message=message, resolved=found)
+        return BackfillDecision("Resolving", c.RESOLVED, message, resolved=found)
     if not found.offsets:
         message = "the range has no offsets, so there was nothing to do"
-        return BackfillDecision(phase="Succeeded", reason=c.RANGE_EMPTY, message=message)
+        return BackfillDecision("Succeeded", c.RANGE_EMPTY, message)
     if spec.dry_run:
         message = f"the range has {found.offsets} offsets in {len(found.ranges)} partitions; none was read (dry run)"
-        return BackfillDecision(phase="Succeeded", reason=c.ALL_COUNTED, message=message)
+        return BackfillDecision("Succeeded", c.ALL_COUNTED, message)
     return _number(facts)
 
 
@@ -170,7 +175,7 @@ def _starting(facts: BackfillFacts, number: int) -> BackfillDecision:
     before = read_end(facts.backfill.status)
     if before is not None and _waiting_phase(before) == "Pending" and not facts.application.taken:
         return _retried(before)
-    return BackfillDecision(phase="Running", reason=c.STARTING, message=f"attempt {number} is being started")
+    return BackfillDecision("Running", c.STARTING, f"attempt {number} is being started")
 
 
 def _between(facts: BackfillFacts, end: AttemptEnd) -> BackfillDecision:
@@ -178,7 +183,7 @@ def _between(facts: BackfillFacts, end: AttemptEnd) -> BackfillDecision:
     if not facts.application.state.over and not facts.application.deleting:
         message = f"attempt {end.attempt} was ended: {end.message}"
         phase: Phase = "Paused" if facts.stop else _waiting_phase(end)
-        return BackfillDecision(phase=phase, reason=end.reason, message=message, act=Act.DELETE)
+        return BackfillDecision(phase, end.reason, message, act=Act.DELETE)
     if facts.backfill.spec.suspend:
         return _paused()
     if facts.halted is not None:
@@ -199,7 +204,7 @@ def _retried(end: AttemptEnd) -> BackfillDecision:
     phase = _waiting_phase(end)
     message = f"attempt {end.attempt} failed, and another one follows: {end.reason}: {end.message}"
     reason = c.WAITING_TO_RETRY if phase == "Running" else end.reason
-    return BackfillDecision(phase=phase, reason=reason, message=message)
+    return BackfillDecision(phase, reason, message)
 
 
 def _waits_for_pods(facts: BackfillFacts) -> BackfillDecision | None:
@@ -208,14 +213,14 @@ def _waits_for_pods(facts: BackfillFacts) -> BackfillDecision | None:
     if facts.pods_left and finished and facts.since_end >= LINGER_S:
         # spark-submit may fail when the driver's pod is made, and a ConfigMap that the pod waits for is not.
         message = f"pod {facts.pods_left[0]} has not ended with its Spark application, which is deleted for that"
-        return BackfillDecision(phase="Running", reason=c.WAITING_FOR_LAST_RUN, message=message, act=Act.DELETE)
+        return BackfillDecision("Running", c.WAITING_FOR_LAST_RUN, message, act=Act.DELETE)
     if facts.pods_left:
         message = f"waiting for pod {facts.pods_left[0]} of the last attempt to end"
     elif not application.state.over:
         message = "waiting for the last Spark application to be deleted"
     else:
         return None
-    return BackfillDecision(phase="Running", reason=c.WAITING_FOR_LAST_RUN, message=message)
+    return BackfillDecision("Running", c.WAITING_FOR_LAST_RUN, message)
 
 
 def _attempt(facts: BackfillFacts, progress: Progress) -> BackfillDecision:
@@ -258,12 +263,10 @@ def _over(facts: BackfillFacts, progress: Progress, given_up: Problem | None) ->
     if judged.verdict is Verdict.DONE:
         counts = progress.ledger.counts if progress.ledger is not None else None
         failed = f"; {counts.failed} of them failed" if counts is not None and counts.failed else ""
-        return BackfillDecision(
-            phase="Succeeded", reason=problem.reason, message=f"{problem.message}{failed}", ended=end
-        )
+        return BackfillDecision("Succeeded", problem.reason, f"{problem.message}{failed}", ended=end)
     if judged.verdict is Verdict.HOPELESS:
         message = f"{problem.message}: correct the cause and create another Backfill for the rest of the range"
-        return BackfillDecision(phase="Failed", reason=problem.reason, message=message, ended=end)
+        return BackfillDecision("Failed", problem.reason, message, ended=end)
     if facts.stop and judged.verdict in (Verdict.STOPPED, Verdict.FAILED):
         paused = _paused() if facts.halted is None else _is("Paused", facts.halted)
         return replace(paused, ended=end)
@@ -272,10 +275,10 @@ def _over(facts: BackfillFacts, progress: Progress, given_up: Problem | None) ->
             f"attempt {number} failed, the {end.failures_in_a_row}th in a row without progress: {problem.message}: "
             "correct the cause and create another Backfill for the rest of the range"
         )
-        return BackfillDecision(phase="Failed", reason=problem.reason, message=message, ended=end)
+        return BackfillDecision("Failed", problem.reason, message, ended=end)
     if judged.verdict is Verdict.FAILED:
         return replace(_retried(end), ended=end)
-    return BackfillDecision(phase="Running", reason=problem.reason, message=problem.message, ended=end)
+    return BackfillDecision("Running", problem.reason, problem.message, ended=end)
 
 
 def _running(facts: BackfillFacts, progress: Progress) -> BackfillDecision:
@@ -283,23 +286,60 @@ def _running(facts: BackfillFacts, progress: Progress) -> BackfillDecision:
     if facts.stop:
         why = "spec.suspend is true" if facts.halted is None else facts.halted.message
         message = f"the driver stops after the slice that it has in hand: {why}"
-        return BackfillDecision(phase="Running", reason=c.STOPPING, message=message)
+        return BackfillDecision("Running", c.STOPPING, message)
     ledger = progress.ledger
     silent = ledger is None or ledger.attempt != facts.backfill.attempts
     if facts.waiting is not None and silent:
         message = f"{facts.waiting.reason}: {facts.waiting.message}"
-        return BackfillDecision(phase="Running", reason=c.POD_NOT_RUNNING, message=message)
+        return BackfillDecision("Running", c.POD_NOT_RUNNING, message)
     if facts.application.state is not SparkState.RUNNING:
         return _starting(facts, facts.backfill.attempts)
     if ledger is not None and ledger.throttled_by and ledger.throttle_message:
         message = f"held back ({ledger.throttled_by}): {ledger.throttle_message}"
-        return BackfillDecision(phase="Running", reason=c.RUNNING, message=message)
-    return BackfillDecision(phase="Running", reason=c.RUNNING, message="records are being handled")
+        return BackfillDecision("Running", c.RUNNING, message)
+    return BackfillDecision("Running", c.RUNNING, "records are being handled")
 
 
 def _paused() -> BackfillDecision:
-    return BackfillDecision(phase="Paused", reason=c.SUSPENDED, message="spec.suspend is true")
+    return BackfillDecision("Paused", c.SUSPENDED, "spec.suspend is true")
 
 
 def _is(phase: Phase, problem: Problem) -> BackfillDecision:
-    return BackfillDecision(phase=phase, reason=problem.reason, message=problem.message)
+    return BackfillDecision(phase, problem.reason, problem.message)
+
+
+RELEASE: Final = 0.8
+"""Share of the limit below which the pause ends, so that it does not begin anew at once."""
+LOOK_S: Final = 15.0
+"""Steps of the observation's time in the control. A driver that sees it stand still pauses."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveGroup:
+    """The live group as observed at `at` (epoch seconds). `behind` is None while nobody knows it."""
+
+    at: float
+    behind: Behind | None = None
+
+
+def control_of(backfill: Backfill, live: LiveGroup | None, *, stop: bool, paused: bool) -> Control:
+    """The orders. `stop` ends the run after its slice; `paused` is the guard's word before. Without a guard `live`
+    does not count."""
+    guard = None
+    if backfill.spec.guard is not None:
+        limit = backfill.spec.guard.max_live_behind_seconds
+        at = live.at if live is not None else 0.0
+        pause, message = _word(limit, live.behind if live is not None else None, paused)
+        guard = GuardWord(pause=pause, message=message, look=times.to_text(at - at % LOOK_S))
+    return Control(suspend=stop, records_per_second=backfill.rate, guard=guard)
+
+
+def _word(limit: int, behind: Behind | None, paused: bool) -> tuple[bool, str]:
+    if behind is None:
+        return True, "it is not known how far the live group is behind"
+    if behind.at_least and behind.seconds <= limit:
+        return True, "the live group is behind, and it is not known how far"
+    bound = limit * RELEASE if paused else limit
+    if behind.seconds > bound:
+        return True, f"the live group is more than {bound:.0f} s behind"
+    return False, ""

@@ -8,14 +8,13 @@ from typing import Any, Final
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.backfill_ledger import COMPARED, COUNTS, SAMPLE_TEXT_MAX, SAMPLES_MAX, Ledger
 from fleet_operator.api.v1alpha1 import conditions as c
-from fleet_operator.api.v1alpha1.backfill import FINAL_PHASES
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
 from fleet_operator.planning.backfill.attempts import end_status
 from fleet_operator.planning.backfill.phase import BackfillDecision, BackfillFacts
 from fleet_operator.planning.backfill.ranges import range_status
 from fleet_operator.planning.backfill.readings import Progress
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.run import run_conditions
 
 KEPT: Final = (
     *("topic", "resolvedRange", "resolvedTime", "slices", "offsetsCovered", "offsetsTotal", "records", "comparison"),
@@ -23,6 +22,7 @@ KEPT: Final = (
     *("startedAt", "finishedAt"),
 )
 """Fields that keep their values while nothing newer is known."""
+UNREADY: Final = frozenset({c.POD_NOT_RUNNING, c.WAITING_TO_RETRY, c.NO_PROGRESS})
 YEARS_S: Final = 10 * 365 * 86_400
 """No end is estimated that is further away."""
 
@@ -47,36 +47,19 @@ def project_backfill_status(facts: BackfillFacts, decision: BackfillDecision, no
         status["applicationUid"] = facts.application.uid
     if decision.ended is not None:
         status["lastEnded"] = end_status(decision.ended)
-    if decision.phase in FINAL_PHASES:
+    if decision.is_final:
         status["finishedAt"] = status["estimatedEnd"] = previous.get("finishedAt") or times.to_text(now)
         status.pop("throttledBy", None)
         if decision.phase == "Succeeded" and status.get("offsetsTotal", 0) == 0:
             status["progressText"] = "nothing to do"
+    available = "the group, its cluster and its handler are available"
     verdicts = (
-        _ready(facts, decision),
-        *_ends(decision),
+        *run_conditions(decision, facts.obstacle, unready=UNREADY, available=available),
         _spark(facts),
         _range(facts, decision),
         _handler(facts),
     )
     return c.with_conditions(status, verdicts, times.to_text(now), backfill.metadata.generation, previous)
-
-
-def renew_final_status(status: Mapping[str, Any], generation: int) -> dict[str, Any]:
-    """The status of a Backfill that has ended and was edited since: nothing but the generation that was looked at."""
-    renewed = [{**condition, "observedGeneration": generation} for condition in status.get("conditions") or ()]
-    return {**status, "observedGeneration": generation, "conditions": renewed}
-
-
-def invalid_backfill_status(
-    generation: int, problem: Problem, previous: Mapping[str, Any], now: float
-) -> dict[str, Any]:
-    """The status of an object that the CRD should have refused: the last known one, and why it is not looked at."""
-    verdicts = (
-        Condition(kind, "False" if kind == c.READY else "Unknown", problem.reason, problem.message)
-        for kind in c.BACKFILL_CONDITIONS
-    )
-    return c.with_conditions(previous, verdicts, times.to_text(now), generation)
 
 
 def _passes(facts: BackfillFacts) -> int:
@@ -137,31 +120,6 @@ def _comparison(ledger: Ledger) -> dict[str, Any]:
         for sample in comparison.samples[:SAMPLES_MAX]
     ]
     return {**{name: getattr(comparison, attribute) for name, attribute in COMPARED.items()}, "samples": samples}
-
-
-def _ready(facts: BackfillFacts, decision: BackfillDecision) -> Condition:
-    """Ready: all that a run needs exists; a Backfill that has ended needs nothing."""
-    if decision.phase == "Succeeded":
-        return Condition(c.READY, "True", decision.reason, decision.message)
-    bad = decision.phase in ("Failed", "Cancelled", "Pending") or decision.reason in (
-        c.POD_NOT_RUNNING,
-        c.WAITING_TO_RETRY,
-        c.NO_PROGRESS,
-    )
-    if bad:
-        return Condition(c.READY, "False", decision.reason, decision.message)
-    if decision.phase == "Paused" and facts.obstacle is not None:
-        return Condition(c.READY, "False", facts.obstacle.reason, facts.obstacle.message)
-    return Condition(c.READY, "True", c.READY_TO_RUN, "the group, its cluster and its handler are available")
-
-
-def _ends(decision: BackfillDecision) -> tuple[Condition, Condition]:
-    """Complete and Failed, as a Job has them: at most one is True, and exactly one of a Backfill that has ended."""
-    done, final = decision.phase == "Succeeded", decision.phase in FINAL_PHASES
-    return (
-        Condition(c.COMPLETE, "True" if done else "False", decision.reason, decision.message),
-        Condition(c.FAILED, "True" if final and not done else "False", decision.reason, decision.message),
-    )
 
 
 def _spark(facts: BackfillFacts) -> Condition:

@@ -22,7 +22,7 @@ from fleet_operator.planning.fleet.pod_template import SETTINGS_VOLUME, pod_temp
 from fleet_operator.planning.fleet.worker_config import log_config, worker_config
 from fleet_operator.planning.labels import CONTAINER, RATE_ANNOTATION, REDRIVE_LABEL, REVISION_ANNOTATION
 from fleet_operator.planning.objects import Owner, child_head, to_json
-from fleet_operator.planning.redrive.needs import Target
+from fleet_operator.planning.redrive.phase import Target
 from fleet_operator.planning.run import rate_text
 
 COMPONENT: Final = "redrive"

@@ -7,17 +7,43 @@ and a suspended one resumed, only when no pod of any earlier run is left.
 
 Nor may a run go on when nobody reads the records that it moves, or when they are another group's: its Job is suspended,
 and resumed once the reason is gone.
+
+Objects may have been touched by people, and metadata of offsets is a text that anybody may write: what cannot be read
+becomes the cautious value, never an exception.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from fleet_consumer.contract import naming
+from fleet_consumer.contract.managed_topics import HEADERS_BYTES_MAX, SIZE, SOURCE_BYTES_DEFAULT
+from fleet_consumer.contract.patterns import PatternRefused, compile_pattern
+from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.redrive import Phase, Redrive
+from fleet_operator.planning import times
+from fleet_operator.planning.claims import Claim
+from fleet_operator.planning.fleet.blocking import find_unproven_connection
+from fleet_operator.planning.foreign_json import read_last_object, read_object
+from fleet_operator.planning.labels import REDRIVE_LABEL
+from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.run import Act, JobFacts, RunState, removal, suspension
+from fleet_operator.planning.run import (
+    Act,
+    JobFacts,
+    RunDecision,
+    RunState,
+    find_group_obstacle,
+    read_job,
+    read_waiting,
+    removal,
+    suspension,
+)
 
 HALTING: Final = frozenset({c.RETRY_NOT_CONFIGURED, c.GROUP_SUSPENDED, c.GROUP_ID_TAKEN, c.CLUSTER_ID_CHANGED})
 """Obstacles that suspend a run which is under way. The others only keep one from being started: a run deals itself with
@@ -86,85 +112,75 @@ class RedriveFacts:
         return next((pod.report for pod in reversed(self.pods) if pod.report is not None), None)
 
 
-@dataclass(frozen=True, slots=True)
-class RedriveDecision:
-    """The phase, why, in a sentence, and what to do."""
-
-    phase: Phase
-    reason: str
-    message: str
-    act: Act = Act.NOTHING
-
-
-def decide(facts: RedriveFacts) -> RedriveDecision:
+def decide(facts: RedriveFacts) -> RunDecision:
     """The next step of a Redrive that has not ended. The first rule that applies wins."""
     job = facts.job
     if job is not None and job.state is RunState.COMPLETE:
         return _succeeded(facts)
     if job is not None and job.state is RunState.FAILED:
         problem = _failure(facts, job)
-        return RedriveDecision("Failed", problem.reason, problem.message)
+        return RunDecision("Failed", problem.reason, problem.message)
     if facts.refusal is not None:
-        return RedriveDecision("Failed", facts.refusal.reason, facts.refusal.message, removal(job))
+        return RunDecision("Failed", facts.refusal.reason, facts.refusal.message, removal(job))
     if facts.group_gone and facts.started:
         name = facts.redrive.spec.group_ref.name
         message = f"ConsumerGroup {name!r} was deleted; the records moved so far stay moved"
-        return RedriveDecision("Cancelled", c.GROUP_DELETED, message, removal(job))
+        return RunDecision("Cancelled", c.GROUP_DELETED, message, removal(job))
     if job is not None and not job.deleting and job.rate != facts.redrive.rate:
         phase: Phase = "Paused" if facts.redrive.spec.suspend else "Running"
-        return RedriveDecision(phase, c.RATE_CHANGED, "the Job is being replaced by one with the new rate", Act.DELETE)
+        return RunDecision(phase, c.RATE_CHANGED, "the Job is being replaced by one with the new rate", Act.DELETE)
     if facts.redrive.spec.suspend:
-        return RedriveDecision("Paused", c.SUSPENDED, "spec.suspend is true", suspension(job))
+        return RunDecision("Paused", c.SUSPENDED, "spec.suspend is true", suspension(job))
     if facts.halted and facts.started:
         assert facts.obstacle is not None, "an obstacle halts it"
         message = f"{facts.obstacle.message}; no record is moved until then, and those moved so far stay moved"
-        return RedriveDecision("Paused", facts.obstacle.reason, message, suspension(job))
+        return RunDecision("Paused", facts.obstacle.reason, message, suspension(job))
     if job is not None and job.at_work:
         return _running(facts)
     return _start(facts)
 
 
-def _start(facts: RedriveFacts) -> RedriveDecision:
+def _start(facts: RedriveFacts) -> RunDecision:
     """A run is wanted and there is none, or only a suspended one."""
     obstacle = facts.obstacle
     if obstacle is not None:
-        return RedriveDecision("Pending", obstacle.reason, obstacle.message)
+        return RunDecision("Pending", obstacle.reason, obstacle.message)
     left = next((pod.name for pod in facts.pods if not pod.ended), None)
     if left is not None or (facts.job is not None and facts.job.deleting):
         message = f"waiting for pod {left} of the last run to end" if left else "waiting for the last Job to be deleted"
-        return RedriveDecision("Running" if facts.started else "Pending", c.WAITING_FOR_LAST_RUN, message)
+        return RunDecision("Running" if facts.started else "Pending", c.WAITING_FOR_LAST_RUN, message)
     if facts.rival is not None:
         message = f"Redrives of one group take turns: waiting for Redrive {facts.rival!r}"
-        return RedriveDecision("Pending", c.ANOTHER_REDRIVE_RUNS, message)
+        return RunDecision("Pending", c.ANOTHER_REDRIVE_RUNS, message)
     act = Act.CREATE if facts.job is None else Act.RESUME
-    return RedriveDecision("Running", c.RUNNING, _progress(facts), act)
+    return RunDecision("Running", c.RUNNING, _progress(facts), act)
 
 
-def _running(facts: RedriveFacts) -> RedriveDecision:
+def _running(facts: RedriveFacts) -> RunDecision:
     """A Job is at work. A pod that cannot start is reported: no record is moved meanwhile."""
     waiting = next((pod.waiting for pod in facts.pods if pod.waiting is not None and not pod.ended), None)
     if waiting is not None:
-        return RedriveDecision("Running", c.POD_NOT_RUNNING, f"{waiting.reason}: {waiting.message}")
-    return RedriveDecision("Running", c.RUNNING, _progress(facts))
+        return RunDecision("Running", c.POD_NOT_RUNNING, f"{waiting.reason}: {waiting.message}")
+    return RunDecision("Running", c.RUNNING, _progress(facts))
 
 
-def _succeeded(facts: RedriveFacts) -> RedriveDecision:
+def _succeeded(facts: RedriveFacts) -> RunDecision:
     if facts.redrive.spec.dry_run:
         message = "every failed record in range was checked, none was moved (dry run)"
-        return RedriveDecision("Succeeded", c.ALL_COUNTED, message)
+        return RunDecision("Succeeded", c.ALL_COUNTED, message)
     report = facts.report
     if report is not None and report.ok and report.moved < report.selected:
         message = (
             f"{report.selected - report.moved} selected records were refused by the redrive topic and stay in the "
             "failed topic; the Job's log names them"
         )
-        return RedriveDecision("Succeeded", c.SOME_REFUSED, message)
+        return RunDecision("Succeeded", c.SOME_REFUSED, message)
     if report is None:
         message = (
             "every failed record in range was checked; the run's own counts are no longer available, see the Job's log"
         )
-        return RedriveDecision("Succeeded", c.ALL_MOVED, message)
-    return RedriveDecision("Succeeded", c.ALL_MOVED, "every selected record was moved and acknowledged")
+        return RunDecision("Succeeded", c.ALL_MOVED, message)
+    return RunDecision("Succeeded", c.ALL_MOVED, "every selected record was moved and acknowledged")
 
 
 def _failure(facts: RedriveFacts, job: JobFacts) -> Problem:
@@ -182,3 +198,181 @@ def _progress(facts: RedriveFacts) -> str:
     doing = "counting" if facts.redrive.spec.dry_run else "moving"
     rate = facts.redrive.rate
     return f"{doing} failed records" + (f", at most {rate} in a second" if rate is not None else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """One committed offset of a Redrive's own Kafka group."""
+
+    offset: int
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedriveProgress:
+    """Progress of a Redrive, by its own count; `remaining` are offsets of the failed topic not looked at yet."""
+
+    selected: int
+    moved: int
+    guarded: int
+    remaining: int
+    moved_before: int = 0
+    failed_again: int = 0
+
+
+def read_run_pods(pods: Iterable[Mapping[str, Any]], *, job_uid: str) -> tuple[RunPod, ...]:
+    """Pods of a Redrive's runs, in the order of their making.
+
+    Only those of the Job with this uid have a say: others may belong to a deleted Redrive of the same name.
+    """
+    ordered = sorted(pods, key=lambda pod: (pod["metadata"].get("creationTimestamp") or "", pod["metadata"]["name"]))
+    return tuple(_read_run_pod(pod, job_uid) for pod in ordered)
+
+
+def redrive_of(child: Mapping[str, Any]) -> str | None:
+    """The name of the Redrive that a Job or a pod was made for; None for one that was made for something else."""
+    name: str | None = (child["metadata"].get("labels") or {}).get(REDRIVE_LABEL)
+    return name
+
+
+def at_work(jobs: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The Redrives that may be writing: their Job may make a pod at any time, or a pod of theirs has not ended."""
+    active = [job for job in jobs if (read := read_job(job)) is not None and read.state is RunState.ACTIVE]
+    busy = (*active, *(pod for pod in pods if redrive_of(pod) and not _read_run_pod(pod, "").ended))
+    return tuple(name for child in busy if (name := redrive_of(child)) is not None)
+
+
+def _read_run_pod(pod: Mapping[str, Any], job_uid: str) -> RunPod:
+    status, name = pod.get("status") or {}, pod["metadata"]["name"]
+    ended = status.get("phase") in ("Succeeded", "Failed")
+    owners = pod["metadata"].get("ownerReferences") or ()
+    if not any(owner.get("uid") == job_uid for owner in owners):
+        return RunPod(name=name, ended=ended)
+    if not ended:
+        return RunPod(name=name, waiting=read_waiting(status))
+    container: Mapping[str, Any] = next(iter(status.get("containerStatuses") or ()), {})
+    terminated = (container.get("state") or {}).get("terminated") or {}
+    return RunPod(name=name, ended=True, report=_report(terminated.get("message") or ""))
+
+
+def _report(text: str) -> JobReport | None:
+    found = read_last_object(text)
+    if found is None or not isinstance(found.get("ok"), bool):
+        return None
+    return JobReport(
+        ok=found["ok"],
+        **{field: _count(found, name) for name, field in COUNTS.items()},
+        redriven_to=_count(found, "redrivenTo") if "redrivenTo" in found else None,
+        reason=str(found.get("reason") or ""),
+        message=str(found.get("message") or ""),
+    )
+
+
+def read_progress(positions: Iterable[Position]) -> RedriveProgress | None:
+    """The counts of all partitions together; None before the first commit."""
+    counts = dict.fromkeys(COUNTS.values(), 0)
+    remaining, known = 0, False
+    for position in positions:
+        # librdkafka commits the zero byte at the end of its strings as well.
+        found = read_object(position.metadata.rstrip("\0"))
+        if found is None:
+            continue
+        known = True
+        for name, field in COUNTS.items():
+            counts[field] += _count(found, name)
+        remaining += max(_count(found, "end") - position.offset, 0)
+    return RedriveProgress(**counts, remaining=remaining) if known else None
+
+
+def _count(found: Mapping[str, Any], key: str) -> int:
+    value = found.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The redrive topic of a run: its number of partitions, and the largest record that it takes."""
+
+    partitions: int
+    max_message_bytes: int
+
+
+def find_refusal(redrive: Redrive) -> Problem | None:
+    """The reason why an immutable spec can never be carried out, where the CRD cannot refuse it."""
+    chosen = redrive.spec.filter
+    if chosen is None:
+        return None
+    for field, text in (("errorRegex", chosen.error_regex), ("keyRegex", chosen.key_regex)):
+        try:
+            if text is not None:
+                compile_pattern(text)
+        except PatternRefused as refused:
+            return Problem(c.FILTER_REFUSED, f"spec.filter.{field}: {refused}; create another Redrive")
+    for field, text in (("fromTime", chosen.from_time), ("toTime", chosen.to_time)):
+        if text is not None and times.from_text(text) is None:
+            message = f"spec.filter.{field}: {text!r} is not a time (RFC 3339); create another Redrive"
+            return Problem(c.FILTER_REFUSED, message)
+    return None
+
+
+def find_obstacle(
+    redrive: Redrive,
+    group: ConsumerGroup | None,
+    cluster: KafkaCluster | Problem | None,
+    seen: ClusterObservation | None,
+    *,
+    older: Claim | None = None,
+) -> Problem | None:
+    """The first reason why no run can be started now, or None.
+
+    `cluster` is None only without a group; `older` is an older claim on the Kafka group.
+    """
+    name, namespace = redrive.spec.group_ref.name, redrive.metadata.namespace
+    if group is None:
+        return Problem(c.GROUP_NOT_FOUND, f"ConsumerGroup {name!r} is not in namespace {namespace!r}: create it there")
+    if group.spec.retry is None:
+        message = (
+            f"ConsumerGroup {name!r} has no spec.retry, so no retry workers would handle the records put back: "
+            "name a RetryPolicy in spec.retry"
+        )
+        return Problem(c.RETRY_NOT_CONFIGURED, message)
+    if group.spec.suspend and not redrive.spec.dry_run:
+        message = (
+            f"ConsumerGroup {name!r} has spec.suspend: true, so no retry workers would handle the records put "
+            "back: set it to false"
+        )
+        return Problem(c.GROUP_SUSPENDED, message)
+    obstacle = find_group_obstacle("Redrive", group, cluster, seen, older)
+    if obstacle is not None:
+        return obstacle
+    assert isinstance(cluster, KafkaCluster), "another has an obstacle"
+    unseen = find_unproven_connection(cluster, seen, moved=False)
+    if unseen is not None or seen is None:
+        return unseen
+    if not seen.reachable:
+        return Problem(seen.reason or c.BROKER_UNREACHABLE, seen.message)
+    return _topics_problem(group, seen)
+
+
+def _topics_problem(group: ConsumerGroup, seen: ClusterObservation) -> Problem | None:
+    for topic in (naming.failed_topic(group.group_id), naming.redrive_topic(group.group_id)):
+        found = seen.topics.get(topic)
+        if found is None or found.error is not None:
+            error = found.error if found is not None else c.NOT_YET_OBSERVED
+            message = f"topic {topic} cannot be used yet ({error}): see the condition TopicsReady of the ConsumerGroup"
+            return Problem(c.TOPICS_NOT_READY, message)
+    return None
+
+
+def target_of(group: ConsumerGroup, seen: ClusterObservation) -> Target:
+    """The redrive topic as it is; only for a group without an obstacle."""
+    name = naming.redrive_topic(group.group_id)
+    observed = seen.groups.get(group.group_id)
+    retry = observed.retry if observed is not None else None
+    source = retry.source_max_message_bytes if retry is not None else None
+    managed = retry.topics.get(name) if retry is not None else None
+    limit = ((managed.configs or {}) if managed is not None else {}).get(SIZE, "")
+    return Target(
+        partitions=seen.topics[name].partitions,
+        max_message_bytes=int(limit) if limit.isdigit() else (source or SOURCE_BYTES_DEFAULT) + HEADERS_BYTES_MAX,
+    )

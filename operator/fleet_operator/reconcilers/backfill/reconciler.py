@@ -16,26 +16,74 @@ from fleet_operator.clients.kinds import BACKFILL, JsonObject
 from fleet_operator.clients.kube import KubeNotFoundError
 from fleet_operator.clients.spark import SparkBackend
 from fleet_operator.planning.backfill import manifests, needs
-from fleet_operator.planning.backfill.config import backfill_config, for_attempt
-from fleet_operator.planning.backfill.phase import BackfillDecision, decide
+from fleet_operator.planning.backfill.manifests import backfill_config, for_attempt
+from fleet_operator.planning.backfill.phase import BackfillDecision, BackfillFacts, LiveGroup, control_of, decide
 from fleet_operator.planning.backfill.readings import Progress
 from fleet_operator.planning.backfill.status import (
-    invalid_backfill_status,
     project_backfill_status,
-    renew_final_status,
 )
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.problem import Problem, spec_problem
-from fleet_operator.planning.run import Act
-from fleet_operator.reconcilers.backfill.gather import Gathered, Gatherer
-from fleet_operator.reconcilers.backfill.handlers import Frozen, read_frozen
-from fleet_operator.reconcilers.backfill.orders import Orders
+from fleet_operator.planning.retry.topics import view_group
+from fleet_operator.planning.run import Act, invalid_run_status, renew_final_status
+from fleet_operator.reconcilers.backfill.gather import GUARD, Frozen, Gathered, Gatherer, read_frozen
 from fleet_operator.reconcilers.backfill.watch import RangeWatch
-from fleet_operator.reconcilers.context import Context, ForeignObjectError, is_owned_by, publish
-from fleet_operator.reconcilers.expiry import Expiry
-from fleet_operator.reconcilers.run import RunChildren, Runs
+from fleet_operator.reconcilers.context import Context, ForeignObjectError, publish, read_live, require_ours
+from fleet_operator.reconcilers.references import ReferencedGroup
+from fleet_operator.reconcilers.run import Expiry, RunChildren, Runs
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.dispatcher import Result
+
+RENEW_SECONDS: Final = 60.0
+"""Orders that stay the same are written again after this time, in case somebody has changed them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    uid: str
+    orders: Control
+    at: float
+
+
+class Orders:
+    """The orders to all drivers. Used on the event loop only."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._given: dict[Key, _Given] = {}
+
+    def forget(self, key: Key) -> None:
+        self._given.pop(key, None)
+
+    def wanted(self, key: Key, facts: BackfillFacts, referenced: ReferencedGroup) -> Control:
+        """The orders for a driver now."""
+        given = self._given.get(key)
+        if given is not None and given.uid == facts.backfill.metadata.uid and given.orders.guard is not None:
+            paused = given.orders.guard.pause
+        else:
+            paused = facts.backfill.status.get("throttledBy") == GUARD
+        return control_of(facts.backfill, _live(referenced), stop=facts.stop, paused=paused)
+
+    async def give(self, found: Gathered) -> None:
+        """Write the orders, unless they are known to stand. Raises KubeError and ForeignObjectError."""
+        key, uid, now = key_of(found.body), found.body["metadata"]["uid"], self._context.clock.monotonic()
+        orders, given = self.wanted(key, found.facts, found.referenced), self._given.get(key)
+        if given is not None and (given.uid, given.orders) == (uid, orders) and now - given.at < RENEW_SECONDS:
+            return
+        body = manifests.control(found.facts.backfill, orders)
+        await require_ours(self._context.store, found.body, body)
+        await self._context.store.kube.apply(body)
+        self._given[key] = _Given(uid, orders, now)
+
+
+def _live(referenced: ReferencedGroup) -> LiveGroup | None:
+    group, seen = referenced.group, referenced.observation
+    if group is None or seen is None:
+        return None
+    view = view_group(group, seen, None, own_cluster=False)
+    lag = view.lag
+    return LiveGroup(seen.observed_at, lag.behind if lag is not None and lag.complete else None)
+
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +204,9 @@ class BackfillReconciler:
         try:
             backfill = Backfill.model_validate(body)
         except ValidationError as error:
-            status = invalid_backfill_status(generation, spec_problem(error), body.get("status") or {}, now)
+            status = invalid_run_status(
+                conditions.BACKFILL_CONDITIONS, generation, spec_problem(error), body.get("status") or {}, now
+            )
             return Result(await publish(context, body, status))
         if backfill.is_final:
             self._forget(key)
@@ -195,7 +245,7 @@ class BackfillReconciler:
                 return None
             raise
         if refusal is not None:
-            refused = BackfillDecision(phase="Pending", reason=refusal.reason, message=refusal.message)
+            refused = BackfillDecision("Pending", refusal.reason, refusal.message)
             return replace(step, decision=refused)
         if step.act is Act.CREATE:
             fields = {"key": "/".join(key_of(body)), "attempt": step.found.facts.backfill.attempts}
@@ -256,8 +306,8 @@ class BackfillReconciler:
         if self._cleared.get(key) == uid or not backfill.attempts:
             return
         name = naming.backfill_application(key[1], backfill.attempts)
-        found = await self._context.store.kube.get(self._backend.kind, key[0], name)
-        if found is not None and is_owned_by(found, body) and not self._backend.observe(found).state.over:
+        found = await read_live(self._context.store, body, self._backend.kind, name)
+        if found is not None and not self._backend.observe(found).state.over:
             await self._context.store.delete(self._backend.kind, found)
         self._cleared[key] = uid
 

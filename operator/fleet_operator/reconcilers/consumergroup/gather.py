@@ -23,7 +23,7 @@ from fleet_operator.planning.fleet.waves import NO_TURN, Turn
 from fleet_operator.planning.labels import REVISION_ANNOTATION
 from fleet_operator.planning.observation import ClusterObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.redrive.readings import at_work
+from fleet_operator.planning.redrive.phase import at_work
 from fleet_operator.planning.retry import records
 from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.retry.intent import PolicyRevision, read_policy

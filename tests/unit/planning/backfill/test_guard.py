@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.planning.backfill.guard import LiveGroup, control_of
+from fleet_operator.planning.backfill.phase import LiveGroup, control_of
 from fleet_operator.planning.lag import Behind
 from tests.unit.planning.backfill.things import backfill
 

@@ -12,7 +12,7 @@ from fleet_consumer.contract.backfill_ledger import CONTROL_KEY, Control, parse_
 from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster
 from fleet_operator.clients.spark import STATES, KubeflowBackend
 from fleet_operator.planning.backfill import manifests
-from fleet_operator.planning.backfill.config import Handlers, backfill_config, for_attempt
+from fleet_operator.planning.backfill.manifests import Handlers, backfill_config, for_attempt
 from fleet_operator.planning.backfill.spark import NO_APPLICATION, Launch, SparkState
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.labels import BACKFILL_LABEL, COMPONENT_LABEL, GROUP_LABEL

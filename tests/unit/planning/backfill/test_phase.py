@@ -11,16 +11,21 @@ from fleet_consumer.contract.backfill_ledger import RunProblem, ledger_text
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.planning.backfill.attempts import (
     FAILURES_MAX,
+    NEVER_WATCHED,
     OUTAGES_MAX,
     AttemptEnd,
     Verdict,
+    Watched,
     end_of,
     end_status,
     judge,
+    late_start,
     pause_s,
     read_end,
+    stalled,
+    subject_of,
+    watch,
 )
-from fleet_operator.planning.backfill.deadlines import NEVER_WATCHED, Watched, late_start, stalled, subject_of, watch
 from fleet_operator.planning.backfill.phase import LINGER_S, BackfillDecision, decide
 from fleet_operator.planning.backfill.readings import (
     APART,

@@ -10,8 +10,9 @@ from fleet_operator.planning.backfill.attempts import AttemptEnd, end_status
 from fleet_operator.planning.backfill.phase import decide
 from fleet_operator.planning.backfill.readings import DriverEnd
 from fleet_operator.planning.backfill.spark import SeenApplication, SparkState
-from fleet_operator.planning.backfill.status import invalid_backfill_status, project_backfill_status, renew_final_status
+from fleet_operator.planning.backfill.status import project_backfill_status
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.run import invalid_run_status, renew_final_status
 from tests.unit.planning import builders
 from tests.unit.planning.backfill.things import RANGE, backfill, facts, ledger, progress
 
@@ -108,6 +109,8 @@ def test_final_status_is_renewed_without_another_word() -> None:
 
 
 def test_invalid_object_keeps_its_last_status() -> None:
-    status = invalid_backfill_status(3, Problem(c.SPEC_INVALID, "no range"), {"phase": "Running"}, builders.NOW)
+    status = invalid_run_status(
+        c.BACKFILL_CONDITIONS, 3, Problem(c.SPEC_INVALID, "no range"), {"phase": "Running"}, builders.NOW
+    )
     assert status["phase"] == "Running"
     assert verdicts(status)[c.READY] == ("False", "SpecInvalid")

@@ -10,8 +10,8 @@ import pytest
 
 from fleet_operator.api.v1alpha1 import Redrive
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.redrive.phase import JobReport, RedriveDecision, RedriveFacts, RunPod, decide
-from fleet_operator.planning.run import Act, JobFacts, RunState
+from fleet_operator.planning.redrive.phase import JobReport, RedriveFacts, RunPod, decide
+from fleet_operator.planning.run import Act, JobFacts, RunDecision, RunState
 
 OBSTACLE = Problem("TopicsNotReady", "topic _fleet.orders.redrive cannot be used yet")
 UNREAD = Problem("RetryNotConfigured", "ConsumerGroup 'orders' has no spec.retry")
@@ -26,7 +26,7 @@ def redrive(*, status: dict[str, Any] | None = None, **spec: Any) -> Redrive:
     )
 
 
-def step(**facts: Any) -> RedriveDecision:
+def step(**facts: Any) -> RunDecision:
     return decide(RedriveFacts(**({"redrive": redrive()} | facts)))
 
 

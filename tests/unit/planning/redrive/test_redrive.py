@@ -15,17 +15,30 @@ from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.redrive import manifests as redrive_manifests
-from fleet_operator.planning.redrive.needs import Target, find_obstacle, find_refusal, target_of
-from fleet_operator.planning.redrive.phase import JobReport, RedriveDecision, RedriveFacts, RunPod
-from fleet_operator.planning.redrive.readings import (
+from fleet_operator.planning.redrive.phase import (
+    JobReport,
     Position,
+    RedriveFacts,
     RedriveProgress,
+    RunPod,
+    Target,
     at_work,
+    find_obstacle,
+    find_refusal,
     read_progress,
     read_run_pods,
+    target_of,
 )
-from fleet_operator.planning.redrive.status import project_redrive_status, renew_final_status
-from fleet_operator.planning.run import UNREADABLE_RATE, Act, JobFacts, RunState, read_job
+from fleet_operator.planning.redrive.status import project_redrive_status
+from fleet_operator.planning.run import (
+    UNREADABLE_RATE,
+    Act,
+    JobFacts,
+    RunDecision,
+    RunState,
+    read_job,
+    renew_final_status,
+)
 from tests.unit.planning import builders
 from tests.unit.planning.redrive.test_phase import redrive
 
@@ -259,11 +272,11 @@ def test_progress_is_the_sum_of_all_partitions() -> None:
     assert read_progress([]) is None
 
 
-def status(facts: RedriveFacts, decision: RedriveDecision, progress: RedriveProgress | None = None) -> dict[str, Any]:
+def status(facts: RedriveFacts, decision: RunDecision, progress: RedriveProgress | None = None) -> dict[str, Any]:
     return project_redrive_status(facts, decision, progress, None, NOW)
 
 
-RUNNING = RedriveDecision("Running", "Running", "moving failed records")
+RUNNING = RunDecision("Running", "Running", "moving failed records")
 HALF = RedriveProgress(selected=5, moved=4, guarded=1, remaining=10)
 
 
@@ -278,7 +291,7 @@ def test_status_follows_the_counts_and_never_takes_one_back() -> None:
     assert blind == second
     word = RunPod(name="a", ended=True, report=JobReport(ok=True, selected=9, moved=8, guarded=1))
     facts = RedriveFacts(redrive=redrive(status=second), pods=(word,))
-    last = status(facts, RedriveDecision("Succeeded", "AllMoved", "all was moved"))
+    last = status(facts, RunDecision("Succeeded", "AllMoved", "all was moved"))
     assert [last[name] for name in ("selected", "moved", "guarded", "remaining")] == [9, 8, 1, 0]
     assert last["ratePerSecond"] == 8
     assert last["startedAt"] == first["startedAt"]
@@ -290,7 +303,7 @@ def test_status_follows_the_counts_and_never_takes_one_back() -> None:
 
 
 CREATED = replace(RUNNING, act=Act.CREATE)
-DONE = RedriveDecision("Succeeded", "AllMoved", "all was moved")
+DONE = RunDecision("Succeeded", "AllMoved", "all was moved")
 
 
 def test_redriven_count_of_a_run_belongs_to_the_topic_before_its_first_job() -> None:
@@ -315,7 +328,7 @@ def test_a_run_of_an_earlier_version_finds_nothing_put_back() -> None:
 
 
 def test_edited_redrive_that_has_ended_stays_ended() -> None:
-    ended = status(RedriveFacts(redrive=redrive()), RedriveDecision("Succeeded", "AllMoved", "all was moved"))
+    ended = status(RedriveFacts(redrive=redrive()), RunDecision("Succeeded", "AllMoved", "all was moved"))
     renewed = renew_final_status(ended, 7)
     assert renewed["observedGeneration"] == 7
     assert {c["observedGeneration"] for c in renewed["conditions"]} == {7}

@@ -12,7 +12,7 @@ import pytest
 
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, JOB, KAFKA_CLUSTER, POD, REDRIVE
 from fleet_operator.clients.kube import KubeConflictError
-from fleet_operator.planning.redrive.readings import Position
+from fleet_operator.planning.redrive.phase import Position
 from fleet_operator.runtime.dispatcher import Result
 from tests.unit.planning import builders
 from tests.unit.reconcilers.redrive.world import KEY, TOPICS, DeathError, Moment, World, run

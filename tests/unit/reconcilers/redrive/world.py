@@ -13,10 +13,9 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, JOB, KAFKA_CLUSTER, POD
 from fleet_operator.clients.kube import KubeClient
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import ClusterObservation, TopicObservation
-from fleet_operator.planning.redrive.readings import Position
+from fleet_operator.planning.redrive.phase import Position
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
-from fleet_operator.reconcilers.redrive.reconciler import RedriveReconciler
-from fleet_operator.reconcilers.redrive.watch import RedriveWatch
+from fleet_operator.reconcilers.redrive import RedriveReconciler, RedriveWatch
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result

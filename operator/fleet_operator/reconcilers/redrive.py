@@ -1,34 +1,125 @@
-"""Reconciles Redrive: gather, decide, do one thing about its Job, publish."""
+"""Reconciles Redrive: gather, decide, do one thing about its Job, publish.
+
+Progress is read from Kafka in the background: a reconcile starts a read and takes the last result; the end of a read
+brings the Redrive back into the queue. Nothing is lost with this process: the next one asks again.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pydantic import ValidationError
 
+from fleet_consumer.clock import Clock
 from fleet_consumer.contract import naming
+from fleet_consumer.net import KafkaError, NetError
 from fleet_operator.api.v1alpha1 import KafkaCluster, Redrive
-from fleet_operator.api.v1alpha1.redrive import FINAL_PHASES
+from fleet_operator.api.v1alpha1.conditions import RUN_CONDITIONS
+from fleet_operator.api.v1alpha1.model import FINAL_PHASES
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JOB, POD, REDRIVE, JsonObject
+from fleet_operator.observe.kafka_admin import read_positions
+from fleet_operator.observe.observer import ObserverStoppedError
+from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL
 from fleet_operator.planning.problem import spec_problem
 from fleet_operator.planning.redrive import manifests
-from fleet_operator.planning.redrive.needs import find_obstacle, find_refusal, target_of
-from fleet_operator.planning.redrive.phase import RedriveDecision, RedriveFacts, decide
-from fleet_operator.planning.redrive.readings import at_work, read_run_pods, redrive_of
-from fleet_operator.planning.redrive.status import invalid_redrive_status, project_redrive_status, renew_final_status
-from fleet_operator.planning.run import Act, read_job
+from fleet_operator.planning.redrive.phase import (
+    RedriveFacts,
+    RedriveProgress,
+    at_work,
+    decide,
+    find_obstacle,
+    find_refusal,
+    read_progress,
+    read_run_pods,
+    redrive_of,
+    target_of,
+)
+from fleet_operator.planning.redrive.status import project_redrive_status
+from fleet_operator.planning.run import Act, RunDecision, invalid_run_status, read_job, renew_final_status
 from fleet_operator.planning.status.retry import is_noted
 from fleet_operator.reconcilers.context import Context, is_owned_by, publish
-from fleet_operator.reconcilers.expiry import Expiry
-from fleet_operator.reconcilers.redrive.watch import RedriveWatch
 from fleet_operator.reconcilers.references import ReferencedGroup, read_group
-from fleet_operator.reconcilers.run import RunChildren, Runs
+from fleet_operator.reconcilers.run import Expiry, RunChildren, Runs
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.dispatcher import Result
+
+ASK_SECONDS: Final = 4.0
+"""A question is not repeated sooner than this after the last answer; runs commit about once a second."""
+ANSWER_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The newest progress of a Redrive, and its pace since the one before."""
+
+    progress: RedriveProgress
+    at: float  # monotonic seconds
+    per_second: int | None = None
+
+
+class RedriveWatch:
+    """The progress of all Redrives. Used on the event loop only; `close` ends the questions that are under way."""
+
+    def __init__(self, clock: Clock, observers: ObserverPool, again: Callable[[Key], None]) -> None:
+        self._clock = clock
+        self._observers = observers
+        self._again = again
+        self._seen: dict[Key, Seen] = {}
+        self._asked: dict[Key, float] = {}  # when the last answer came (monotonic seconds)
+        self._asking: dict[Key, asyncio.Task[None]] = {}
+
+    def latest(self, redrive: Key) -> Seen | None:
+        """The newest progress; None before the first."""
+        return self._seen.get(redrive)
+
+    def ask(self, redrive: Key, cluster: Key, group_id: str) -> None:
+        """Have the progress read, unless that is under way or was done a moment ago."""
+        asked = self._asked.get(redrive)
+        if redrive in self._asking or (asked is not None and self._clock.monotonic() - asked < ASK_SECONDS):
+            return
+        self._asking[redrive] = asyncio.create_task(
+            self._ask(redrive, cluster, group_id), name=f"progress-of-{'/'.join(redrive)}"
+        )
+
+    def forget(self, redrive: Key) -> None:
+        """Drop what is known of a Redrive that has ended or is gone."""
+        self._seen.pop(redrive, None)
+        self._asked.pop(redrive, None)
+
+    async def close(self) -> None:
+        asking = list(self._asking.values())
+        for question in asking:
+            question.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    async def _ask(self, redrive: Key, cluster: Key, group_id: str) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                positions = await self._observers.act(cluster, lambda client: read_positions(client, group_id))
+        except (NetError, KafkaError, ObserverStoppedError, TimeoutError) as error:
+            fields = {"key": "/".join(redrive), "group": group_id, "error": str(error) or type(error).__name__}
+            log.warning("progress of a redrive cannot be read", extra=fields)
+        else:
+            self._take(redrive, read_progress(positions))
+        finally:
+            del self._asking[redrive]
+            self._asked[redrive] = self._clock.monotonic()
+        self._again(redrive)
+
+    def _take(self, redrive: Key, progress: RedriveProgress | None) -> None:
+        if progress is None:
+            return
+        before, now = self._seen.get(redrive), self._clock.monotonic()
+        pace = None
+        if before is not None and now > before.at:
+            pace = round(max(progress.moved - before.progress.moved, 0) / (now - before.at))
+        self._seen[redrive] = Seen(progress, now, pace)
+
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +140,7 @@ class RedriveStep:
 
     body: JsonObject
     facts: RedriveFacts
-    decision: RedriveDecision
+    decision: RunDecision
     referenced: ReferencedGroup
     child: JsonObject | None
     image: str
@@ -60,7 +151,7 @@ class RedriveStep:
 
     @property
     def is_final(self) -> bool:
-        return self.decision.phase in FINAL_PHASES
+        return self.decision.is_final
 
     def children(self) -> RunChildren:
         redrive, group, cluster = self.facts.redrive, self.referenced.group, self.referenced.cluster
@@ -96,7 +187,7 @@ class RedriveReconciler:
         try:
             redrive = Redrive.model_validate(body)
         except ValidationError as error:
-            status = invalid_redrive_status(generation, spec_problem(error), body.get("status") or {}, now)
+            status = invalid_run_status(RUN_CONDITIONS, generation, spec_problem(error), body.get("status") or {}, now)
             return Result(await publish(context, body, status))
         if redrive.is_final:
             self._watch.forget(key)
@@ -156,7 +247,7 @@ class RedriveReconciler:
         """Decide and act; a refusal of the API server is an obstacle like any other."""
         step, refusal = await self._runs.advance(self._from_caches(body, redrive), lambda: self._live(body, redrive))
         if refusal is not None:
-            return replace(step, decision=RedriveDecision("Pending", refusal.reason, refusal.message))
+            return replace(step, decision=RunDecision("Pending", refusal.reason, refusal.message))
         if step.act is Act.CREATE and step.referenced.group is not None:
             log.info("redrive started", extra={"key": "/".join(key_of(body)), "group": step.referenced.group.group_id})
         return step
