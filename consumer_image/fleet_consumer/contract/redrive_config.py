@@ -11,6 +11,7 @@ from fleet_consumer.contract.log import LogConfig, parse_log
 from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.contract.pod import REDRIVE_FILE
 from fleet_consumer.contract.section import Section, SettingsInvalid, load_json
+from fleet_consumer.contract.worker_config import producer_properties
 
 VERSION: Final = 1
 """Version of the file format."""
@@ -65,6 +66,7 @@ class RedriveConfig:
     max_redrives: int
     partitions: int
     max_message_bytes: int
+    producer_properties: Mapping[str, str]
     log: LogConfig
 
 
@@ -91,6 +93,7 @@ def parse_config(document: Any) -> RedriveConfig:
         max_redrives=section.integer("maxRedrives", 1),
         partitions=section.integer("partitions", 1),
         max_message_bytes=section.integer("maxMessageBytes", 1),
+        producer_properties=producer_properties(section),
         log=section.read("log", parse_log),
     )
     section.end()

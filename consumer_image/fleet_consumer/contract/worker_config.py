@@ -131,8 +131,7 @@ def parse_config(document: object) -> WorkerConfig:
         brokers=root.read("connection", parse_brokers),
         handler=root.read("handler", _handler),
         consumer=root.read("consumer", _consumer),
-        # An earlier operator writes none, and this one none that is empty: earlier workers know no such field.
-        producer_properties=root.read("producer", _producer) if root.has("producer") else {},
+        producer_properties=producer_properties(root),
         failed_topic=root.text("failedTopic"),
         policy_file=root.optional("retry", lambda retry: retry.text("policyFile")),
         skip_file=root.optional_text("skipFile"),
@@ -180,8 +179,10 @@ def _http(section: Section) -> HttpEndpoint:
     )
 
 
-def _producer(section: Section) -> Mapping[str, str]:
-    return section.properties("properties")
+def producer_properties(root: Section) -> Mapping[str, str]:
+    """The librdkafka properties of a file's `producer`. An earlier operator writes none, and this one none that is
+    empty: earlier workers know no such field."""
+    return root.read("producer", lambda producer: producer.properties("properties")) if root.has("producer") else {}
 
 
 def _consumer(section: Section) -> ConsumerConfig:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.librdkafka.settings import Login, resolved, tls_files
+from fleet_consumer.librdkafka.settings import Login, SettingsRefused, resolved, tls_files
 from fleet_consumer.record import Headers
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,8 @@ class RecordProducer:
     `message_max_bytes` is the `max.message.bytes` of the topics written to, where it is known: no batch of several
     records gets larger. The size of a single record is left to the broker, which counts after compression, librdkafka
     before. A record that the broker refuses as too large is sent once more with the densest compression: its source may
-    have compressed it better than the default does.
+    have compressed it better than the default does. Constructing raises SettingsRefused for what librdkafka does not
+    take.
     """
 
     def __init__(self, settings: Mapping[str, Any], *, message_max_bytes: int | None = None) -> None:
@@ -111,7 +112,10 @@ class RecordProducer:
         # Before the producer reads them: a renewal in between must not be missed.
         self._tls_files = tls_files(settings)
         self._login = Login(settings)
-        self._producer = Producer(resolved(self._settings))
+        try:
+            self._producer = Producer(resolved(self._settings))
+        except KafkaException as refused:
+            raise SettingsRefused(f"the producer's settings: {refused.args[0].str()}") from refused
         # For records that are too large otherwise; made when the first one is.
         self._dense: Producer | None = None
         self._limited = message_max_bytes is not None

@@ -27,6 +27,7 @@ def test_every_field_of_the_document_is_read() -> None:
                     {"partition": 3, "offset": 0},
                 ],
             },
+            producer={"properties": {"linger.ms": "50"}},
             recordsPerSecond=100,
             maxRecords=1000,
             dryRun=True,
@@ -39,6 +40,8 @@ def test_every_field_of_the_document_is_read() -> None:
     assert (config.filter.from_ms, config.filter.to_ms) == (5, 9)
     assert config.filter.places == {3: frozenset({0, 17}), 0: frozenset({17})}
     assert (config.records_per_second, config.max_records, config.max_redrives) == (100, 1000, 3)
+    assert config.producer_properties == {"linger.ms": "50"}
+    assert parse_config(document()).producer_properties == {}
     assert config.brokers.bootstrap_servers == ("127.0.0.1:9092",)
 
 

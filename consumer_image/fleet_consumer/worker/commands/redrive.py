@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     from fleet_consumer.contract.section import SettingsInvalid
     from fleet_consumer.group.errors import ConsumerError
     from fleet_consumer.librdkafka.producer import ProduceFailed
-    from fleet_consumer.librdkafka.settings import SettingsRefused
+    from fleet_consumer.librdkafka.settings import PropertyNotAllowed, SettingsRefused
     from fleet_consumer.net import NetError
     from fleet_consumer.redrive.job import Stopped
     from fleet_consumer.worker.config.settings import CredentialsUnreadable
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         counts = _run_by_hand(options, stop) if by_hand(options) else _run_job(options.config or REDRIVE_CONFIG, stop)
         result: dict[str, object] = {"ok": True, **counts}
         code = EXIT_OK
-    except SettingsInvalid as error:
+    except (SettingsInvalid, PropertyNotAllowed) as error:
         result, code = _problem(error), EXIT_SETTINGS
     except (ConsumerError, NetError, ProduceFailed, SettingsRefused, CredentialsUnreadable, Stopped) as error:
         result, code = _problem(error), EXIT_SURROUNDINGS
@@ -158,6 +158,7 @@ def config_of(options: argparse.Namespace, now_ms: int) -> RedriveConfig:
         partitions=1,
         # Any managed topic takes batches of this size, so that none is refused as a whole.
         max_message_bytes=HEADERS_BYTES_MAX,
+        producer_properties={},
         log=LogConfig(format="Text"),
     )
 
@@ -194,7 +195,7 @@ def _run(config: RedriveConfig, stop: threading.Event) -> Mapping[str, int]:
     from fleet_consumer.contract.naming import redrive_group
     from fleet_consumer.librdkafka.bounded import BoundedReader
     from fleet_consumer.librdkafka.producer import RecordProducer
-    from fleet_consumer.librdkafka.settings import connection_config, consumer_config
+    from fleet_consumer.librdkafka.settings import consumer_config, producer_config
     from fleet_consumer.redrive.job import Run
     from fleet_consumer.worker import logs
     from fleet_consumer.worker.config.settings import connection_settings
@@ -202,7 +203,8 @@ def _run(config: RedriveConfig, stop: threading.Event) -> Mapping[str, int]:
     with logs.logging_as(config.log):
         connection = connection_settings(config.brokers, f"fleet-redrive-{config.name}")
         group = redrive_group(config.group_id, config.id)
-        producer = RecordProducer(connection_config(connection), message_max_bytes=config.max_message_bytes)
+        settings = producer_config(connection, config.producer_properties)
+        producer = RecordProducer(settings, message_max_bytes=config.max_message_bytes)
         with BoundedReader(consumer_config(connection, group, "read_uncommitted", {})) as reader:
             return Run(config, reader, producer, stop, SystemClock()).run().counts
 

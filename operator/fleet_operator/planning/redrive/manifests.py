@@ -36,14 +36,15 @@ TTL_S: Final = 86_400
 def redrive_config(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, target: Target) -> dict[str, Any]:
     """The content of `redrive.json`, which `fleet-consumer redrive` reads. Times are epoch milliseconds."""
     spec, metadata = redrive.spec, redrive.metadata
-    chosen = spec.filter
+    chosen, worker = spec.filter, worker_config(group, cluster, revision="")
     return {
         "version": VERSION,
         "id": metadata.uid,
         "name": metadata.name,
         "namespace": metadata.namespace,
         "groupId": group.group_id,
-        "connection": worker_config(group, cluster, revision="")["connection"],
+        # Of these, those that a worker's file has: `producer` is not in all.
+        **{name: worker[name] for name in ("connection", "producer") if name in worker},
         "filter": {
             "reasons": [failure_reasons.from_api(word).value for word in chosen.reasons] if chosen else [],
             "errorRegex": chosen.error_regex if chosen else None,

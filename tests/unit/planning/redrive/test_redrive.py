@@ -140,6 +140,13 @@ def test_settings_of_a_run() -> None:
     }
 
 
+def test_run_writes_with_the_properties_of_the_groups_producers() -> None:
+    """Without any there is no such field: a group's own image may be of a version that does not know it."""
+    fleet = group(producer={"properties": {"linger.ms": "50"}})
+    found = redrive_manifests.redrive_config(redrive(), fleet, builders.kafka_cluster(), TARGET)
+    assert found["producer"] == {"properties": {"linger.ms": "50"}}
+
+
 @pytest.mark.parametrize(
     "spec",
     [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_consumer.contract.pod import EXIT_SETTINGS
+from fleet_consumer.contract.pod import EXIT_SETTINGS, EXIT_SURROUNDINGS
 from fleet_consumer.contract.redrive_config import RedriveConfig
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.redrive.job import Outcome
@@ -68,6 +68,24 @@ def test_options_beside_a_file_are_refused_and_not_ignored(words: tuple[str, ...
         by_hand(cli._parser().parse_args(["redrive", "--config", str(file), *words]))
     assert not by_hand(cli._parser().parse_args(["redrive", "--config", str(file)]))
     assert not by_hand(cli._parser().parse_args(["redrive"])), "as a Job"
+
+
+@pytest.mark.parametrize(
+    ("properties", "code", "reason"),
+    [
+        ({"acks": "0"}, EXIT_SETTINGS, "PropertyNotAllowed"),
+        ({"batch.size": "huge"}, EXIT_SURROUNDINGS, "SettingsRefused"),
+    ],
+)
+def test_properties_of_the_producer_that_cannot_be_used_are_named(
+    properties: dict[str, str], code: int, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "redrive.json"
+    file.write_text(json.dumps(document(producer={"properties": properties})))
+    assert cli.main(["redrive", "--config", str(file)]) == code
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["reason"] == reason
+    assert next(iter(properties)) in result["message"]
 
 
 def test_summary_says_what_was_done_and_what_was_left() -> None:
