@@ -14,11 +14,10 @@ from tests.broker.members import create_topic, iterate, settings, unique
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
-VALUE_BYTES = 10_000
-RECORDS = 8_000
 QUEUE_KIB = 8_192
 BOUND_MIB = 40
-"""The queue's 8 MiB, one or two answers of the broker, and the allocators' overhead; 76 MiB are written."""
+"""The queue's 8 MiB, one or two answers of the broker, and the allocators' overhead. More is
+written: a record of ten bytes takes some hundred in a client."""
 
 
 def resident_mib() -> float:
@@ -26,24 +25,27 @@ def resident_mib() -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-def test_absent_user_grows_no_memory_and_loses_nothing(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("size", "count"), [(10, 200_000), (10_000, 8_000), (999_000, 80)])
+def test_absent_user_grows_no_memory_and_loses_nothing(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, size: int, count: int
+) -> None:
     """Back-pressure by not reading: librdkafka fills its queue and stops, and no other buffer is in front of it."""
     topic = create_topic(broker.bootstrap, 1)
-    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
-    for number in range(RECORDS):
-        producer.produce(topic, bytes(VALUE_BYTES), str(number).encode(), partition=0)
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "queue.buffering.max.messages": count})
+    for number in range(count):
+        producer.produce(topic, bytes(size), str(number).encode(), partition=0)
         producer.poll(0)
     assert producer.flush(60) == 0
     del producer
     monkeypatch.setattr(fetch_module, "SERVE_S", 0.1)
     served, serve = 0, FetchThread._serve
 
-    def count(self: FetchThread) -> None:
+    def counted(self: FetchThread) -> None:
         nonlocal served
         served += 1
         serve(self)
 
-    monkeypatch.setattr(FetchThread, "_serve", count)
+    monkeypatch.setattr(FetchThread, "_serve", counted)
     properties = {"queued.max.messages.kbytes": str(QUEUE_KIB)}
     consumer = Consumer(settings(broker.bootstrap, unique("group"), properties=properties))
     try:
@@ -55,8 +57,8 @@ def test_absent_user_grows_no_memory_and_loses_nothing(broker: KafkaBroker, monk
         eventually(lambda: served - away_since >= 30, what="the fetch thread to look after its library")
         assert resident_mib() - before < BOUND_MIB
         offsets = [record.offset for record in first]
-        offsets += [record.offset for record in iterate(consumer, RECORDS - len(offsets))]
-        assert offsets == list(range(RECORDS))
-        assert consumer.position(TopicPartition(topic, 0)) == RECORDS
+        offsets += [record.offset for record in iterate(consumer, count - len(offsets))]
+        assert offsets == list(range(count))
+        assert consumer.position(TopicPartition(topic, 0)) == count
     finally:
         consumer.close()
