@@ -24,7 +24,7 @@ from tests.support.waiting import eventually
 
 T = TypeVar("T")
 
-__all__ = ["OFFSETS_TOPIC", "KafkaCluster"]
+__all__ = ["OFFSETS_TOPIC", "KafkaCluster", "rack_of"]
 
 OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_PARTITIONS = 6
@@ -44,7 +44,14 @@ REPLICATED = {
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",
     "controlled.shutdown.enable": "true",
+    # Clients that name a rack read from the replica in it (KIP-392); the others never notice.
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 }
+
+
+def rack_of(node: int) -> str:
+    """The rack of a broker: each has one of its own."""
+    return f"rack-{node}"
 
 
 class KafkaCluster(Server):
@@ -66,7 +73,7 @@ class KafkaCluster(Server):
         cluster_id = new_cluster_id()
         self.brokers: dict[int, KafkaBroker] = {
             node: KafkaBroker(
-                properties={**REPLICATED, **(properties or {})},
+                properties={**REPLICATED, "broker.rack": rack_of(node), **(properties or {})},
                 place=Place(node, cluster_id, controllers),
                 proxied_as=(proxied_as or {}).get(node),
                 jvm_options=("-Xms64m", *jvm_options),
