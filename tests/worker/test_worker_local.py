@@ -50,6 +50,7 @@ def test_local_handler_continues_where_it_stopped(kafka: Kafka, tmp_path: Path) 
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=120)
         assert process.returncode == 0, (tmp_path / "err.txt").read_text()
+    assert "joining as" not in (tmp_path / "err.txt").read_text(), "lines of the group protocol"
     assert "group local-tries, failed records to _fleet.local-tries.failed" in out
     assert out.splitlines()[-1].startswith("done=2 failed=1 dropped=0")
     kafka.produce("local", [b"four"])

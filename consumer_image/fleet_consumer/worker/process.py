@@ -100,6 +100,9 @@ def run_worker(
     config, watch = with_environment(config, environment), Watch()
     held = logs.in_hand(lambda: watch.record, threading.get_ident())
     with logs.logging_as(config.log, held, process="" if role is Role.MAIN else role.value):
+        if local is not None and config.log.level != "Debug":
+            # The group protocol's own lines are for fleets, where each line tells of many members.
+            logging.getLogger("fleet_consumer.coordinator").setLevel(logging.WARNING)
         return _run(config, identify(config, environment), watch, role, local)
 
 

@@ -28,6 +28,7 @@ from fleet_consumer.contract.worker_config import VERSION, parse_config
 from fleet_consumer.worker.commands.check import CheckResult, examine
 from fleet_consumer.worker.config.connection_options import connection_of
 from fleet_consumer.worker.config.settings import connection_settings
+from fleet_consumer.worker.consume.lags import lag_of
 from fleet_consumer.worker.local.policy import LocalPolicy, policy_of
 from fleet_consumer.worker.local.retries import Counts, RetryProcess, Waiting, end_main_thread, prepare
 from fleet_consumer.worker.local.topics import Managed, TopicsUnusable, prepare_topics
@@ -35,6 +36,7 @@ from fleet_consumer.worker.logs import ERASE_LINE
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.printed import Output, outlive_readers
 from fleet_consumer.worker.process import run_worker
+from fleet_consumer.worker.session import Session
 from fleet_consumer.worker.stats import Stats
 
 COMMIT_S: Final = 1
@@ -276,7 +278,9 @@ class ProgressPrinter:
         membership = session.consumer.membership()
         owned = sum(len(partitions) for partitions in membership.assignment.values())
         suffix = f" ({error})" if error else ""
-        return f"{counts} in-flight={session.loop.in_flight} partitions={owned} {membership.state}{suffix}"
+        return (
+            f"{counts}{_lag(session)} in-flight={session.loop.in_flight} partitions={owned} {membership.state}{suffix}"
+        )
 
     def _counts(self, stats: Stats) -> tuple[str, str]:
         """Counts of both processes, and the retry worker's error."""
@@ -290,3 +294,11 @@ class ProgressPrinter:
             if self.retries.waiting is not None:  # unknown until brokers have been asked
                 counts += f" waiting={self.retries.waiting}"
         return counts, later.error
+
+
+def _lag(session: Session) -> str:
+    """Records that are not committed, of all partitions; nothing while the brokers have not told the ends of all."""
+    partitions = dict(session.loop.progress.partitions)
+    ends = session.loop.ends.look(partitions) if partitions else {}
+    lags = [lag_of(partition, ends.get(each)) for each, partition in partitions.items()]
+    return "" if not lags or None in lags else f" lag={sum(filter(None, lags))}"

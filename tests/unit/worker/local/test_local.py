@@ -7,12 +7,16 @@ import os
 import threading
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig, parse_config
+from fleet_consumer.group.membership import Membership
+from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.cli import _parser, main
+from fleet_consumer.worker.consume.progress import PartitionProgress
 from fleet_consumer.worker.local import retries as local_retries
 from fleet_consumer.worker.local import running
 from fleet_consumer.worker.local.retries import Counts
@@ -137,6 +141,26 @@ def test_progress_shows_how_fast_records_end() -> None:
     stats.done, stats.failed = 25, 5
     progress.look(11.0)
     assert screen.getvalue().endswith(" rate=3.0/s\n")
+
+
+@pytest.mark.parametrize(("ends", "told"), [((30, 12), " lag=27 "), ((30, None), " in-flight=2 ")])
+def test_progress_shows_the_lag_once_the_ends_of_all_partitions_are_known(
+    ends: tuple[int | None, ...], told: str
+) -> None:
+    parts = [TopicPartition("orders", number) for number in range(2)]
+    partitions = {parts[0]: PartitionProgress(), parts[1]: PartitionProgress()}
+    partitions[parts[0]].start, partitions[parts[1]].committed = 5, 10
+    known = {each: end for each, end in zip(parts, ends, strict=True) if end is not None}
+    loop = Mock(in_flight=2, error=None)
+    loop.progress.partitions, loop.ends.look.return_value, loop.committing.refused = partitions, known, None
+    session = Mock(loop=loop)
+    session.consumer.membership.return_value = Membership(group_id="orders")
+    state = WorkerState("local", 300.0, None)
+    state.session = session
+    progress = ProgressPrinter(lambda: 0.0, Screen(terminal=False))
+    progress.watch(Stats(done=3), state)
+    line = progress.line()
+    assert line.startswith(f"done=3 failed=0 dropped=0{told}")
 
 
 def test_last_line_is_removed_from_a_terminal_before_the_final_counts(capsys: pytest.CaptureFixture[str]) -> None:
