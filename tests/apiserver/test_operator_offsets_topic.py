@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from fleet_consumer.net import ConnectionSettings, NetworkClient
-from fleet_operator.observe import offsets_topic
+from fleet_operator.observe import live_reads
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.planning.observation import ClusterObservation
 from tests.apiserver import objects
@@ -50,7 +50,7 @@ def look(bootstrap: str) -> ClusterObservation:
     """The topic and the brokers' settings, as Kafka describes them."""
     client = NetworkClient(ConnectionSettings(bootstrap_servers=tuple(bootstrap.split(",")), client_id="truth"))
     try:
-        return offsets_topic.read(client)
+        return live_reads.read_offsets_topic(client)
     finally:
         client.close()
 

@@ -15,15 +15,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from fleet_consumer.net import BrokerAddress, Call, Coordinator, Disconnected, KafkaError, NetworkClient
+from fleet_consumer.net import BrokerAddress, Call, Disconnected, KafkaError, NetworkClient
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, ConsumerProtocolSubscription, encode_subscription
-from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupRequestMember
-from fleet_operator.observe import batches
+from fleet_operator.observe.batches import Partition
+from fleet_operator.observe.live_reads import CALL_SECONDS, describe, find_coordinator, read_commits
 
-CALL_SECONDS: Final = 10.0
 JOIN_SECONDS: Final = 20.0
 SUBSCRIPTION_VERSION: Final = 0
 """The oldest: it has all that the broker reads."""
@@ -55,7 +54,7 @@ class GroupVisit:
     _client: NetworkClient | None = None
     _coordinator: BrokerAddress | None = None
     _member_id: str = ""
-    _before: frozenset[batches.Partition] = frozenset()
+    _before: frozenset[Partition] = frozenset()
     _join: Call[JoinGroupResponse] | None = field(default=None, repr=False)
 
     @property
@@ -64,23 +63,18 @@ class GroupVisit:
 
     def begin(self, client: NetworkClient) -> VisitOutcome | None:
         """Ask for the group as it is now, and begin to join it only if it is empty and has commits."""
-        found = client.find_coordinators([self.group_id], timeout_s=CALL_SECONDS)[self.group_id]
-        if not isinstance(found, Coordinator):
-            raise found
-        self._client, self._coordinator = client, found.address
-        request = DescribeGroupsRequest(groups=(self.group_id,))
-        (group,) = client.call(found.address, request, timeout_s=CALL_SECONDS).groups
-        if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-            raise KafkaError(group.error_code, f"group {self.group_id!r}")
+        address = find_coordinator(client, self.group_id)
+        self._client, self._coordinator = client, address
+        group = describe(client, address, self.group_id)
         if group.group_state != "Empty" or group.members:
             return VisitOutcome.NOT_EMPTY
         if group.protocol_type not in ("", PROTOCOL_TYPE):
             subject = f"group {self.group_id!r} of protocol type {group.protocol_type!r}"
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, subject, "no consumer group: it is left alone")
-        self._before = self._commits(client, found.address)
+        self._before = frozenset(read_commits(client, address, self.group_id))
         if not self._before:
             return VisitOutcome.NO_COMMITS
-        self._send_join(client, found.address)
+        self._send_join(client, address)
         return None
 
     def advance(self, client: NetworkClient) -> VisitOutcome | None:
@@ -102,7 +96,7 @@ class GroupVisit:
         if response.error_code:
             raise KafkaError(response.error_code, f"group {self.group_id!r}")
         self._leave(client, address, response.member_id)
-        lost = self._before - self._commits(client, address)
+        lost = self._before - read_commits(client, address, self.group_id).keys()
         return VisitOutcome.COMMITS_LOST if lost else VisitOutcome.KEPT
 
     def _send_join(self, client: NetworkClient, address: BrokerAddress) -> None:
@@ -127,15 +121,3 @@ class GroupVisit:
         code = answer.error_code or next((each.error_code for each in answer.members if each.error_code), 0)
         if code:  # a coordinator that does not know the member has not kept the visit either
             raise KafkaError(code, f"group {self.group_id!r}")
-
-    def _commits(self, client: NetworkClient, address: BrokerAddress) -> frozenset[batches.Partition]:
-        (request,) = batches.offset_fetch_requests({self.group_id: None})
-        (group,) = client.call(address, request, timeout_s=CALL_SECONDS).groups
-        if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-            raise KafkaError(group.error_code, f"commits of group {self.group_id!r}")
-        return frozenset(
-            (topic.name, partition.partition_index)
-            for topic in group.topics
-            for partition in topic.partitions
-            if not partition.error_code and partition.committed_offset >= 0
-        )

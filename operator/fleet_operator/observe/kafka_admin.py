@@ -23,13 +23,13 @@ from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupRequestMember
 from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
 from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponseTopic
-from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAME_COLLIDES
 from fleet_operator.api.v1alpha1.kafkacluster import OffsetsTopic
-from fleet_operator.observe import batches, due, folding, group_offsets, log_offsets, offsets_topic
+from fleet_operator.observe import batches, due, folding, live_reads
 from fleet_operator.observe.folding import Offsets
 from fleet_operator.observe.group_visit import GroupVisit, VisitOutcome
+from fleet_operator.observe.live_reads import CALL_SECONDS, find_coordinator
 from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicReading
 from fleet_operator.planning.fleet.deletion import doomed_groups, doomed_topics
 from fleet_operator.planning.offsets.records import Committed, OffsetsByTopic, is_outdated
@@ -38,7 +38,6 @@ from fleet_operator.planning.offsets_topic import decide_offsets_topic
 from fleet_operator.planning.redrive.phase import Position
 from fleet_operator.planning.retry.topics import TopicsPlan
 
-CALL_SECONDS: Final = 10.0
 _TIMEOUT_MS: Final = int(CALL_SECONDS * 1000)
 LEAVE_REASON: Final = "the worker of this static member was removed by scaling down"
 NO_MESSAGE: Final = "the broker gave no reason"
@@ -149,9 +148,7 @@ class KafkaAdmin:
 
         `retry_group` is the Kafka group whose commits show that a topic which is to be deleted is drained.
         """
-        changes = TopicChanges()
-        if plan.create:
-            changes = self.create_topics(plan.create)
+        changes = self.create_topics(plan.create) if plan.create else TopicChanges()
         if plan.grow:
             self._grow(plan.grow, changes)
         if plan.alter:
@@ -165,10 +162,24 @@ class KafkaAdmin:
                 changes.deleted += [name for name in drained if name not in refused]
         return changes
 
-    def create_topics(self, wanted: tuple[WantedTopic, ...]) -> TopicChanges:
-        """Create managed topics, of one group or of many."""
+    def create_topics(self, topics: Iterable[WantedTopic]) -> TopicChanges:
+        """Create topics, of one group or of many; one that exists by now is as good, and the next look sees to its
+        settings."""
         changes = TopicChanges()
-        self._create(wanted, changes)
+        wanted = tuple(
+            CreatableTopic(
+                name=topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replication_factor,
+                assignments=(),
+                configs=tuple(CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()),
+            )
+            for topic in topics
+        )
+        request = CreateTopicsRequest(topics=wanted, timeout_ms=_TIMEOUT_MS)
+        for result in self._client.call(None, request, timeout_s=CALL_SECONDS).topics:
+            code = 0 if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS else result.error_code
+            changes.note(changes.made, result.name, code, result.error_message)
         return changes
 
     def delete_flow(self, group: ConsumerGroup) -> FlowRemoval:
@@ -196,10 +207,8 @@ class KafkaAdmin:
 
     def provision_offsets_topic(self, wanted: OffsetsTopic) -> TopicChanges:
         """Create `__consumer_offsets`, or set its settings, as is decided about what the brokers say now."""
-        changes = TopicChanges()
-        decision = decide_offsets_topic(offsets_topic.read(self._client), wanted)
-        if decision.create is not None:
-            self._create((decision.create,), changes)
+        decision = decide_offsets_topic(live_reads.read_offsets_topic(self._client), wanted)
+        changes = self.create_topics((decision.create,)) if decision.create is not None else TopicChanges()
         if decision.alter:
             self._alter({batches.OFFSETS_TOPIC: decision.alter}, changes)
         return changes
@@ -215,7 +224,7 @@ class KafkaAdmin:
         Only members that the group has at this moment are named to the broker; nobody else's are ever touched. Raises
         KafkaError when the coordinator cannot be reached; the next reconcile asks again.
         """
-        coordinator = _coordinator(self._client, group_id)
+        coordinator = find_coordinator(self._client, group_id)
         request = DescribeGroupsRequest(groups=(group_id,))
         described = self._client.call(coordinator, request, timeout_s=CALL_SECONDS)
         present = {member.group_instance_id for group in described.groups for member in group.members}
@@ -271,11 +280,11 @@ class KafkaAdmin:
         self, group_id: str, topics: tuple[str, ...], time_ms: int | None, *, read_committed: bool
     ) -> GroupOffsets:
         """A group, its offsets in these topics, and what the brokers have there. Raises KafkaError."""
-        return group_offsets.read_group(self._client, group_id, topics, time_ms, read_committed=read_committed)
+        return live_reads.read_group(self._client, group_id, topics, time_ms, read_committed=read_committed)
 
     def read_topic(self, question: RangeQuestion) -> TopicReading:
         """A topic's partitions and offsets, for a Backfill. Raises KafkaError."""
-        return log_offsets.read_topic(self._client, question)
+        return live_reads.read_topic(self._client, question)
 
     def set_offsets(
         self, group_id: str, wanted: OffsetsByTopic, previous: OffsetsByTopic | None = None, *, mark: str
@@ -285,12 +294,12 @@ class KafkaAdmin:
         With `previous`, nothing is set if another program has committed since those offsets were read.
         """
         client = self._client
-        found = group_offsets.read_committed(client, group_id, wanted)
+        found = live_reads.read_wanted_commits(client, group_id, wanted)
         before = _offsets_of(found)
         if previous is not None and is_outdated(found, wanted=wanted, previous=previous, mark=mark):
             return OffsetsSet({}, before, before, outdated=True)
-        refusals = group_offsets.commit(client, group_id, wanted, mark)
-        return OffsetsSet(refusals, before, _offsets_of(group_offsets.read_committed(client, group_id, wanted)))
+        refusals = live_reads.commit(client, group_id, wanted, mark)
+        return OffsetsSet(refusals, before, _offsets_of(live_reads.read_wanted_commits(client, group_id, wanted)))
 
     def read_waiting(self, group_id: str, topics: Collection[str]) -> dict[str, int | None]:
         """The number of records of each topic that a group has not committed, read live.
@@ -298,14 +307,10 @@ class KafkaAdmin:
         Topics that the asked broker does not know are left out; None where a partition could not be read. Raises
         KafkaError when the group's commits cannot be read.
         """
-        metadata = self._client.metadata(sorted(topics), timeout_s=CALL_SECONDS)
-        answer = _commits(self._client, group_id)
-        for group in answer.groups:
-            if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-                raise KafkaError(group.error_code, f"commits of group {group_id!r}")
-        positions = folding.positions(answer).get(group_id, {})
-        committed = positions if isinstance(positions, dict) else {}
-        starts, ends = (self._offsets(metadata, timestamp) for timestamp in (EARLIEST, LATEST))
+        client = self._client
+        metadata = client.metadata(sorted(topics), timeout_s=CALL_SECONDS)
+        committed = _offsets_of(live_reads.read_commits(client, find_coordinator(client, group_id), group_id))
+        starts, ends = _log_ends(client, metadata)
         waiting: dict[str, int | None] = {}
         for topic in metadata.topics:
             assert topic.name is not None, "asked by name"
@@ -319,29 +324,13 @@ class KafkaAdmin:
 
     def count_records(self, topic: str) -> int | None:
         """The number of records in a topic; 0 if it does not exist, None if it cannot be read."""
-        metadata = self._client.metadata([topic], timeout_s=CALL_SECONDS)
+        client = self._client
+        metadata = client.metadata([topic], timeout_s=CALL_SECONDS)
         code = metadata.topics[0].error_code
         if code:
             return 0 if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else None
-        starts, ends = (self._offsets(metadata, timestamp) for timestamp in (EARLIEST, LATEST))
+        starts, ends = _log_ends(client, metadata)
         return _records(metadata.topics[0], starts, ends)
-
-    def _create(self, topics: Iterable[WantedTopic], changes: TopicChanges) -> None:
-        """Create topics; one that exists by now is as good, and the next look sees to its settings."""
-        wanted = tuple(
-            CreatableTopic(
-                name=topic.name,
-                num_partitions=topic.partitions,
-                replication_factor=topic.replication_factor,
-                assignments=(),
-                configs=tuple(CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()),
-            )
-            for topic in topics
-        )
-        request = CreateTopicsRequest(topics=wanted, timeout_ms=_TIMEOUT_MS)
-        for result in self._client.call(None, request, timeout_s=CALL_SECONDS).topics:
-            code = 0 if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS else result.error_code
-            changes.note(changes.made, result.name, code, result.error_message)
 
     def _grow(self, topics: Iterable[WantedTopic], changes: TopicChanges) -> None:
         """Add partitions to topics that still have fewer."""
@@ -362,47 +351,24 @@ class KafkaAdmin:
         for result in self._client.call(None, set_topics(settings), timeout_s=CALL_SECONDS).responses:
             changes.note(changes.mended, result.resource_name, result.error_code, result.error_message)
 
-    def _offsets(self, metadata: MetadataResponse, timestamp: int) -> Offsets:
-        client = self._client
-        names = [topic.name for topic in metadata.topics if topic.name is not None]
-        offsets: Offsets = {}
-        for node_id, partitions in batches.leaders_of(metadata, names).items():
-            for request in batches.list_offsets_requests(partitions, timestamp):
-                if node_id in client.brokers:
-                    offsets |= folding.offsets(client.call(client.brokers[node_id], request, timeout_s=CALL_SECONDS))
-        return offsets
-
 
 def read_positions(client: NetworkClient, group_id: str) -> tuple[Position, ...]:
     """Every committed offset of a Redrive's own Kafka group with its metadata; empty before the first commit.
 
     Raises NetError, or KafkaError when the coordinator cannot be reached.
     """
-    (group,) = _commits(client, group_id).groups
-    if group.error_code:
-        raise KafkaError(group.error_code, f"group {group_id!r}")
-    return tuple(
-        Position(offset=partition.committed_offset, metadata=partition.metadata or "")
-        for topic in group.topics
-        for partition in topic.partitions
-        if not partition.error_code and partition.committed_offset >= 0
-    )
-
-
-def _coordinator(client: NetworkClient, group_id: str) -> BrokerAddress:
-    found = client.find_coordinators([group_id], timeout_s=CALL_SECONDS)[group_id]
-    if not isinstance(found, Coordinator):
-        raise found
-    return found.address
+    commits = live_reads.read_commits(client, find_coordinator(client, group_id), group_id)
+    return tuple(Position(offset=each.offset, metadata=each.metadata) for each in commits.values())
 
 
 def _offsets_of(commits: Mapping[tuple[str, int], Committed]) -> Offsets:
     return {key: each.offset for key, each in commits.items()}
 
 
-def _commits(client: NetworkClient, group_id: str) -> OffsetFetchResponse:
-    (request,) = batches.offset_fetch_requests({group_id: None})
-    return client.call(_coordinator(client, group_id), request, timeout_s=CALL_SECONDS)
+def _log_ends(client: NetworkClient, metadata: MetadataResponse) -> tuple[Offsets, Offsets]:
+    """The first and the last offsets of topics."""
+    led = live_reads.by_leader(client, metadata)
+    return live_reads.read_offsets(client, led, EARLIEST), live_reads.read_offsets(client, led, LATEST)
 
 
 def _records(topic: MetadataResponseTopic, starts: Offsets, ends: Offsets) -> int | None:

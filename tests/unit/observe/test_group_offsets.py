@@ -12,7 +12,7 @@ from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.list_offsets import ListOffsetsRequest
 from fleet_consumer.wire.message import Request
 from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
-from fleet_operator.observe.group_offsets import read_group
+from fleet_operator.observe.live_reads import read_group
 from fleet_operator.planning.offsets.targets import Targets, find_targets, time_ms
 from tests.unit.observe.scripted_cluster import ScriptedCluster
 
