@@ -13,11 +13,11 @@ from confluent_kafka.admin import AdminClient
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract import naming
 from fleet_consumer.net import ConnectionSettings, NetError, NetworkClient
-from fleet_operator.observe.doubt import failure
 from fleet_operator.observe.interests import CLIENT_ID, GroupInterest, retry_interest
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.look import Look
 from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
+from fleet_operator.observe.observer import failure
 from fleet_operator.planning.observation import ClusterObservation, RetryObservation
 from tests.support.waiting import eventually
 

@@ -30,17 +30,13 @@ about 900 partitions of short names."""
 COMMIT_PARTITIONS_MAX: Final = 1_000
 """Partitions of one commit, as for members."""
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-OFFSETS_PARTITIONS_SETTING: Final = "offsets.topic.num.partitions"
-OFFSETS_REPLICATION_SETTING: Final = "offsets.topic.replication.factor"
-OFFSETS_SEGMENT_SETTING: Final = "offsets.topic.segment.bytes"
-OFFSETS_RETENTION_SETTING: Final = "offsets.retention.minutes"
 OFFSETS_SETTINGS: Final = (
-    OFFSETS_PARTITIONS_SETTING,
-    OFFSETS_REPLICATION_SETTING,
-    OFFSETS_SEGMENT_SETTING,
-    OFFSETS_RETENTION_SETTING,
+    "offsets.topic.num.partitions",
+    "offsets.topic.replication.factor",
+    "offsets.topic.segment.bytes",
+    "offsets.retention.minutes",
 )
-"""A broker's settings about `__consumer_offsets` that matter to us."""
+"""A broker's settings about `__consumer_offsets` that matter to us, as `folding.broker_settings` takes them."""
 
 Partition = tuple[str, int]
 

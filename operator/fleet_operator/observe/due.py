@@ -59,16 +59,6 @@ class Frontier:
         return self.offset < end and now_ms < self.append_ms + delay_ms
 
 
-def question(delay_ms: int, now_ms: int) -> int:
-    """The time to ask for: records from it on are not due yet."""
-    return now_ms - delay_ms + 1
-
-
-def frontier(found: Found | None, end: int) -> Frontier:
-    """The frontier that follows from the answer to `question`; None when no record is that young."""
-    return Frontier(end, None) if found is None else Frontier(found.offset, found.append_ms)
-
-
 @dataclass(frozen=True, slots=True)
 class Head:
     """The append time of the record at `offset`, between bounds; `low` is None until a probe was not behind it.

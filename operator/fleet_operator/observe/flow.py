@@ -140,13 +140,12 @@ class FlowMemory:
     def starts_wanted(self, topics: Collection[str], now: float) -> set[str]:
         """The managed topics whose starts should be asked for in this look."""
         gone = {*self._starts_due, *self._there}.difference(topics)
-        for topic in gone:
-            self._starts_due.pop(topic, None)
-        if gone:
-            self.starts = {key: start for key, start in self.starts.items() if key[0] not in gone}
-            self._beyond = {key: offset for key, offset in self._beyond.items() if key[0] not in gone}
-            self._uncommitted = {key: offset for key, offset in self._uncommitted.items() if key[0] not in gone}
-            self._there = {name: at for name, at in self._there.items() if name not in gone}
+        for times in (self._starts_due, self._there):
+            for topic in gone & times.keys():
+                del times[topic]
+        for offsets in (self.starts, self._beyond, self._uncommitted) if gone else ():
+            for key in [key for key in offsets if key[0] in gone]:
+                del offsets[key]
         return {topic for topic in topics if self._starts_due.get(topic, 0.0) <= now}
 
     def take_starts(self, topics: Collection[str], answered: Offsets, now: float) -> None:
@@ -208,7 +207,8 @@ class FlowMemory:
             asked = self.probes(flows, now_ms, first=number == 0)
             if not asked:
                 return
-            self.learn(asked, ask(asked))
+            for key, found in ask(asked).items():
+                self._heads[key] = due.learn(self._heads[key], asked[key], found)
 
     def questions(self, flows: Iterable[Spans], now_ms: int) -> dict[Partition, int]:
         """The times to ask for, to learn up to where records are due: only where that can have changed."""
@@ -220,7 +220,7 @@ class FlowMemory:
                 continue  # everything is due at once
             last = self._frontiers.get(key)
             if last is None or not last.holds(delay_ms=span.delay_ms, end=span.end, now_ms=now_ms):
-                asked[key] = due.question(span.delay_ms, now_ms)
+                asked[key] = now_ms - span.delay_ms + 1  # records from then on are not due yet
         self._frontiers = {key: value for key, value in self._frontiers.items() if key in known}
         self._marks = {key: value for key, value in self._marks.items() if key in known}
         self._heads = {key: value for key, value in self._heads.items() if key in known}
@@ -236,7 +236,8 @@ class FlowMemory:
             if last is not None and last.append_ms is not None:
                 self._marks[key] = last
             if key in answers:
-                self._frontiers[key] = due.frontier(answers[key], ends[key])
+                found = answers[key]  # None when no record is that young
+                self._frontiers[key] = Frontier(ends[key], None) if found is None else Frontier(*found)
 
     def find_heads(self, flows: Iterable[Spans], now_ms: int) -> None:
         """Begin, or go on with, the search for the heads of partitions in which something is due."""
@@ -259,10 +260,6 @@ class FlowMemory:
                 if (first or head.coarse(overdue_ms)) and len(asked) < PROBES_PER_ROUND_MAX:
                     asked[key] = due.probe(head)
         return asked
-
-    def learn(self, asked: Mapping[Partition, int], answers: Mapping[Partition, Found | None]) -> None:
-        for key, found in answers.items():
-            self._heads[key] = due.learn(self._heads[key], asked[key], found)
 
     def _due(self, key: Partition, span: Span) -> int | None:
         """The number of waiting records that are due."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter, is_
 from typing import Final
 
 from fleet_consumer.contract import naming
@@ -22,22 +23,17 @@ from fleet_consumer.wire.list_offsets import ListOffsetsResponse
 from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
 from fleet_consumer.wire.schema import ZERO_UUID
-from fleet_operator.observe.batches import (
-    OFFSETS_PARTITIONS_SETTING,
-    OFFSETS_REPLICATION_SETTING,
-    OFFSETS_RETENTION_SETTING,
-    OFFSETS_SEGMENT_SETTING,
-    OFFSETS_TOPIC,
-)
+from fleet_operator.observe.batches import OFFSETS_SETTINGS, OFFSETS_TOPIC
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.interests import CLIENT_ID
-from fleet_operator.observe.states import DEAD, STABLE
 from fleet_operator.planning import observation
 from fleet_operator.planning.lag import lag_bucket
 from fleet_operator.planning.transactions import OpenTransaction
 
 HISTORY_SAMPLES_MAX: Final = 16
 """Samples of end offsets kept for each partition: enough to interpolate minutes finely and hours roughly."""
+STABLE: Final = "Stable"
+DEAD: Final = "Dead"
 NOT_OBSERVED: Final = "NotObserved"
 """The reason when nothing was answered and nobody said why."""
 NOT_CLASSIC: Final = "GroupProtocolNotClassic"
@@ -53,15 +49,16 @@ History = Mapping[tuple[str, int], tuple[observation.OffsetSample, ...]]
 Transactions = Mapping[tuple[str, int], OpenTransaction]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class TopicLog:
     """Offsets of one or several topics; `history` is as in `GroupObservation.end_history`, `transactions` as in
-    `open_transactions`."""
+    `open_transactions`. `parts` are the logs that this one joins."""
 
     ends: Offsets = field(default_factory=dict)
     history: History = field(default_factory=dict)
     starts: Offsets = field(default_factory=dict)
     transactions: Transactions = field(default_factory=dict)
+    parts: tuple[TopicLog, ...] = field(default=(), repr=False)
 
 
 NOT_READ: Final = TopicLog()
@@ -143,11 +140,11 @@ def offsets_topic(
 def broker_settings(configs: DescribeConfigsResponse) -> observation.BrokerSettings:
     """A broker's answer about itself; all unknown when it refuses one."""
     found = _settings(configs, BROKER_RESOURCE)
-    minutes = _number(found.get(OFFSETS_RETENTION_SETTING))
+    partitions, replication_factor, segment_bytes, minutes = (_number(found.get(name)) for name in OFFSETS_SETTINGS)
     return observation.BrokerSettings(
-        partitions=_number(found.get(OFFSETS_PARTITIONS_SETTING)),
-        replication_factor=_number(found.get(OFFSETS_REPLICATION_SETTING)),
-        segment_bytes=_number(found.get(OFFSETS_SEGMENT_SETTING)),
+        partitions=partitions,
+        replication_factor=replication_factor,
+        segment_bytes=segment_bytes,
         retention_s=minutes * 60.0 if minutes is not None else None,
     )
 
@@ -269,6 +266,9 @@ def is_visitor(described: DescribedGroupMember) -> bool:
     return described.client_id == CLIENT_ID and described.group_instance_id is None
 
 
+_ANSWERS: Final = attrgetter("described", "committed", "log", "failed", "coordinator_id")
+
+
 @dataclass(slots=True)
 class GroupFacts:
     """Answers of one look about one group, before they are folded; `error` is the first error.
@@ -292,16 +292,7 @@ class GroupFacts:
         """
         if self.error is not None or other.error is not None or self.failed_partitions != other.failed_partitions:
             return False
-        return all(
-            mine is theirs
-            for mine, theirs in (
-                (self.described, other.described),
-                (self.committed, other.committed),
-                (self.log, other.log),
-                (self.failed, other.failed),
-                (self.coordinator_id, other.coordinator_id),
-            )
-        )
+        return all(map(is_, _ANSWERS(self), _ANSWERS(other)))
 
 
 def by_topic(offsets: Offsets) -> dict[str, Offsets]:
@@ -341,9 +332,7 @@ def _add_sample(
 
 def differs(before: observation.GroupObservation | None, after: observation.GroupObservation) -> bool:
     """True if more than offsets has changed."""
-    if before is None:
-        return True
-    return _shape(before) != _shape(after)
+    return before is None or _shape(before) != _shape(after)
 
 
 def _shape(group: observation.GroupObservation) -> tuple[object, ...]:

@@ -14,15 +14,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.net import Call, NetworkClient
+from fleet_consumer.net import NetworkClient
 from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsRequest
 from fleet_consumer.wire.describe_groups import DescribedGroup
 from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.message import Request
 from fleet_operator.observe import batches, folding
-from fleet_operator.observe.states import DEAD, STABLE, extend_transitions
+from fleet_operator.observe.calls import ResponseT, wait
+from fleet_operator.observe.folding import DEAD, STABLE
+from fleet_operator.observe.group_folds import extend_transitions
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
 
 GLANCE_SECONDS: Final = 1.0
@@ -32,10 +35,6 @@ GLANCE_REST_FACTOR: Final = 9.0
 CALL_SECONDS: Final = 2.0
 """Patience with a broker; one that takes longer is the next look's."""
 NOT_STABLE: Final = ("PreparingRebalance", "CompletingRebalance", "Empty", "Dead")
-
-
-class GlanceAbandonedError(Exception):
-    """The observer is being stopped in the middle of a glance."""
 
 
 class _Suspect(NamedTuple):
@@ -57,37 +56,36 @@ class Glance:
     def take(self) -> ClusterObservation | None:
         """The observation with the states and members that have changed; None when none has.
 
-        Raises GlanceAbandonedError. A broker that does not answer leaves its groups as they were.
+        Raises LookAbandonedError. A broker that does not answer leaves its groups as they were.
         """
-        suspects = suspect(self.last.groups, self._list(NOT_STABLE))
+        known = self.last.groups
+        suspects = suspect(known, self._list(NOT_STABLE))
         if not suspects:
             return None
-        described = self._without_foreign(self._describe(suspects), suspects)
-        now = self.clock.wall()
-        changed = {
-            group_id: update(self.last.groups[group_id], suspects[group_id], answer, now)
-            for group_id, answer in described.items()
-        }
-        groups = {group_id: group for group_id, group in changed.items() if group is not self.last.groups[group_id]}
-        return replace(self.last, groups={**self.last.groups, **groups}) if groups else None
+        described, now = self._describe(suspects), self.clock.wall()
+        seen = {name: update(known[name], suspects[name], answer, now) for name, answer in described.items()}
+        changed = {name: group for name, group in seen.items() if group is not known[name]}
+        return replace(self.last, groups={**known, **changed}) if changed else None
 
     def _list(self, states: tuple[str, ...] = ()) -> dict[int, tuple[ListedGroup, ...]]:
         """The groups in these states, by default all, by coordinator; brokers that did not answer are absent."""
         request = ListGroupsRequest(states_filter=states)
-        brokers = self.client.brokers
-        calls = {node: self.client.send(brokers[node], request, timeout_s=CALL_SECONDS) for node in brokers}
-        self._wait(calls.values())
-        return {
-            node_id: call.response.groups
-            for node_id, call in calls.items()
-            if call.error is None and not call.response.error_code
-        }
+        answers = self._ask((node_id, request) for node_id in self.client.brokers)
+        return {node_id: answer.groups for node_id, answer in answers if not answer.error_code}
 
-    def _without_foreign(
-        self, described: dict[str, DescribedGroup], suspects: Mapping[str, _Suspect]
-    ) -> dict[str, DescribedGroup]:
-        """The descriptions without those of groups that do exist: one that another protocol has taken over is described
-        like one that was deleted."""
+    def _describe(self, suspects: Mapping[str, _Suspect]) -> dict[str, DescribedGroup]:
+        """The descriptions without those of groups that are not gone: one that another protocol has taken over is
+        described like one that was deleted."""
+        by_node: dict[int, list[str]] = defaultdict(list)
+        for group_id, (node_id, _) in suspects.items():
+            by_node[node_id].append(group_id)
+        requests = ((node_id, each) for node_id, of in by_node.items() for each in batches.describe_requests(of))
+        described = {
+            group.group_id: group
+            for _, answer in self._ask(requests)
+            for group in answer.groups
+            if group.group_id in suspects
+        }
         gone = {group_id for group_id, group in described.items() if folding.mirror(group)[0] == DEAD}
         if not gone:
             return described
@@ -96,31 +94,16 @@ class Glance:
         left = {group_id for group_id in gone if group_id in there or suspects[group_id].node_id not in listed}
         return {group_id: group for group_id, group in described.items() if group_id not in left}
 
-    def _describe(self, suspects: Mapping[str, _Suspect]) -> dict[str, DescribedGroup]:
-        by_node: dict[int, list[str]] = defaultdict(list)
-        for group_id, (node_id, _) in suspects.items():
-            if node_id in self.client.brokers:
-                by_node[node_id].append(group_id)
+    def _ask(self, requests: Iterable[tuple[int, Request[ResponseT]]]) -> list[tuple[int, ResponseT]]:
+        """The answers of brokers that are there and answer in time."""
+        brokers = self.client.brokers
         calls = [
-            self.client.send(self.client.brokers[node_id], request, timeout_s=CALL_SECONDS)
-            for node_id, groups in by_node.items()
-            for request in batches.describe_requests(groups)
+            (node_id, self.client.send(brokers[node_id], request, timeout_s=CALL_SECONDS))
+            for node_id, request in requests
+            if node_id in brokers
         ]
-        self._wait(calls)
-        return {
-            group.group_id: group
-            for call in calls
-            if call.error is None
-            for group in call.response.groups
-            if group.group_id in suspects
-        }
-
-    def _wait(self, calls: Iterable[Call[Any]]) -> None:
-        pending = list(calls)
-        while pending := [call for call in pending if not call.done]:
-            if self.stopping():
-                raise GlanceAbandonedError
-            self.client.poll(CALL_SECONDS)
+        wait(self.client, (call for _, call in calls), self.stopping)
+        return [(node_id, call.response) for node_id, call in calls if call.error is None]
 
 
 def suspect(groups: Mapping[str, GroupObservation], listed: Mapping[int, Iterable[ListedGroup]]) -> dict[str, _Suspect]:

@@ -6,18 +6,27 @@ Most groups are as they were. One whose answers are the very objects of the look
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 from typing import Final
 
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.observe import folding
 from fleet_operator.observe.flow import Spans
-from fleet_operator.observe.folding import NOT_OBSERVED, GroupFacts, Offsets
+from fleet_operator.observe.folding import NOT_OBSERVED, STABLE, GroupFacts, Offsets
 from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.observe.look_memory import PartMemory
-from fleet_operator.observe.states import extend_transitions
-from fleet_operator.planning.observation import GroupObservation, MissingEnd, ProgressSample, TopicObservation
+from fleet_operator.planning.observation import (
+    UNKNOWN_STATE,
+    GroupObservation,
+    GroupTransition,
+    MemberName,
+    MemberObservation,
+    MissingEnd,
+    ProgressSample,
+    TopicObservation,
+)
 
 GROUP_DOUBT_SECONDS: Final = 15.0
 """For so long a group that cannot be asked is only in doubt, and so is the end of a log: a coordinator or a leader that
@@ -29,6 +38,12 @@ SAMPLES_SECONDS: Final = 90.0
 SAMPLES_GAP_SECONDS: Final = 30.0
 """Length of the samples of a group's progress, and the longest time between two of them: records that arrive after a
 longer one had been waiting at their producers, and are no rate."""
+
+TRANSITIONS_MAX: Final = 10
+NAMED_MAX: Final = 4
+"""The members that one transition names: a group of any size may come or go at once."""
+
+Members = tuple[MemberObservation, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,4 +216,57 @@ def beyond_end(facts: GroupFacts, last: GroupObservation | None) -> frozenset[tu
     old = last.committed if last is not None and last.transitions else committed
     return frozenset(
         key for key, offset in committed.items() if key in ends and min(offset, old.get(key, -1)) > ends[key]
+    )
+
+
+def extend_transitions(
+    last: GroupObservation | None, state: str, members: Members, now: float, *, passed: str = ""
+) -> tuple[GroupTransition, ...]:
+    """The last transitions with those that follow from a new observation of the group, by a look or a glance.
+
+    The history is kept where states are seen. A status is written later, and not for each observation: made there, the
+    history would lack every state that came and went while an object waited for its turn.
+
+    `passed` is a state that the broker reported just before this one. The observed time has milliseconds, as the status
+    shows them.
+    """
+    at = round(now, 3)
+    known = last.transitions if last is not None else ()
+    if last is None or not known:
+        return (GroupTransition(before=UNKNOWN_STATE, after=state, at=at),)
+    path = [word for word, _ in groupby(word for word in (last.state, passed, state) if word)]
+    if len(path) == 1:
+        if state != STABLE or not _rebalanced(last.members, members):
+            return known
+        path = [STABLE, STABLE]
+    joined, left = _missing(members, last.members), _missing(last.members, members)
+    first = GroupTransition(
+        before=path[0],
+        after=path[1],
+        at=at,
+        joined=joined[:NAMED_MAX],
+        left=left[:NAMED_MAX],
+        joined_count=len(joined),
+        left_count=len(left),
+    )
+    later = (GroupTransition(before=before, after=after, at=at) for before, after in pairwise(path[1:]))
+    return (*known, first, *later)[-TRANSITIONS_MAX:]
+
+
+def _rebalanced(before: Members, after: Members) -> bool:
+    """True if two Stable groups cannot be of one generation: only a rebalance changes members or assignments."""
+    return before is not after and _assignments(before) != _assignments(after)
+
+
+def _assignments(members: Members) -> Mapping[str, Mapping[str, tuple[int, ...]]]:
+    return {member.key: member.partitions for member in members}
+
+
+def _missing(members: Iterable[MemberObservation], among: Members) -> tuple[MemberName, ...]:
+    """The members that are not among others."""
+    keys = {member.key for member in among}
+    return tuple(
+        MemberName(member.member_id, member.instance_id, member.client_id)
+        for member in members
+        if member.key not in keys
     )

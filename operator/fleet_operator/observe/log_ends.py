@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
+from operator import is_
+from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 from fleet_operator.observe import folding
 from fleet_operator.observe.folding import NOT_READ, History, Offsets, TopicLog, Transactions
-from fleet_operator.planning.observation import OffsetSample
 from fleet_operator.planning.transactions import OpenTransaction
+
+T = TypeVar("T")
 
 COMPARED_SECONDS: Final = 20.0
 """Time between two comparisons of a log's two ends, which take one more request to its leaders. Two of them come before
@@ -46,6 +49,7 @@ class LogEnds:
         self._logs: dict[Address, TopicLog] = {}
         self._compared: dict[str, float] = {}
         self._open: dict[str, dict[tuple[str, int], tuple[OpenTransaction, float]]] = {}
+        self._joined = WeakValueDictionary[tuple[int, ...], TopicLog]()
 
     def take_ends(self, read_committed: bool, read: Mapping[str, Offsets], now: float) -> None:
         """Take in the ends that were read just now, by topic."""
@@ -106,11 +110,27 @@ class LogEnds:
         transactions = self._transactions(topic) if read_committed else NOT_READ.transactions
         ends_now = found.ends if ends and found is not None else NOT_READ.ends
         as_before = known is not None and all(
-            map(_same, (known.ends, known.history, known.starts), (ends_now, history, first))
+            map(is_, (known.ends, known.history, known.starts), (ends_now, history, first))
         )
         if known is None or not as_before or known.transactions != transactions:
             known = self._logs[read_committed, topic] = TopicLog(ends_now, history, first, transactions)
         return known
+
+    def joined(self, logs: tuple[TopicLog, ...]) -> TopicLog:
+        """The logs of several topics as one; the same object as long as those are, and somebody has it."""
+        if len(logs) == 1:
+            return logs[0]
+        address = tuple(map(id, logs))
+        found = self._joined.get(address)
+        if found is None:
+            found = self._joined[address] = TopicLog(
+                ends=_union(log.ends for log in logs),
+                history=_union(log.history for log in logs),
+                starts=_union(log.starts for log in logs),
+                transactions=_union(log.transactions for log in logs),
+                parts=logs,
+            )
+        return found
 
     def _transactions(self, topic: str) -> Transactions:
         return {key: seen for key, (seen, _) in self._open.get(topic, {}).items() if seen.stood_s > 0.0}
@@ -124,39 +144,8 @@ class LogEnds:
         self._starts = {topic: starts for topic, starts in self._starts.items() if topic in topics}
 
 
-class JoinedLogs:
-    """The logs of several topics as one, for the groups of one part; those that a look did not need are forgotten."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[bool, tuple[str, ...]], tuple[tuple[TopicLog, ...], TopicLog]] = {}
-        self._needed: dict[tuple[bool, tuple[str, ...]], tuple[tuple[TopicLog, ...], TopicLog]] = {}
-
-    def of(self, read_committed: bool, topics: tuple[str, ...], logs: Iterable[TopicLog]) -> TopicLog:
-        """The logs of these topics as one; the same object as long as those are."""
-        parts = tuple(logs)
-        if len(parts) == 1:
-            return parts[0]
-        address = read_committed, topics
-        for known in (self._needed.get(address), self._known.get(address)):
-            if known is not None and all(map(_same, known[0], parts)):
-                self._needed[address] = known
-                return known[1]
-        ends: Offsets = {}
-        starts: Offsets = {}
-        history: dict[tuple[str, int], tuple[OffsetSample, ...]] = {}
-        transactions: dict[tuple[str, int], OpenTransaction] = {}
-        for log in parts:
-            ends |= log.ends
-            starts |= log.starts
-            history |= log.history
-            transactions |= log.transactions
-        joined = TopicLog(ends, history, starts, transactions)
-        self._needed[address] = (parts, joined)
-        return joined
-
-    def end_look(self) -> None:
-        self._known, self._needed = self._needed, {}
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other
+def _union(mappings: Iterable[Mapping[tuple[str, int], T]]) -> dict[tuple[str, int], T]:
+    whole: dict[tuple[str, int], T] = {}
+    for each in mappings:
+        whole |= each
+    return whole

@@ -10,25 +10,24 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import cycle
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import BrokerAddress, Call, ConnectFailed, Coordinator, NetworkClient, RequestTimedOut
 from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.list_offsets import EARLIEST, LATEST, ListOffsetsResponse
-from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.message import Request
 from fleet_consumer.wire.metadata import MetadataResponse
 from fleet_operator.api.v1alpha1.conditions import OFFSETS_TOPIC_ABSENT, TOPIC_NOT_FOUND
 from fleet_operator.observe import batches, folding
+from fleet_operator.observe.calls import Questions, ResponseT, read, wait
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.flow import Spans
-from fleet_operator.observe.folding import GroupFacts, Offsets, TopicLog
+from fleet_operator.observe.folding import DEAD, GroupFacts, Offsets, TopicLog
 from fleet_operator.observe.group_folds import GroupFolds
 from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
-from fleet_operator.observe.questions import Questions, read
-from fleet_operator.observe.states import DEAD
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
 
 CALL_SECONDS: Final = 8.0
@@ -43,12 +42,6 @@ SURVEYED: Final = (
     *("group_count", "groups_per_coordinator", "silent_brokers"),
 )
 """Facts of the whole cluster, which only a survey asks for."""
-
-ResponseT = TypeVar("ResponseT", bound=Response)
-
-
-class LookAbandonedError(Exception):
-    """The observer is being stopped in the middle of a look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +73,6 @@ class Look:
         resolved = {group_id: interest.resolved(matches) for group_id, interest in self.interests.items()}
         seen = replace(self, interests=resolved)._take(metadata, topics)
         self.part.repeats.end_look()
-        self.part.joined.end_look()
         return replace(seen, matches=matches)
 
     def _topics(self) -> tuple[MetadataResponse, dict[str, TopicObservation], Mapping[str, tuple[str, ...]]]:
@@ -107,7 +99,7 @@ class Look:
         self._discover()
         facts = self._coordinators(ask=not (self.awaits_offsets_topic and self._lacks_offsets_topic(topics)))
         questions = self._ask(metadata, topics, facts)
-        self._wait(questions.calls())
+        wait(self.client, questions.calls(), self.stopping)
         self._list_gone(questions, facts)
         self._judge(questions.calls())
         counts, ends = self._answers(questions, topics, facts)
@@ -271,7 +263,7 @@ class Look:
             for node_id, of in by_leader.items()
             for request in batches.offsets_for_times_requests(of)
         ]
-        self._wait(call for _, call in calls)
+        wait(self.client, (call for _, call in calls), self.stopping)
         answers: dict[batches.Partition, Found | None] = {}
         for node_id, call in calls:
             if call.error is None:
@@ -279,14 +271,6 @@ class Look:
             else:
                 silent.add(node_id)
         return answers
-
-    def _wait(self, calls: Iterable[Call[Any]]) -> None:
-        """Until every call has ended; each has its own time-out, so this ends too."""
-        pending = list(calls)
-        while pending := [call for call in pending if not call.done]:
-            if self.stopping():
-                raise LookAbandonedError
-            self.client.poll(CALL_SECONDS)
 
     def _list_gone(self, questions: Questions, facts: Mapping[str, GroupFacts]) -> None:
         """Have the coordinators of groups that seem to be gone list their groups, if this look does not anyway.
@@ -307,7 +291,7 @@ class Look:
         nodes = {group.coordinator_id for group in gone if group.coordinator_id is not None}
         for node_id in sorted(nodes - questions.listed.keys()):
             questions.listed[node_id] = self._send(node_id, ListGroupsRequest())
-        self._wait(questions.listed.values())
+        wait(self.client, questions.listed.values(), self.stopping)
         for group in gone:
             listed = questions.listed.get(group.coordinator_id) if group.coordinator_id is not None else None
             if listed is not None and listed.error is not None:
@@ -366,7 +350,7 @@ class Look:
         self, questions: Questions, topics: Mapping[str, TopicObservation], facts: Mapping[str, GroupFacts]
     ) -> Offsets:
         """Give each group the offsets of its topics; returns the ends of all logs."""
-        logs, joined, now = self.cluster.logs, self.part.joined, self.clock.wall()
+        logs, now = self.cluster.logs, self.clock.wall()
         starts = read(questions.starts)
         flow_starts = {key: start for topic in questions.managed for key, start in starts.get(topic, {}).items()}
         self.part.flow.take_starts(questions.managed, flow_starts, self.clock.monotonic())
@@ -377,19 +361,23 @@ class Look:
             logs.take_ends(read_committed, found, now)
         logs.compare(ends[True], read(questions.highs), now, self.clock.monotonic())
 
-        def log(read_committed: bool, topic: str) -> TopicLog:
-            answered = topic in starts or topic in managed
-            return logs.log(read_committed, topic, ends=topic in ends[read_committed], starts=answered)
+        def log(read_committed: bool, names: Iterable[str]) -> TopicLog:
+            answers = ends[read_committed]
+            return logs.joined(
+                tuple(
+                    logs.log(read_committed, topic, ends=topic in answers, starts=topic in starts or topic in managed)
+                    for topic in names
+                )
+            )
 
         for group_id, interest in self.interests.items():
-            group, isolation = facts[group_id], interest.read_committed
-            sources = interest.topics or tuple(sorted({topic for topic, _ in group.committed or {}}))
-            group.log = joined.of(isolation, sources, [log(isolation, topic) for topic in sources])
+            group = facts[group_id]
+            sources = interest.topics or sorted({topic for topic, _ in group.committed or {}})
+            group.log = log(interest.read_committed, sources)
             if interest.retry is not None:
-                flow = tuple(interest.retry.flow)
-                facts[interest.retry.group_id].log = joined.of(False, flow, [log(False, topic) for topic in flow])
+                facts[interest.retry.group_id].log = log(False, interest.retry.flow)
             if interest.failed_topic:
-                group.failed = log(False, interest.failed_topic)
+                group.failed = log(False, (interest.failed_topic,))
                 failed = topics.get(interest.failed_topic)
                 group.failed_partitions = failed.partitions if failed is not None else 0
         return {key: end for of in ends[False].values() for key, end in of.items()}

@@ -18,7 +18,8 @@ from fleet_consumer.wire.describe_groups import (
     DescribeGroupsResponse,
 )
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_operator.observe.glance import Glance, GlanceAbandonedError
+from fleet_operator.observe.calls import LookAbandonedError
+from fleet_operator.observe.glance import Glance
 from fleet_operator.observe.interests import CLIENT_ID
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, GroupTransition
 from tests.support.clock import StillClock
@@ -202,5 +203,5 @@ def test_group_that_looks_have_not_seen_is_left_to_them() -> None:
 
 
 def test_glance_ends_with_its_observer() -> None:
-    with pytest.raises(GlanceAbandonedError):
+    with pytest.raises(LookAbandonedError):
         glance(Coordinators({}, hangs=True), observed(a="Stable"), stopping=True)

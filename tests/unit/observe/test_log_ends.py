@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_operator.observe.folding import HISTORY_SAMPLES_MAX, History, Offsets, TopicLog, extend_history
-from fleet_operator.observe.log_ends import COMPARED_SECONDS, JoinedLogs, LogEnds
+from fleet_operator.observe.log_ends import COMPARED_SECONDS, LogEnds
 from fleet_operator.planning.lag import time_behind
 from fleet_operator.planning.transactions import HANGS_S, OpenTransaction
 
@@ -177,7 +177,7 @@ def test_log_with_an_open_transaction_stays_one_object_until_it_is_compared_agai
     again = ends.log(True, "t", ends=True, starts=True)
     assert again is seen
     other = TopicLog(ends={("u", 0): 2})
-    assert JoinedLogs().of(True, ("t", "u"), [again, other]).transactions == again.transactions
+    assert ends.joined((again, other)).transactions == again.transactions
     ends.retain({"u"})
     assert ends.log(True, "t", ends=True, starts=True) == TopicLog()
 
@@ -204,23 +204,21 @@ def test_only_topics_of_interest_are_remembered() -> None:
 
 def test_several_logs_are_one_object_as_long_as_each_is() -> None:
     one, two = TopicLog(ends={A: 1}), TopicLog(ends={("u", 0): 2}, starts={("u", 0): 1})
-    joined = JoinedLogs()
-    both = joined.of(False, ("t", "u"), [one, two])
+    ends = LogEnds()
+    both = ends.joined((one, two))
     assert (both.ends, both.starts) == ({A: 1, ("u", 0): 2}, {("u", 0): 1})
-    assert joined.of(False, ("t",), [one]) is one
-    assert joined.of(False, ("t", "u"), [one, two]) is both, "another group of the same look"
-    other = joined.of(True, ("t", "u"), [two, one])
-    joined.end_look()
-    assert joined.of(False, ("t", "u"), [one, two]) is both
-    assert joined.of(True, ("t", "u"), [two, one]) is other
-    joined.end_look()
-    assert joined.of(False, ("t", "u"), [TopicLog(ends={A: 1}), two]) is not both
+    assert ends.joined((one,)) is one
+    assert ends.joined((one, two)) is both, "another group of the same look"
+    other = ends.joined((two, one))
+    assert ends.joined((one, two)) is both
+    assert ends.joined((two, one)) is other
+    assert ends.joined((TopicLog(ends={A: 1}), two)) is not both
 
 
-def test_joined_logs_that_a_look_did_not_need_are_forgotten() -> None:
+def test_joined_logs_that_nobody_has_are_forgotten() -> None:
     one, two = TopicLog(ends={A: 1}), TopicLog(ends={("u", 0): 2})
-    joined = JoinedLogs()
-    before = joined.of(False, ("t", "u"), [one, two])
-    joined.end_look()
-    joined.end_look()
-    assert joined.of(False, ("t", "u"), [one, two]) is not before
+    ends = LogEnds()
+    both = ends.joined((one, two))
+    assert len(ends._joined) == 1
+    del both
+    assert len(ends._joined) == 0

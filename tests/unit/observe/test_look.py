@@ -7,10 +7,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from fleet_consumer.contract.patterns import compile_pattern
-from fleet_operator.observe.config_facts import ConfigFacts
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.look import Look
-from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
+from fleet_operator.observe.look_memory import ClusterMemory, ConfigFacts, PartMemory
 from fleet_operator.observe.observer_pool import ObserverPool, _Post
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.topic_pattern import TopicMatches

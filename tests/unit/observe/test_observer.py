@@ -20,17 +20,21 @@ from fleet_consumer.net import (
     TlsFailed,
     TokenUnavailable,
 )
-from fleet_operator.observe.doubt import DOUBT_SECONDS, Doubt, failure
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer import (
     DOUBT_PAUSE_SECONDS,
+    ObserverStoppedError,
+    failure,
+    pause_of_failure,
+)
+from fleet_operator.observe.observer_memory import (
+    DOUBT_SECONDS,
     HURRY_MAX_SECONDS,
     INTERVAL_SECONDS_MAX,
+    Doubt,
     LookSchedule,
-    ObserverStoppedError,
-    _Memory,
-    pause_of_failure,
+    ObserverMemory,
 )
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import (
@@ -168,7 +172,7 @@ async def test_failed_look_notifies_only_after_enough_failures(nobody: ObserverS
     await asyncio.sleep(0)
     ear.clusters.clear()
     ear.groups.clear()
-    memory = _Memory()
+    memory = ObserverMemory()
     memory.change(interests())
 
     def take(observation: ClusterObservation) -> None:

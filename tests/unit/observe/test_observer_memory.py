@@ -13,8 +13,7 @@ from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.net import RequestTimedOut
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.news import Observed
-from fleet_operator.observe.observer import _Memory
-from fleet_operator.observe.parts import WEIGHT_MAX, GroupPart
+from fleet_operator.observe.observer_memory import WEIGHT_MAX, GroupPart, ObserverMemory
 from fleet_operator.planning.observation import (
     ClusterObservation,
     GroupObservation,
@@ -31,18 +30,18 @@ def wish(name: str, *topics: str) -> GroupInterest:
     return GroupInterest(group_id=name, topics=(*FILLING, *topics))
 
 
-def memory_of(*interests: GroupInterest, last: ClusterObservation | None = None) -> _Memory:
-    memory = _Memory(begun=last, last=last)
+def memory_of(*interests: GroupInterest, last: ClusterObservation | None = None) -> ObserverMemory:
+    memory = ObserverMemory(begun=last, last=last)
     memory.change({interest.group_id: interest for interest in interests})
     return memory
 
 
-def part_of(memory: _Memory, name: str) -> GroupPart:
+def part_of(memory: ObserverMemory, name: str) -> GroupPart:
     (found,) = (part for part in memory.parts if name in part.interests)
     return found
 
 
-def look(memory: _Memory, name: str, *, state: str = "Stable", **topics: int) -> Observed:
+def look(memory: ObserverMemory, name: str, *, state: str = "Stable", **topics: int) -> Observed:
     """Merge a look at the part of a group; `topics` are those with partitions, the others do not exist."""
     part = part_of(memory, name)
     names = {topic for interest in part.interests.values() for topic in interest.named_topics} - set(FILLING)
@@ -58,7 +57,7 @@ def look(memory: _Memory, name: str, *, state: str = "Stable", **topics: int) ->
     return memory.merge(part, seen, 0.1)
 
 
-def lost(memory: _Memory, *, doubtful: bool = False) -> Observed:
+def lost(memory: ObserverMemory, *, doubtful: bool = False) -> Observed:
     assert memory.last is not None
     return memory.fail(replace(memory.last, reachable=False, reason="BrokerUnreachable", doubtful=doubtful), 0.1)
 
@@ -261,7 +260,7 @@ class Reconciler:
     """Whoever reads the published observation when a group is notified, and not before; `heard` has what it read."""
 
     def __init__(self) -> None:
-        self.memory = _Memory()
+        self.memory = ObserverMemory()
         self.states = dict.fromkeys(WISHES, "Stable")
         self.partitions = {"one": 1, "two": 1, "out": 1}
         self.published: ClusterObservation | None = None
@@ -382,7 +381,7 @@ def test_five_thousand_groups_cost_a_part_of_them_at_a_time() -> None:
         )
         for n in range(5_000)
     }
-    memory = _Memory()
+    memory = ObserverMemory()
     began = time.thread_time()
     for name, interest in interests.items():
         memory.change({name: interest})

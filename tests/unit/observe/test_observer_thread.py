@@ -19,7 +19,7 @@ from fleet_operator.observe import observer as observers
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer import Observer, ObserverStoppedError
-from fleet_operator.observe.parts import WEIGHT_MAX
+from fleet_operator.observe.observer_memory import WEIGHT_MAX
 from fleet_operator.planning.observation import ClusterObservation
 from tests.support.waiting import eventually
 from tests.unit.observe.scripted_cluster import ScriptedCluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleet_consumer.contract.patterns import compile_pattern
 from fleet_operator.observe.interests import GroupInterest
-from fleet_operator.observe.parts import WEIGHT_MAX, GroupPart, GroupParts
+from fleet_operator.observe.observer_memory import WEIGHT_MAX, GroupPart, GroupParts
 from fleet_operator.planning.observation import TopicObservation
 
 NOW = 100.0

@@ -8,7 +8,7 @@ from fleet_consumer.net import BrokerAddress, Call
 from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from fleet_consumer.wire.failures import MalformedMessage
 from fleet_consumer.wire.message import Request
-from fleet_operator.observe.repeats import Repeats, derived
+from fleet_operator.observe.calls import Repeats, derived
 
 REQUEST = DescribeGroupsRequest(groups=("g",))
 VERSION = DescribeGroupsRequest.MAX_VERSION

@@ -1,0 +1,364 @@
+"""The memory of one observer: the parts of a cluster's groups, when to look at each, and what was last observed. Pure.
+
+A look at everything would be as long as its slowest answer, and nothing of it would be known before. So the groups are
+divided by how much there is to ask: a part answers in time whatever the size of the whole, and what has answered is
+known. A group stays in its part, or no answer would be like the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from fleet_consumer.net import NetError
+from fleet_operator.observe.group_folds import unobserved
+from fleet_operator.observe.interests import GroupInterest
+from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
+from fleet_operator.observe.news import Observed, compare, earlier
+from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
+
+WEIGHT_MAX: Final = 400
+"""Topics and groups of one part: with a dozen partitions in each topic about 4,000 offsets are asked for."""
+HURRY_SECONDS: Final = 1.0
+"""The interval while a group has not been seen yet, or waits for nobody's record that becomes due."""
+HURRY_MAX_SECONDS: Final = 120.0
+"""Longest time for which one group may shorten the pauses: it may never be there."""
+CALM_FACTOR: Final = 20.0
+"""Least interval of the looks at a group, as a multiple of the CPU time of looks at all groups."""
+SCALED_SECONDS: Final = 10.0
+"""Longest interval for a group that is scaled: rates need several samples in a window."""
+ASLEEP_SECONDS: Final = 2.0
+"""The same for one without workers, whose first record waits for the look that sees it."""
+INTERVAL_SECONDS_MAX: Final = 12.0
+"""Longest interval that the load makes of a shorter one: decisions must not rest on older observations."""
+DOUBT_LOOKS: Final = 3
+DOUBT_SECONDS: Final = 15.0
+"""A cluster counts as unreachable when so many looks in a row, or all looks for so long, have failed."""
+
+
+@dataclass(slots=True, eq=False)
+class GroupPart:
+    """Some groups, what was seen of their topics, and when to look at them again (monotonic seconds).
+
+    `cpu_s` is the CPU time that the last look took. `asked` is the number of the last look among those at all parts,
+    `turn` that of the last good one, `failed` that of the last one if it failed; 0 for none. `unheard` says that nobody
+    has been notified of its groups since the cluster was found, perhaps anew.
+    """
+
+    patterns: bool
+    interests: dict[str, GroupInterest] = field(default_factory=dict)
+    memory: PartMemory = field(default_factory=PartMemory)
+    topics: Mapping[str, TopicObservation] = field(default_factory=dict)
+    matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    due_at: float = float("-inf")
+    cpu_s: float = 0.0
+    asked: int = 0
+    turn: int = 0
+    failed: int = 0
+    unheard: bool = True
+    weight: int = 0
+
+    def put(self, interest: GroupInterest) -> None:
+        self.drop(interest.group_id)
+        self.interests[interest.group_id] = interest
+        self.weight += _weight(interest)
+        self.due_at = float("-inf")
+
+    def drop(self, group_id: str) -> None:
+        gone = self.interests.pop(group_id, None)
+        if gone is not None:
+            self.weight -= _weight(gone)
+
+
+class GroupParts:
+    """All groups of one observer, by part. There is always one part, for the facts of the cluster itself."""
+
+    def __init__(self) -> None:
+        self._parts = [GroupPart(patterns=False)]
+        self._of: dict[str, GroupPart] = {}
+        self._looks = 0
+        self._last_good = 0
+
+    def __iter__(self) -> Iterator[GroupPart]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def change(self, changes: Mapping[str, GroupInterest | None]) -> None:
+        """Take in new interests by group id, None for groups that are of no interest any more."""
+        for group_id, interest in changes.items():
+            part = self._of.get(group_id)
+            if part is not None and (interest is None or part.patterns != (interest.pattern is not None)):
+                part.drop(group_id)
+                del self._of[group_id]
+                part = None
+            if interest is not None:
+                part = part or self._part_with_room(interest)
+                part.put(interest)
+                self._of[group_id] = part
+        self._parts = [part for part in self._parts if part.interests] or [GroupPart(patterns=False)]
+
+    def due(self, now: float) -> GroupPart:
+        """The part to look at next: of those that are due the one that was looked at before the others.
+
+        Wishes make their parts due at once, again and again, and a part whose looks fail stays due; the others must
+        have their turn all the same.
+        """
+        due = [part for part in self._parts if part.due_at <= now]
+        return min(due, key=lambda part: part.asked) if due else min(self._parts, key=lambda part: part.due_at)
+
+    def take(
+        self, part: GroupPart, topics: Mapping[str, TopicObservation], matches: Mapping[str, tuple[str, ...]]
+    ) -> bool:
+        """Note what a look at a part has found of topics; True if that is not what the look before has found."""
+        self._looks += 1
+        part.asked = part.turn = self._last_good = self._looks
+        part.failed = 0
+        as_before = (part.topics, part.matches) == (topics, matches)
+        if not as_before:
+            part.topics, part.matches = topics, matches
+        return not as_before
+
+    def fail(self, part: GroupPart) -> bool:
+        """Note a look at a part that failed; True if others have answered since it failed before.
+
+        Then the cluster is not to blame: a pattern asks for all topics, which may be too many for the time that a look
+        has.
+        """
+        self._looks += 1
+        own = 0 < part.failed < self._last_good
+        part.asked = part.failed = self._looks
+        return own
+
+    def topics(self) -> dict[str, TopicObservation]:
+        """All topics; one that groups of several parts read is as the last look at any of them found it."""
+        return {name: topic for part in self._by_turn() for name, topic in part.topics.items()}
+
+    def matches(self) -> dict[str, tuple[str, ...]]:
+        """The topics that match each pattern, as the last look at any part with this pattern found them."""
+        return {text: names for part in self._by_turn() for text, names in part.matches.items()}
+
+    def _by_turn(self) -> list[GroupPart]:
+        return sorted(self._parts, key=lambda part: part.turn)
+
+    def all_due(self) -> None:
+        """Have every part looked at as soon as possible."""
+        for part in self._parts:
+            part.due_at = float("-inf")
+
+    def reading(self, topics: frozenset[str]) -> Iterator[GroupPart]:
+        """The parts with a group that names one of these topics."""
+        for part in self._parts:
+            if any(not topics.isdisjoint(interest.named_topics) for interest in part.interests.values()):
+                yield part
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of one look at every part."""
+        return sum(part.cpu_s for part in self._parts)
+
+    def _part_with_room(self, interest: GroupInterest) -> GroupPart:
+        patterns, weight = interest.pattern is not None, _weight(interest)
+        for part in self._parts:
+            if part.patterns == patterns and (part.weight + weight <= WEIGHT_MAX or not part.interests):
+                return part
+            if not part.interests:  # the first part of all
+                part.patterns = patterns
+                return part
+        made = GroupPart(patterns=patterns)
+        self._parts.append(made)
+        return made
+
+
+def _weight(interest: GroupInterest) -> int:
+    return 1 + len(interest.named_topics)
+
+
+class LookSchedule:
+    """Pauses between looks at one part of the groups. Pure: `now` is monotonic seconds."""
+
+    def __init__(self, interval_seconds: float) -> None:
+        self._interval = interval_seconds
+        self._unseen_since: dict[str, float] = {}
+
+    def seconds(
+        self, seen: ClusterObservation, interests: Mapping[str, GroupInterest], now: float, *, all_cpu_s: float = 0.0
+    ) -> float:
+        """The pause after a look; `all_cpu_s` is the CPU time of one look at every part.
+
+        States are glanced at each second, so a rebalance is no reason for a look.
+        """
+        groups = {group_id: seen.groups.get(group_id) for group_id in interests}
+        unseen = {group_id for group_id, group in groups.items() if group is None or group.error is not None}
+        self._unseen_since = {group_id: self._unseen_since.get(group_id, now) for group_id in unseen}
+        if any(now - since < HURRY_MAX_SECONDS for since in self._unseen_since.values()):
+            return min(self._interval, HURRY_SECONDS)
+        interval = min(self._interval, *(_scaling_interval(interest) for interest in interests.values()), float("inf"))
+        calm = max(interval, min(INTERVAL_SECONDS_MAX, CALM_FACTOR * all_cpu_s))
+        return min(calm, max(HURRY_SECONDS, _seconds_to_wake(groups.values(), seen.observed_at)))
+
+
+def _scaling_interval(interest: GroupInterest) -> float:
+    """Longest pause that the scaling of a group can do with."""
+    if not interest.scaled:
+        return float("inf")
+    return ASLEEP_SECONDS if interest.asleep else SCALED_SECONDS
+
+
+def _seconds_to_wake(groups: Iterable[GroupObservation | None], now: float) -> float:
+    """Until the next record becomes due that nobody is there to handle; workers that are there need no look for it."""
+    flows = (group.retry for group in groups if group is not None and group.retry is not None)
+    due = (flow.next_due_at for flow in flows if not flow.members and flow.next_due_at is not None)
+    return min(due, default=float("inf")) - now
+
+
+class Doubt:
+    """Evidence from looks that failed in a row. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._since = 0.0
+
+    def failed(self, began: float, now: float) -> bool:
+        """Take in a look that failed; whether that is enough to say that the cluster does not answer."""
+        if not self._failures:
+            self._since = began
+        self._failures += 1
+        return self._failures >= DOUBT_LOOKS or now - self._since >= DOUBT_SECONDS
+
+    def succeeded(self) -> None:
+        self._failures = 0
+
+
+@dataclass(slots=True)
+class ObserverMemory:
+    """The memory of one observer between looks; `last` is the newest observation, `notified` the newest without doubt.
+
+    `begun` is the observation to begin with, which counts for parts that have not been looked at. At `survey_at` the
+    facts of the whole cluster are asked for again; until `rest_until` nothing is looked at (both in monotonic seconds).
+    """
+
+    begun: ClusterObservation | None = None
+    last: ClusterObservation | None = None
+    notified: ClusterObservation | None = None
+    parts: GroupParts = field(default_factory=GroupParts)
+    cluster: ClusterMemory = field(default_factory=ClusterMemory)
+    doubt: Doubt = field(default_factory=Doubt)
+    survey_at: float = float("-inf")
+    rest_until: float = float("-inf")
+    _schedules: dict[GroupPart, LookSchedule] = field(default_factory=dict)
+    _untidy: bool = False
+
+    def schedule(self, part: GroupPart, interval_s: float) -> LookSchedule:
+        """The schedule of a part."""
+        return self._schedules.setdefault(part, LookSchedule(interval_s))
+
+    def change(self, changes: Mapping[str, GroupInterest | None]) -> None:
+        """Take in changed interests; a group that is of no interest any more is not observed any more."""
+        self.parts.change(changes)
+        self._untidy = True
+        gone = {group_id for group_id, interest in changes.items() if interest is None}
+        if gone:
+            self.last, self.notified = _without(self.last, gone), _without(self.notified, gone)
+
+    def tidy(self) -> None:
+        """Forget topics and groups that are of no interest any more; not after each change, as that walks over all."""
+        if not self._untidy:
+            return
+        self._untidy = False
+        self._schedules = {part: self._schedules[part] for part in self.parts if part in self._schedules}
+        interests = [interest for part in self.parts for interest in part.interests.values()]
+        retry = (interest.retry.group_id for interest in interests if interest.retry is not None)
+        groups = {*(interest.group_id for interest in interests), *retry}
+        known = self.cluster.coordinators
+        self.cluster.coordinators = {group_id: node_id for group_id, node_id in known.items() if group_id in groups}
+        named = (topic for interest in interests for topic in interest.named_topics)
+        matching = (topic for part in self.parts for names in part.matches.values() for topic in names)
+        self.cluster.logs.retain({*named, *matching, *self._committed_topics(interests)})
+        if all(part.turn for part in self.parts):
+            self.begun = None
+        if self.last is not None:
+            self.last = self._with_topics(self.last)
+
+    def doubt_topics(self, topics: frozenset[str]) -> None:
+        """Have the groups of topics looked at, of which nothing counts as known; without topics, all groups."""
+        if not topics:
+            self.parts.all_due()
+        for part in self.parts.reading(topics):
+            part.memory.flow.forget(topics)
+            part.due_at = float("-inf")
+
+    def merge(self, part: GroupPart, seen: ClusterObservation, seconds: float) -> Observed:
+        """Put the observation of a part into that of the whole; returns what is new."""
+        last, before, topics, matches = self.last, self.notified, part.topics, part.matches
+        changed = self.parts.take(part, seen.topics, seen.matches)
+        if changed or last is None or not _shows(last, seen):
+            # Another part may have found the same change before: this part's groups have not heard of it.
+            topics = earlier(seen.topics, last.topics if last is not None else {}, topics)
+            matches = earlier(seen.matches, last.matches if last is not None else {}, matches)
+            seen = self._with_topics(seen)
+            self._untidy = True
+        else:
+            seen = replace(seen, topics=last.topics, matches=last.matches)
+            topics, matches = seen.topics, seen.matches
+        self.last = replace(seen, groups={**last.groups, **seen.groups} if last is not None else seen.groups)
+        if before is not None:
+            before = replace(before, topics=topics, matches=matches)
+        observed = compare(before, self.last, part.interests, seconds, first=part.unheard)
+        self.notified, part.unheard = self.last, False
+        return observed
+
+    def glanced(self, seen: ClusterObservation) -> Observed:
+        """Take in what a glance found; returns what is new."""
+        before = self.last.groups if self.last is not None else {}
+        changed = {group_id: True for group_id, group in seen.groups.items() if before.get(group_id) is not group}
+        self.last = self.notified = seen
+        return Observed(observation=seen, groups=changed)
+
+    def fail_part(self, part: GroupPart, error: NetError, now: float) -> Observed:
+        """Take in a failed look at a part of a cluster that others have seen; returns what is new. `now` is epoch
+        seconds."""
+        assert self.last is not None, "others have seen it"
+        known = self.last.groups
+        groups = {group_id: unobserved(group_id, known.get(group_id), error.reason, now) for group_id in part.interests}
+        self.last = replace(self.last, groups={**known, **groups})
+        observed = compare(self.notified, self.last, part.interests, None)
+        self.notified = self.last
+        return observed
+
+    def fail(self, seen: ClusterObservation, seconds: float) -> Observed:
+        """Take in a failed look; returns what is new."""
+        self.last = seen
+        observed = compare(self.notified, seen, {}, seconds)
+        if not seen.doubtful:
+            self.notified = seen
+            for part in self.parts:
+                part.unheard = True
+        return observed
+
+    def _with_topics(self, seen: ClusterObservation) -> ClusterObservation:
+        """The observation with what all parts have seen of topics; of those that were not looked at, with what was
+        known to begin with."""
+        begun = self.begun if any(not part.turn for part in self.parts) else None
+        topics, matches = (begun.topics, begun.matches) if begun is not None else ({}, {})
+        return replace(seen, topics={**topics, **self.parts.topics()}, matches={**matches, **self.parts.matches()})
+
+    def _committed_topics(self, interests: Iterable[GroupInterest]) -> Iterator[str]:
+        """The topics of groups that name none: those that they have commits for."""
+        groups = self.last.groups if self.last is not None else {}
+        unnamed = (interest.group_id for interest in interests if not interest.topics and interest.pattern is None)
+        return (topic for group_id in unnamed if group_id in groups for topic, _ in groups[group_id].committed)
+
+
+def _shows(whole: ClusterObservation, part: ClusterObservation) -> bool:
+    """True if topics are in the whole observation as in that of a part."""
+    return whole.topics.items() >= part.topics.items() and whole.matches.items() >= part.matches.items()
+
+
+def _without(seen: ClusterObservation | None, gone: AbstractSet[str]) -> ClusterObservation | None:
+    if seen is None:
+        return None
+    return replace(seen, groups={group_id: group for group_id, group in seen.groups.items() if group_id not in gone})
