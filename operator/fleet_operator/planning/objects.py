@@ -1,12 +1,18 @@
-"""Objects that the operator makes: common head, owner reference, and JSON content."""
+"""Objects that the operator makes: common head, owner reference, JSON content, and their adoption by another owner.
+
+Backups are restored without owner references, or with those of objects that are gone; `kubectl delete --cascade=orphan`
+leaves a running fleet without its owner. Nothing of it belongs to a new ConsumerGroup of the same name by itself: it
+may as well be about to be deleted. With an annotation somebody says that it does.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from fleet_operator.api.v1alpha1.model import API_VERSION
+from fleet_operator.api.v1alpha1.model import ADOPT_ANNOTATION, API_VERSION, PAUSED_ANNOTATION
+from fleet_operator.planning.labels import GROUP_LABEL, MANAGED_BY_LABEL, MANAGER
 
 
 class Owner(NamedTuple):
@@ -40,3 +46,40 @@ def child_head(api_version: str, kind: str, name: str, *, owner: Owner, labels: 
 def to_json(value: Mapping[str, Any]) -> str:
     """Canonical JSON for ConfigMaps, indented for readers."""
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+KIND: Final = "ConsumerGroup"
+
+
+def asks_to_adopt(owner: Mapping[str, Any]) -> bool:
+    """True if an annotation of a ConsumerGroup asks for its former namesake's fleet, and it is not paused."""
+    annotations = owner["metadata"].get("annotations") or {}
+    return annotations.get(ADOPT_ANNOTATION) == "true" and annotations.get(PAUSED_ANNOTATION) != "true"
+
+
+def is_adoptable(child: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
+    """True if an object was made by this operator for a ConsumerGroup of this name, and nobody else owns it."""
+    metadata, name = child["metadata"], owner["metadata"]["name"]
+    labels = metadata.get("labels") or {}
+    if owner.get("kind") != KIND or metadata.get("deletionTimestamp") or owner["metadata"].get("deletionTimestamp"):
+        return False
+    if labels.get(GROUP_LABEL) != name or labels.get(MANAGED_BY_LABEL) != MANAGER:
+        return False
+    return all(_is_former(reference, owner) for reference in metadata.get("ownerReferences") or ())
+
+
+def _is_former(reference: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
+    """True if an owner reference is to a namesake of this object, which is gone: a name belongs to one object."""
+    same = (reference.get("kind"), reference.get("name")) == (KIND, owner["metadata"]["name"])
+    of_ours = str(reference.get("apiVersion", "")).split("/")[0] == API_VERSION.split("/")[0]
+    return same and of_ours and reference.get("uid") != owner["metadata"]["uid"]
+
+
+def adopted(child: Mapping[str, Any], owner: Mapping[str, Any]) -> dict[str, Any]:
+    """The change that makes an object, in the version that was read, a child of this owner."""
+    metadata, of = child["metadata"], owner["metadata"]
+    new = Owner(KIND, of["namespace"], of["name"], of["uid"])
+    body = child_head(child["apiVersion"], child["kind"], metadata["name"], owner=new, labels={})
+    del body["metadata"]["labels"]
+    version = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+    return {**body, "metadata": {**body["metadata"], **version}}

@@ -14,9 +14,9 @@ from fleet_operator.api.v1alpha1.model import ADOPT_ANNOTATION
 from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.observe.observer_pool import ObserverPool
-from fleet_operator.planning.fleet.adoption import is_adoptable
 from fleet_operator.planning.fleet.deletion import FINALIZER
 from fleet_operator.planning.fleet.pod_template import leave_users_to_platform
+from fleet_operator.planning.objects import is_adoptable
 from fleet_operator.reconcilers.transitions import turns
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime.cache import Key, key_of
@@ -237,3 +237,29 @@ async def set_finalizer(store: Store, body: JsonObject, finalizer: str, *, wante
         left = [each for each in found["metadata"]["finalizers"] if each != finalizer]
         stored = await store.kube.merge({**head, "metadata": {**metadata, "finalizers": left}})
     store.learn(kind, stored)
+
+
+FIRST_LOOK_SECONDS: Final = 60.0
+"""The longest wait of an object that has a status."""
+
+
+class FirstLooks:
+    """The objects of one kind that wait for the first look of this process at what they describe.
+
+    After a restart each would be shown as unknown, and a moment later as before. Used on the event loop only.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._awaited: dict[Key, float] = {}  # since when, monotonic seconds
+
+    def awaits(self, key: Key, *, coming: bool) -> bool:
+        """True while a look that is `coming` is worth waiting for; one that was made, or never will be, is not."""
+        if not coming:
+            self.forget(key)
+            return False
+        now = self._clock.monotonic()
+        return now - self._awaited.setdefault(key, now) < FIRST_LOOK_SECONDS
+
+    def forget(self, key: Key) -> None:
+        self._awaited.pop(key, None)

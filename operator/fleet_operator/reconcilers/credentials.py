@@ -2,6 +2,9 @@
 
 Without the label, anybody who may create a KafkaCluster could have any Secret of the namespace sent to their own
 broker.
+
+PEM texts are checked by OpenSSL itself, as whoever connects will read them. That blocks, and a key needs a file, so it
+is done on a thread. The texts are at most as large as a Secret, 1 MiB.
 """
 
 from __future__ import annotations
@@ -9,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import ssl
+import tempfile
 from dataclasses import dataclass
 from typing import Final
 
-from fleet_consumer.contract.brokers import credential_text, matching_files
+from fleet_consumer.contract.brokers import certificates, credential_text, matching_files
 from fleet_consumer.net import OAuthSettings, SaslSettings, parse_addresses
-from fleet_consumer.net.tls_files import readable_certificates
+from fleet_consumer.net.tls_files import load_client, readable_certificates
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.api.v1alpha1.kafkacluster import CA_KEY, CaSecretReference, Sasl, Tls
 from fleet_operator.api.v1alpha1.model import ALLOWED_ADDRESSES_ANNOTATION, CREDENTIALS_LABEL
@@ -22,7 +27,6 @@ from fleet_operator.clients.kinds import SECRET, JsonObject
 from fleet_operator.clients.kube import KubeClient, KubeForbiddenError
 from fleet_operator.observe.interests import ObserverSettings, TlsMaterial
 from fleet_operator.planning.problem import Problem
-from fleet_operator.reconcilers.pem import authorities_fault, pair_fault
 
 FORBIDDEN: Final = 403
 
@@ -173,3 +177,23 @@ def _not_allowed(secret: JsonObject, cluster: KafkaCluster) -> list[str]:
     asked += [sasl.oauth.token_endpoint] if sasl is not None and sasl.oauth is not None else []
     listed = {each.strip() for each in allowed.split(",")}
     return [address for address in asked if address not in listed]
+
+
+def authorities_fault(pem: bytes) -> str | None:
+    """The reason why no authority can be read from a text; None if one can."""
+    return None if readable_certificates([pem]) else "no certificate in it can be read"
+
+
+def pair_fault(certificate: bytes, key: bytes) -> str | None:
+    """The reason why a client's certificate and private key cannot be used together; None if they can."""
+    found = "".join(certificates([certificate]))
+    if not found:
+        return "no certificate in it can be read"
+    with tempfile.NamedTemporaryFile(prefix="fleet-key-") as file:  # only we can read it
+        file.write(key)
+        file.flush()
+        try:
+            load_client(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), found, file.name)
+        except (ssl.SSLError, ValueError) as error:
+            return str(error)
+    return None

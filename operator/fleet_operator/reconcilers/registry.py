@@ -29,8 +29,7 @@ from fleet_operator.reconcilers.backfill.watch import RangeWatch
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler
-from fleet_operator.reconcilers.offsets_topic import OffsetsTopicWork
+from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler, OffsetsTopicWork
 from fleet_operator.reconcilers.redrive import RedriveReconciler, RedriveWatch
 from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
 from fleet_operator.runtime.cache import Key, WatchedKind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet_operator.reconcilers.first_looks import FIRST_LOOK_SECONDS, FirstLooks
+from fleet_operator.reconcilers.context import FIRST_LOOK_SECONDS, FirstLooks
 from tests.support.clock import StillClock
 
 KEY, OTHER = ("ns", "flights"), ("ns", "trips")

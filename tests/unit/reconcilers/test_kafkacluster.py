@@ -16,8 +16,12 @@ from fleet_operator.observe.observer_pool import TooManyObserversError
 from fleet_operator.planning.fleet.deletion import CLUSTER_FINALIZER, CLUSTER_HOLD_S, FINALIZER, POLL_S
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
-from fleet_operator.reconcilers.kafkacluster import CALM_SECONDS, SECRET_SECONDS, KafkaClusterReconciler
-from fleet_operator.reconcilers.offsets_topic import OffsetsTopicWork
+from fleet_operator.reconcilers.kafkacluster import (
+    CALM_SECONDS,
+    SECRET_SECONDS,
+    KafkaClusterReconciler,
+    OffsetsTopicWork,
+)
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.status_writer import StatusWriter

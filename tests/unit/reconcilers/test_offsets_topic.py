@@ -10,7 +10,7 @@ from fleet_consumer.net import Disconnected
 from fleet_operator.clients.kinds import KAFKA_CLUSTER
 from fleet_operator.observe.kafka_admin import Refusal, TopicChanges
 from fleet_operator.planning.observation import BrokerSettings, ClusterObservation
-from fleet_operator.reconcilers.offsets_topic import PAUSE_SECONDS_MAX, RECORDING_SECONDS, OffsetsTopicWork
+from fleet_operator.reconcilers.kafkacluster import PAUSE_SECONDS_MAX, RECORDING_SECONDS, OffsetsTopicWork
 from tests.unit.planning.builders import kafka_cluster, observation, unreachable
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 

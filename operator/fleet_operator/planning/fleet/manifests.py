@@ -6,7 +6,7 @@ Each builder states the full intent of its object and changes none of its inputs
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
@@ -19,6 +19,7 @@ from fleet_operator.planning.fleet.readings import POD_TEMPLATE_KEY
 from fleet_operator.planning.fleet.revision import Revision
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.fleet.sidecar import worker_port
+from fleet_operator.planning.labels import POLICIES_ANNOTATION, SKIP_ANNOTATION
 from fleet_operator.planning.objects import Owner, child_head, to_json
 
 MIN_READY_S: Final = 5
@@ -120,3 +121,27 @@ def head(api_version: str, kind: str, group: ConsumerGroup, name: str, component
     metadata = group.metadata
     owner = Owner("ConsumerGroup", metadata.namespace, metadata.name, metadata.uid)
     return child_head(api_version, kind, name, owner=owner, labels=labels.child_labels(metadata.name, component))
+
+
+NOTICES: Final = (POLICIES_ANNOTATION, SKIP_ANNOTATION)
+
+Notices = Mapping[str, Mapping[str, str]]
+"""New annotations by the uid of the pod."""
+
+
+def notices(pods: Iterable[Mapping[str, Any]], *wanted: Notices) -> list[dict[str, Any]]:
+    """Patches for the pods that want an annotation, by which a kubelet renews mounted files at once.
+
+    One patch names all of them: in a server-side apply, an annotation that is left out is removed.
+    """
+    patches = []
+    for pod in pods:
+        metadata = pod["metadata"]
+        new = {key: value for each in wanted for key, value in each.get(metadata["uid"], {}).items()}
+        if not new or metadata.get("deletionTimestamp"):
+            continue
+        known = metadata.get("annotations") or {}
+        where = {key: metadata[key] for key in ("name", "namespace", "uid")}
+        annotations = {key: known[key] for key in NOTICES if key in known} | new
+        patches.append({"apiVersion": "v1", "kind": "Pod", "metadata": {**where, "annotations": annotations}})
+    return patches

@@ -18,8 +18,7 @@ from fleet_consumer.contract.skips import Place, render_skips
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.planning import labels, times
-from fleet_operator.planning.fleet.manifests import head
-from fleet_operator.planning.fleet.notices import Notices
+from fleet_operator.planning.fleet.manifests import Notices, head
 from fleet_operator.planning.objects import to_json
 from fleet_operator.planning.observation import GroupObservation, TopicObservation, WorkerObservation
 from fleet_operator.planning.retry.intent import RetryIntent

@@ -13,7 +13,7 @@ from typing import Any
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet import manifests
-from fleet_operator.planning.fleet.notices import Notices
+from fleet_operator.planning.fleet.manifests import Notices
 from fleet_operator.planning.fleet.parts import RETRY
 from fleet_operator.planning.labels import (
     CHANGED_ANNOTATION,

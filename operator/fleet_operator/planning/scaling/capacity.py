@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleet_operator.planning.observation import MemberObservation, ProgressSample
-from fleet_operator.planning.scaling.rates import Partition, Rates, rates_over, span, window
+from fleet_operator.planning.scaling.facts import Partition, Rates, rates_over, span, window
 
 MEASURE_S: Final = 20.0
 COMMITS_MEASURED: Final = 4.0

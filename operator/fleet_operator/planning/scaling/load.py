@@ -1,18 +1,211 @@
-"""The load of a group as one reading: what is known of it, and the numbers of workers that follow."""
+"""The load of a group as one reading: what is known of it, and the numbers of workers that follow.
+
+In whole workers it is arrival, backlog, and the cost of a rebalance, partition by partition. One partition can use no
+more than one worker. So what a hot partition asks for beyond that is left out and named, and a partition that does not
+move counts nothing for growth. Both count a whole worker against shrinking.
+
+The busiest of n workers owns ceil(P/n) of P partitions, so every other n than {ceil(P/k)} has the same busiest worker
+as a smaller one. The range assignor deals each topic by itself, from the first member on: its busiest worker owns the
+sum of each topic's own ceiling.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
-from fleet_operator.planning.observation import GroupObservation
-from fleet_operator.planning.scaling.capacity import Measurement, measure, percentile
-from fleet_operator.planning.scaling.demand import Demand, demand, find_stuck, rebalance_seconds
-from fleet_operator.planning.scaling.facts import ScalingFacts
-from fleet_operator.planning.scaling.rates import Partition, Rates, rates_over, window
+from fleet_operator.api.v1alpha1.consumergroup import REPLICAS_MAX
+from fleet_operator.planning.observation import GroupObservation, GroupTransition, MemberObservation, ProgressSample
+from fleet_operator.planning.problem import name_some
+from fleet_operator.planning.scaling.capacity import Measurement, has_backlog, measure, percentile
+from fleet_operator.planning.scaling.facts import Partition, Rates, ScalingFacts, rates_over, span, window
 from fleet_operator.planning.scaling.trail import Trail
-from fleet_operator.planning.scaling.useful import UsefulCounts, useful_counts
+
+RANGE: Final = "range"
+CACHED: Final = 1024
+"""Shapes of topics that are kept: thousands of groups have few, and each is asked for at every look."""
+SLACK: Final = 1e-6
+"""Tolerance of sums of rates, relative to the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsefulCounts:
+    """The useful numbers of workers, ascending; `loads` are the partitions of the busiest worker at each of them."""
+
+    partitions: int
+    counts: tuple[int, ...]
+    loads: tuple[int, ...]
+
+    @property
+    def most(self) -> int:
+        """The most workers that can own a partition; 0 without partitions."""
+        return self.counts[-1] if self.counts else 0
+
+    def load(self, count: int) -> int:
+        """Partitions of the busiest of `count` workers, which need not be a useful number."""
+        known = [load for useful, load in zip(self.counts, self.loads, strict=True) if useful <= count]
+        return known[-1] if known else self.partitions
+
+    def carries(self, count: int, raw: float) -> bool:
+        """True if the busiest of `count` workers can do its part of a load that takes `raw` whole workers."""
+        return raw * self.load(count) <= self.partitions * (1.0 + SLACK) and count > 0
+
+    def snap(self, raw: float) -> int:
+        """The smallest useful number that carries a load of `raw` workers, 0 for no load; the largest where none
+        does."""
+        if raw <= 0.0:
+            return 0
+        return next((count for count in self.counts if self.carries(count, raw)), self.most)
+
+    def within(self, ceiling: int) -> int:
+        """The largest useful number up to a ceiling; 0 without one."""
+        return max((count for count in self.counts if count <= ceiling), default=0)
+
+    def above(self, count: int) -> int:
+        """The next larger useful number; the largest where there is none."""
+        return next((useful for useful in self.counts if useful > count), self.most)
+
+
+def useful_counts(partition_counts: Mapping[str, int], assignor: str) -> UsefulCounts:
+    """The useful numbers for topics with so many partitions each, as the assignor deals them; none is beyond what a
+    spec can ask for."""
+    sizes = tuple(partition_counts.values())
+    return _count(sizes if assignor == RANGE else (sum(sizes),))
+
+
+@lru_cache(maxsize=CACHED)
+def _count(sizes: tuple[int, ...]) -> UsefulCounts:
+    counts, loads = list[int](), list[int]()
+    for count in range(1, min(max(sizes, default=0), REPLICAS_MAX) + 1):
+        load = sum(-(-size // count) for size in sizes)
+        if not loads or load < loads[-1]:
+            counts.append(count)
+            loads.append(load)
+    return UsefulCounts(sum(sizes), tuple(counts), tuple(loads))
+
+
+def most_useful(partition_counts: Mapping[str, int], assignor: str) -> int:
+    """The most workers that can own a partition."""
+    counts = partition_counts.values()
+    return max(counts, default=0) if assignor == RANGE else sum(counts)
+
+
+UTILIZATION: Final = 0.8
+"""Share of the capacity that arrival may take; the rest is for bursts. Above it no step is due before the whole is
+taken, so that small changes cause none."""
+HOT_SHARE: Final = 0.8
+HOT_FACTOR: Final = 2.0
+"""Share of one worker's capacity at which a partition's own arrival makes it hot, and how many times the average of the
+others it is at least: where all have too much, more partitions are missing."""
+STUCK_S: Final = 60.0
+"""Time without a commit after which a partition with a lag is stuck (Burrow's rule STALL), and its worker is not
+busy with others."""
+REBALANCE_S: Final = 5.0
+"""Duration of a rebalance before one was measured: its two phases wait for a heartbeat of every member each."""
+REBALANCE_S_MAX: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """The load in workers. `growth` is what has to be carried with no reserve, `wanted` with it.
+
+    `floor` counts a worker more for each hot and each stuck partition: the one that owns it can do little besides. No
+    fleet shrinks below what carries that. `capped` says that a partition asks for more than one worker can do.
+    """
+
+    growth: float
+    wanted: float
+    floor: float
+    hot: tuple[Partition, ...] = ()
+    stuck: tuple[Partition, ...] = ()
+    capped: bool = False
+
+
+def demand(
+    arrival: Mapping[Partition, float],
+    lags: Mapping[Partition, int],
+    capacity: float,
+    *,
+    catch_up_s: float,
+    acceptable_s: float,
+    rebalance_s: float,
+    stuck: AbstractSet[Partition],
+) -> Demand:
+    """The load for a worker's capacity, in records per second.
+
+    Backlog is what has been waiting for longer than `acceptable_s` by its partition's arrival; it is to be worked off
+    within `catch_up_s`, together with what piles up during a rebalance.
+    """
+    growth = wanted = 0.0
+    total = sum(arrival.get(key, 0.0) for key in lags)
+    hot, capped = list[Partition](), False
+    for key, lag in lags.items():
+        if key in stuck:
+            continue
+        rate = arrival.get(key, 0.0)
+        backlog = max(0.0, lag - rate * acceptable_s)
+        drain = (backlog + rate * rebalance_s) / catch_up_s
+        if rate >= HOT_SHARE * capacity and rate * (len(lags) - 1) >= HOT_FACTOR * (total - rate) and len(lags) > 1:
+            hot.append(key)
+        capped = capped or rate + drain > capacity
+        growth += min(rate + backlog / catch_up_s, capacity)
+        wanted += min(rate / UTILIZATION + drain, capacity)
+    workers = wanted / capacity
+    return Demand(
+        growth=growth / capacity,
+        wanted=workers,
+        floor=workers + len(stuck) + len(hot),
+        hot=tuple(sorted(hot)),
+        stuck=tuple(sorted(stuck)),
+        capped=capped,
+    )
+
+
+def find_stuck(
+    samples: Sequence[ProgressSample], members: Iterable[MemberObservation], *, commit_interval_s: float
+) -> frozenset[Partition]:
+    """Partitions that had a lag and no commit for `STUCK_S`, while everything else of their worker was kept up with.
+
+    A worker that cannot keep up lets some of its partitions wait for longer than others: those are load.
+    """
+    recent = [sample for sample in samples if samples[-1].at - sample.at <= STUCK_S + 1.0]
+    rates = rates_over(recent) if span(samples) >= STUCK_S else None
+    if rates is None:
+        return frozenset()
+    moves = any(rate > 0.0 for rate in rates.commits.values())
+    found = set[Partition]()
+    for member in members if moves else ():
+        owned = [(topic, number) for topic, numbers in member.partitions.items() for number in numbers]
+        stands = {
+            key for key in owned if rates.commits.get(key) == 0.0 and all(_waits(sample, key) for sample in recent)
+        }
+        others = [key for key in owned if key not in stands]
+        if stands and not has_backlog(recent, others, rates, commit_interval_s=commit_interval_s):
+            found |= stands
+    return frozenset(found)
+
+
+def _waits(sample: ProgressSample, key: Partition) -> bool:
+    return sample.end_offsets.get(key, 0) > sample.committed.get(key, 0)
+
+
+def rebalance_seconds(transitions: Sequence[GroupTransition]) -> float:
+    """Duration of the last whole rebalance that was observed, from Stable to Stable."""
+    began: float | None = None
+    measured = REBALANCE_S
+    for earlier, later in pairwise(transitions):
+        if earlier.after == "Stable" and later.after != "Stable":
+            began = later.at
+        if later.after == "Stable" and began is not None and earlier.after != "Stable":
+            measured, began = min(later.at - began, REBALANCE_S_MAX), None
+        if later.after in ("Empty", "Dead", "Unknown"):
+            began = None
+    return measured
+
 
 FAST_S: Final = 10.0
 """Window of the rate that growth follows, once it has stopped rising."""
@@ -169,3 +362,33 @@ def _capacity(trail: Trail) -> float | None:
     if learnt is None:
         return None
     return max(learnt, proven)
+
+
+def describe(load: Load) -> str:
+    """The load, and the number of workers that it takes."""
+    capacity = "unknown" if load.capacity is None else f"{two_digits(load.capacity)} records/s"
+    parts = [
+        f"arrival {two_digits(load.arrival)} records/s",
+        f"lag {load.total_lag}",
+        f"capacity of a worker {capacity}",
+    ]
+    demand = load.shown
+    if demand is not None:
+        parts.append(f"so {two_digits(demand.wanted)} workers are needed")
+    if demand is not None and demand.hot:
+        parts.append(f"hot: {name_partitions(demand.hot)}, each with as much as one worker can do")
+    if load.stuck:
+        parts.append(f"stuck, and not counted: {name_partitions(sorted(load.stuck))}")
+    return ", ".join(parts)
+
+
+def name_partitions(partitions: Sequence[Partition]) -> str:
+    """A few partitions by name, and how many more there are."""
+    return name_some([f"{topic}-{number}" for topic, number in partitions])
+
+
+def two_digits(value: float) -> str:
+    """A number with two significant digits, without an exponent."""
+    if value == 0.0:
+        return "0"
+    return f"{float(f'{value:.2g}'):.10f}".rstrip("0").rstrip(".")

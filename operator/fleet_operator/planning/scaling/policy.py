@@ -13,11 +13,17 @@ from typing import Final
 from fleet_operator.planning.scaling import decision as limits
 from fleet_operator.planning.scaling.capacity import Measurement
 from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
-from fleet_operator.planning.scaling.explain import describe, name_partitions, two_digits
-from fleet_operator.planning.scaling.facts import RESTING, STABLE, ScalingFacts
-from fleet_operator.planning.scaling.load import SETTLED_S, STEADY_S, Load, read_load
+from fleet_operator.planning.scaling.facts import RESTING, STABLE, ScalingFacts, span
+from fleet_operator.planning.scaling.load import (
+    SETTLED_S,
+    STEADY_S,
+    Load,
+    describe,
+    name_partitions,
+    read_load,
+    two_digits,
+)
 from fleet_operator.planning.scaling.memory import HOUR_S, Bound, Growth, ScaleMemory
-from fleet_operator.planning.scaling.rates import span
 from fleet_operator.planning.scaling.trail import Trail
 
 RISING_S: Final = 60.0

@@ -25,8 +25,8 @@ from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservatio
 from fleet_operator.planning.offsets.skips import flow_topics, skipped_status
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.status.conditions import project_conditions
-from fleet_operator.planning.status.coordinators import recorded_crowded
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
+from fleet_operator.planning.status.kafkacluster import recorded_crowded
 from fleet_operator.planning.status.members import member_entries, namer, shorten_id
 from fleet_operator.planning.status.retry import find_redriven, retry_status
 from fleet_operator.planning.status.rollout import refused, updated_replicas

@@ -13,9 +13,8 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
-from fleet_operator.planning.scaling.explain import two_digits
-from fleet_operator.planning.scaling.fixed import is_kept
+from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs, is_kept
+from fleet_operator.planning.scaling.load import two_digits
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 REASON_CHARACTERS_MAX: Final = 1024

@@ -19,7 +19,7 @@ from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.clients import kinds
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from fleet_operator.planning.fleet import manifests
-from fleet_operator.planning.fleet.notices import notices
+from fleet_operator.planning.fleet.manifests import notices
 from fleet_operator.planning.fleet.parts import PartPlan
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.labels import RECORD, SIBLINGS_ANNOTATION

@@ -1,40 +1,52 @@
-"""Reconciler of ConsumerGroups: gather, decide, act, publish."""
+"""Reconciler of ConsumerGroups: gather, decide, act, publish.
+
+A former fleet is taken over first: the image that runs is recorded, then its objects change hands, workers last.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
-from fleet_operator.clients import json_text
-from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from fleet_operator.clients import json_text, kinds
+from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject, Kind
+from fleet_operator.planning.fleet.image import running_image
+from fleet_operator.planning.fleet.parts import MAIN, RETRY
+from fleet_operator.planning.objects import adopted, asks_to_adopt, is_adoptable
 from fleet_operator.planning.offsets.expiry import ExpiryDecision
 from fleet_operator.planning.offsets.skips import awaits_skips
 from fleet_operator.planning.problem import Problem, spec_problem
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
 from fleet_operator.planning.status.problems import needs_reports, needs_revisit
 from fleet_operator.planning.status.transitions import awaits_report
-from fleet_operator.reconcilers.consumergroup.adoption import adopt
 from fleet_operator.reconcilers.consumergroup.children import REFUSED_RETRY_S, Children
 from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
-from fleet_operator.reconcilers.consumergroup.lenses import Lenses
-from fleet_operator.reconcilers.consumergroup.metrics import show_group
+from fleet_operator.reconcilers.consumergroup.lenses import Lenses, show_group
 from fleet_operator.reconcilers.consumergroup.offset_expiry import OffsetExpiry
 from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
-from fleet_operator.reconcilers.consumergroup.scaling_watch import ScalingWatch
-from fleet_operator.reconcilers.context import Context, has_finalizer, publish, record
-from fleet_operator.reconcilers.first_looks import FIRST_LOOK_SECONDS, FirstLooks
+from fleet_operator.reconcilers.consumergroup.scaling import ScalingWatch
+from fleet_operator.reconcilers.context import (
+    FIRST_LOOK_SECONDS,
+    Context,
+    FirstLooks,
+    has_finalizer,
+    is_owned_by,
+    publish,
+    record,
+)
 from fleet_operator.reconcilers.waves import Waves
 from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
-from fleet_operator.runtime.cache import Key
+from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.dispatcher import Result
+from fleet_operator.runtime.events import News
 
 T = TypeVar("T")
 
@@ -198,3 +210,59 @@ def _is_look_coming(gathered: Gathered) -> bool:
     reachable = seen is None or seen.reachable or seen.doubtful
     observed = seen is not None and gathered.group.group_id in seen.groups
     return not isinstance(gathered.cluster, Problem) and reachable and not observed
+
+
+async def adopt(context: Context, body: JsonObject) -> float | None:
+    """Take over the fleet of a former ConsumerGroup of this name, if the object asks for it and there is one.
+
+    Returns the seconds after which to come back, or None if there was nothing to do. Raises KubeError, to be tried
+    again: the StatefulSets, by which a fleet is known, change hands last.
+    """
+    if not asks_to_adopt(body) or not _sees_strangers(context, body):
+        return None
+    found: list[tuple[Kind, JsonObject]] = []
+    for kind, key in _names(context, body):
+        child = await context.store.kube.get(kind, *key)
+        if child is not None and not is_owned_by(child, body) and is_adoptable(child, body):
+            found.append((kind, child))
+    if not found:
+        return None
+    wait = await _record_image(context, body, found)
+    if wait is not None:
+        return wait
+    for kind, child in found:
+        context.store.learn(kind, await context.store.kube.merge(adopted(child, body)))
+    note = f"took over {len(found)} objects of a former ConsumerGroup of this name"
+    context.events.record(News(body, "Normal", "FleetAdopted", note))
+    return 0.0
+
+
+def _sees_strangers(context: Context, body: JsonObject) -> bool:
+    """True if the caches have objects with the group's label that are not its own; costs no call."""
+    key = key_of(body)
+    for kind in (kinds.STATEFUL_SET, kinds.CONFIG_MAP):
+        if any(not is_owned_by(found, body) for found in context.store.cache(kind).having(key)):
+            return True
+    return False
+
+
+def _names(context: Context, body: JsonObject) -> Iterator[tuple[Kind, Key]]:
+    namespace, name = key_of(body)
+    for part in (MAIN, RETRY):
+        yield kinds.SERVICE, (namespace, part.child(name))
+        yield kinds.POD_DISRUPTION_BUDGET, (namespace, part.child(name))
+    for found in context.store.cache(kinds.CONFIG_MAP).having((namespace, name)):
+        yield kinds.CONFIG_MAP, key_of(found)
+    for part in (RETRY, MAIN):
+        yield kinds.STATEFUL_SET, (namespace, part.child(name))
+
+
+async def _record_image(context: Context, body: JsonObject, found: list[tuple[Kind, JsonObject]]) -> float | None:
+    """Pin the group to the image that runs, or the adopted fleet would go over to the operator's at once."""
+    workers = (child for kind, child in found if kind == kinds.STATEFUL_SET)
+    image = next((image for image in map(running_image, workers) if image is not None), None)
+    status = body.get("status") or {}
+    pinned = {"image": image, "imageSource": "Operator"}
+    if image is None or body["spec"].get("image") or pinned.items() <= status.items():
+        return None
+    return await record(context, body, status | pinned)

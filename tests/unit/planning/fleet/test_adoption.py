@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.api.v1alpha1.model import API_VERSION
-from fleet_operator.planning.fleet.adoption import adopted, asks_to_adopt, is_adoptable
+from fleet_operator.planning.objects import adopted, asks_to_adopt, is_adoptable
 
 OWNER: dict[str, Any] = {
     "apiVersion": API_VERSION,

@@ -11,7 +11,7 @@ from fleet_consumer.contract.worker_config import parse_config
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet import manifests
-from fleet_operator.planning.fleet.notices import notices
+from fleet_operator.planning.fleet.manifests import notices
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.fleet.revision import Revision, plan_revision
 from fleet_operator.planning.retry.fleet import (

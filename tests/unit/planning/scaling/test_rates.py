@@ -6,8 +6,8 @@ import pytest
 
 from fleet_operator.planning.observation import GroupTransition, MemberObservation, ProgressSample
 from fleet_operator.planning.scaling.capacity import measure, percentile
-from fleet_operator.planning.scaling.demand import REBALANCE_S, demand, find_stuck, rebalance_seconds
-from fleet_operator.planning.scaling.rates import rates_over, window
+from fleet_operator.planning.scaling.facts import rates_over, window
+from fleet_operator.planning.scaling.load import REBALANCE_S, demand, find_stuck, rebalance_seconds
 
 A, B = ("orders", 0), ("orders", 1)
 

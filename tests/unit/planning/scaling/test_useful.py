@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_operator.planning.scaling.useful import useful_counts
+from fleet_operator.planning.scaling.load import useful_counts
 
 BALANCED = "cooperative-sticky"
 

@@ -9,8 +9,7 @@ from typing import Any
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.conditions import find_condition
 from fleet_operator.planning.observation import BrokerInfo, ClusterObservation, OffsetsTopicInfo
-from fleet_operator.planning.status.coordinators import find_crowded
-from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
+from fleet_operator.planning.status.kafkacluster import find_crowded, project_kafkacluster_status
 from fleet_operator.reconcilers.transitions import turns
 from tests.unit.planning import builders
 from tests.unit.planning.builders import NOW, kafka_cluster, observation, unreachable

@@ -11,7 +11,7 @@ import pytest
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
-from fleet_operator.reconcilers.consumergroup.metrics import show_group
+from fleet_operator.reconcilers.consumergroup.lenses import show_group
 from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.registry import WATCHED

@@ -18,9 +18,8 @@ from fleet_operator.planning.observation import (
     OffsetSample,
     RetryObservation,
 )
-from fleet_operator.reconcilers.consumergroup.lenses import AGING_SECONDS, AT_ONCE, Lenses
-from fleet_operator.reconcilers.consumergroup.metrics import show_group
-from fleet_operator.reconcilers.consumergroup.scaling_watch import ScalingWatch
+from fleet_operator.reconcilers.consumergroup.lenses import AGING_SECONDS, AT_ONCE, Lenses, show_group
+from fleet_operator.reconcilers.consumergroup.scaling import ScalingWatch
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import Metrics

@@ -9,7 +9,7 @@ from fleet_operator.planning.scaling import decision as limits
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.status.scaling import entry_of
-from fleet_operator.reconcilers.consumergroup.scaling_watch import ScalingWatch
+from fleet_operator.reconcilers.consumergroup.scaling import ScalingWatch
 from tests.support.clock import StillClock
 from tests.unit.planning.scaling.scenes import Scene
 

@@ -12,7 +12,7 @@ from fleet_consumer.contract.managed_topics import WantedTopic
 from fleet_consumer.net import Disconnected
 from fleet_operator.observe.kafka_admin import Refusal, TopicChanges
 from fleet_operator.observe.observer_pool import ObserverPool
-from fleet_operator.reconcilers.consumergroup.topic_creations import PARTITIONS_MAX, Cluster, TopicCreations
+from fleet_operator.reconcilers.consumergroup.kafka_side import PARTITIONS_MAX, Cluster, TopicCreations
 from tests.unit.runtime.virtual_time import run_virtual
 
 CLUSTER: Cluster = (("shop", "main"), "id")
