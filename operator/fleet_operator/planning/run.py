@@ -5,7 +5,7 @@ Objects may have been touched by people: a value that cannot be read becomes the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -16,7 +16,6 @@ from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.model import FINAL_PHASES, PAUSED_ANNOTATION
-from fleet_operator.planning import times
 from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.fleet.blocking import changed_id_message, cluster_id_changed
 from fleet_operator.planning.labels import RATE_ANNOTATION
@@ -145,19 +144,6 @@ def renew_final_status(status: Mapping[str, Any], generation: int) -> dict[str, 
     """The status of a run that has ended and was edited since: nothing but the generation that was looked at."""
     renewed = [{**condition, "observedGeneration": generation} for condition in status.get("conditions") or ()]
     return {**status, "observedGeneration": generation, "conditions": renewed}
-
-
-def invalid_run_status(
-    kinds: Iterable[str], generation: int, problem: Problem, previous: Mapping[str, Any], now: float
-) -> dict[str, Any]:
-    """The status of an object that the CRD should have refused: the last known one, and why it is not looked at.
-
-    `kinds` are its conditions.
-    """
-    verdicts = (
-        Condition(kind, "False" if kind == c.READY else "Unknown", problem.reason, problem.message) for kind in kinds
-    )
-    return c.with_conditions(previous, verdicts, times.to_text(now), generation)
 
 
 def rate_text(rate: int | None) -> str:

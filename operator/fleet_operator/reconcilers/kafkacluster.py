@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -192,7 +191,9 @@ class KafkaClusterReconciler:
         except ValidationError as error:
             problem = spec_problem(error)
             context.observers.refuse(key, problem.reason, problem.message)
-            status = _invalid(body["metadata"], problem, previous, now)
+            status = conditions.invalid_status(
+                conditions.KAFKA_CLUSTER_CONDITIONS, problem.reason, problem.message, body, times.to_text(now)
+            )
         else:
             await self._observe(key, cluster)
             seen = context.observers.latest(key)
@@ -255,13 +256,3 @@ class KafkaClusterReconciler:
                 observers.ensure(key, settings, connection)
             except TooManyObserversError as error:
                 observers.refuse(key, conditions.TOO_MANY_CONNECTIONS, str(error), connection)
-
-
-def _invalid(metadata: JsonObject, problem: Problem, previous: Mapping[str, Any], now: float) -> JsonObject:
-    """The status of an object that the CRD should have refused: the last known one, and why it is not looked at."""
-    generation = metadata.get("generation", 0)
-    verdicts = [
-        conditions.Condition(kind, "False" if kind == conditions.READY else "Unknown", problem.reason, problem.message)
-        for kind in conditions.KAFKA_CLUSTER_CONDITIONS
-    ]
-    return conditions.with_conditions(previous, verdicts, times.to_text(now), generation)

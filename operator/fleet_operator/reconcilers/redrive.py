@@ -18,12 +18,13 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.contract import naming
 from fleet_consumer.net import KafkaError, NetError
 from fleet_operator.api.v1alpha1 import KafkaCluster, Redrive
-from fleet_operator.api.v1alpha1.conditions import RUN_CONDITIONS
+from fleet_operator.api.v1alpha1.conditions import RUN_CONDITIONS, invalid_status
 from fleet_operator.api.v1alpha1.model import FINAL_PHASES
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JOB, POD, REDRIVE, JsonObject
 from fleet_operator.observe.kafka_admin import read_positions
 from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.observe.observer_pool import ObserverPool
+from fleet_operator.planning import times
 from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL
 from fleet_operator.planning.problem import spec_problem
 from fleet_operator.planning.redrive import manifests
@@ -40,7 +41,7 @@ from fleet_operator.planning.redrive.phase import (
     target_of,
 )
 from fleet_operator.planning.redrive.status import project_redrive_status
-from fleet_operator.planning.run import Act, RunDecision, invalid_run_status, read_job, renew_final_status
+from fleet_operator.planning.run import Act, RunDecision, read_job, renew_final_status
 from fleet_operator.planning.status.retry import is_noted
 from fleet_operator.reconcilers.context import Context, is_owned_by, publish
 from fleet_operator.reconcilers.references import ReferencedGroup, read_group
@@ -187,7 +188,8 @@ class RedriveReconciler:
         try:
             redrive = Redrive.model_validate(body)
         except ValidationError as error:
-            status = invalid_run_status(RUN_CONDITIONS, generation, spec_problem(error), body.get("status") or {}, now)
+            problem = spec_problem(error)
+            status = invalid_status(RUN_CONDITIONS, problem.reason, problem.message, body, times.to_text(now))
             return Result(await publish(context, body, status))
         if redrive.is_final:
             self._watch.forget(key)

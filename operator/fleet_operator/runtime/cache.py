@@ -138,10 +138,6 @@ class ObjectCache:
         """The objects whose index, or one of whose marks, is this value, by name."""
         return [_unpacked(self._objects[key]) for key in self.keys_having(value)]
 
-    def all_keys(self) -> list[Key]:
-        """The keys of all objects."""
-        return list(self._objects)
-
     def note_absent(self, key: Key) -> None:
         """Remember that a live read found nothing under this name, until something is seen of it.
 

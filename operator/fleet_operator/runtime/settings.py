@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final
 
 from fleet_operator.runtime.lease import LEASE_NAME
 from fleet_operator.runtime.logs import LogFormat
@@ -37,7 +37,7 @@ class Settings:
     spark_driver_role: str = "consumer-fleet-spark-driver"
     max_concurrent_rollouts: int = 0
     canary_namespaces: tuple[str, ...] = ()
-    upgrade_deadline_seconds: float = 3600.0
+    upgrade_deadline_seconds: float = 3600
     force_upgrades: bool = False
     platform_assigns_users: bool = False
     workers: int = 24
@@ -96,128 +96,68 @@ def _seconds(text: str) -> float:
     return value
 
 
+FLAGS: Final[Mapping[str, tuple[Callable[[str], object] | tuple[str, ...], str]]] = {
+    "leader_elect": (_truth, "work only while holding the Lease"),
+    "lease_namespace": (str, "default: the pod's own"),
+    "lease_name": (str, ""),
+    "consumer_image": (str, "image of workers that name none"),
+    "spark_image": (str, "image of Backfills that name none"),
+    "spark_driver_role": (str, "ClusterRole of the drivers of Backfills, for their executors"),
+    "max_concurrent_rollouts": (
+        _bound,
+        "groups that go over to another worker image or connection at once; 0: images stay as they are",
+    ),
+    "canary_namespaces": (
+        _names,
+        "namespaces, divided by commas, in which the label of canaries counts; default: all",
+    ),
+    "upgrade_deadline_seconds": (
+        _bound,
+        "longest time for which one group holds up the upgrades of others; 0: for good",
+    ),
+    "force_upgrades": (_truth, "upgrades wait for no canary and stop at no failure"),
+    "platform_assigns_users": (_truth, "pods ask for no user, as OpenShift gives them one"),
+    "workers": (_count, "reconciles at once for each kind"),
+    "resync_seconds": (_seconds, "seconds after which every object is reconciled again"),
+    "sweep_seconds": (_seconds, "seconds between comparisons of the caches with a list"),
+    "status_writes_per_second": (_seconds, "budget of routine status writes"),
+    "metrics_port": (_port, ""),
+    "health_port": (_port, ""),
+    "log_format": (("json", "text"), ""),
+    "log_level": (("debug", "info", "warning", "error"), ""),
+}
+"""The type or the choices of each field that has a flag of its name, and its help."""
+
+
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     """The command line, with its defaults from `environ`."""
-
-    def env(name: str, default: object) -> str:
-        return environ.get(f"FLEET_{name}", str(default))
-
-    base = Settings()
+    base = Settings(lease_namespace="")
     root = argparse.ArgumentParser(prog="fleet-operator", description="The operator of Consumer Fleet.")
     root.add_argument("--version", action="version", version=VERSION)
     commands = root.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run the operator until SIGTERM")
-    add = run.add_argument
-    add("--namespace", action="append", metavar="NS", help="namespace to serve; may be repeated; default: all")
-    add(
-        "--leader-elect",
-        nargs="?",
-        const=True,
-        type=_truth,
-        default=env("LEADER_ELECT", "false"),
-        help="work only while holding the Lease; default: %(default)s",
+    run.add_argument(
+        "--namespace", action="append", metavar="NS", help="namespace to serve; may be repeated; default: all"
     )
-    add("--lease-namespace", default=environ.get("FLEET_LEASE_NAMESPACE"), help="default: the pod's own")
-    add("--lease-name", default=env("LEASE_NAME", base.lease_name), help="default: %(default)s")
-    image = "image of %s that name none; default: %%(default)s"
-    add("--consumer-image", default=env("CONSUMER_IMAGE", base.consumer_image), help=image % "workers")
-    add("--spark-image", default=env("SPARK_IMAGE", base.spark_image), help=image % "Backfills")
-    add(
-        "--spark-driver-role",
-        default=env("SPARK_DRIVER_ROLE", base.spark_driver_role),
-        help="ClusterRole of the drivers of Backfills, for their executors; default: %(default)s",
-    )
-    _add_upgrades(add, env, base)
-    add(
-        "--platform-assigns-users",
-        type=_truth,
-        default=env("PLATFORM_ASSIGNS_USERS", "false"),
-        help="pods ask for no user, as OpenShift gives them one; default: %(default)s",
-    )
-    add(
-        "--workers",
-        type=_count,
-        default=env("WORKERS", base.workers),
-        help="reconciles at once for each kind; default: %(default)s",
-    )
-    add(
-        "--resync-seconds",
-        type=_seconds,
-        default=env("RESYNC_SECONDS", base.resync_seconds),
-        help="seconds after which every object is reconciled again; default: %(default)s",
-    )
-    add(
-        "--sweep-seconds",
-        type=_seconds,
-        default=env("SWEEP_SECONDS", base.sweep_seconds),
-        help="seconds between comparisons of the caches with a list; default: %(default)s",
-    )
-    add(
-        "--status-writes-per-second",
-        type=_seconds,
-        default=env("STATUS_WRITES_PER_SECOND", base.status_writes_per_second),
-        help="budget of routine status writes; default: %(default)s",
-    )
-    shown = "default: %(default)s"
-    add("--metrics-port", type=_port, default=env("METRICS_PORT", base.metrics_port), help=shown)
-    add("--health-port", type=_port, default=env("HEALTH_PORT", base.health_port), help=shown)
-    add("--log-format", choices=("json", "text"), default=env("LOG_FORMAT", base.log_format), help=shown)
-    levels = ("debug", "info", "warning", "error")
-    add("--log-level", choices=levels, default=env("LOG_LEVEL", base.log_level), help=shown)
+    for name, (kind, text) in FLAGS.items():
+        default = environ.get(f"FLEET_{name.upper()}", getattr(base, name))
+        how: dict[str, Any] = {"choices": kind} if isinstance(kind, tuple) else {"type": kind}
+        if name == "leader_elect":
+            how |= {"nargs": "?", "const": True}
+        if "default:" not in text:
+            text = "; ".join(filter(None, (text, "default: %(default)s")))
+        shown = str(default).lower() if isinstance(default, bool) else default
+        run.add_argument(f"--{name.replace('_', '-')}", default=shown, help=text, **how)
     return root
-
-
-def _add_upgrades(add: Callable[..., object], env: Callable[[str, object], str], base: Settings) -> None:
-    add(
-        "--max-concurrent-rollouts",
-        type=_bound,
-        default=env("MAX_CONCURRENT_ROLLOUTS", base.max_concurrent_rollouts),
-        help="groups that go over to another worker image or connection at once; 0: images stay as they are; "
-        "default: %(default)s",
-    )
-    add(
-        "--canary-namespaces",
-        default=env("CANARY_NAMESPACES", ""),
-        help="namespaces, divided by commas, in which the label of canaries counts; default: all",
-    )
-    add(
-        "--upgrade-deadline-seconds",
-        type=_bound,
-        default=env("UPGRADE_DEADLINE_SECONDS", int(base.upgrade_deadline_seconds)),
-        help="longest time for which one group holds up the upgrades of others; 0: for good; default: %(default)s",
-    )
-    add(
-        "--force-upgrades",
-        type=_truth,
-        default=env("FORCE_UPGRADES", "false"),
-        help="upgrades wait for no canary and stop at no failure; default: %(default)s",
-    )
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
     """Settings from a command line; exits with status 2 and a message when it is wrong, as argparse does."""
-    found = parser(environ).parse_args(arguments)
-    listed = environ.get("FLEET_NAMESPACE", "")
+    found = vars(parser(environ).parse_args(arguments))
+    given = {name: found[name] for name in FLAGS}
+    given["lease_namespace"] = given["lease_namespace"] or _default_namespace()
     return Settings(
-        namespaces=tuple(found.namespace or _names(listed)),
-        leader_elect=found.leader_elect,
-        lease_namespace=found.lease_namespace or _default_namespace(),
-        lease_name=found.lease_name,
+        **given,
+        namespaces=tuple(found["namespace"] or _names(environ.get("FLEET_NAMESPACE", ""))),
         identity=f"{environ.get('POD_NAME') or socket.gethostname()}_{os.urandom(4).hex()}",
-        consumer_image=found.consumer_image,
-        spark_image=found.spark_image,
-        spark_driver_role=found.spark_driver_role,
-        max_concurrent_rollouts=found.max_concurrent_rollouts,
-        canary_namespaces=_names(found.canary_namespaces),
-        upgrade_deadline_seconds=float(found.upgrade_deadline_seconds),
-        force_upgrades=found.force_upgrades,
-        platform_assigns_users=found.platform_assigns_users,
-        workers=found.workers,
-        resync_seconds=found.resync_seconds,
-        sweep_seconds=found.sweep_seconds,
-        status_writes_per_second=found.status_writes_per_second,
-        metrics_port=found.metrics_port,
-        health_port=found.health_port,
-        log_format=cast("LogFormat", found.log_format),
-        log_level=found.log_level,
     )

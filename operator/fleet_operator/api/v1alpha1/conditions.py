@@ -324,6 +324,17 @@ def with_conditions(
     return {**status, "observedGeneration": generation, "conditions": merged}
 
 
+def invalid_status(
+    kinds: Iterable[str], reason: str, message: str, body: Mapping[str, Any], now_text: str
+) -> dict[str, Any]:
+    """The status of an object that the CRD should have refused: the last known one, and why it is not looked at.
+
+    `kinds` are its conditions.
+    """
+    verdicts = (Condition(kind, "False" if kind == READY else "Unknown", reason, message) for kind in kinds)
+    return with_conditions(body.get("status") or {}, verdicts, now_text, body["metadata"].get("generation", 0))
+
+
 def find_condition(conditions: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any] | None:
     """The condition of this type, or None."""
     return next((condition for condition in conditions if condition.get("type") == kind), None)

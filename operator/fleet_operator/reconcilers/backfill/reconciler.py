@@ -15,6 +15,7 @@ from fleet_operator.api.v1alpha1 import Backfill, KafkaCluster, conditions
 from fleet_operator.clients.kinds import BACKFILL, JsonObject
 from fleet_operator.clients.kube import KubeNotFoundError
 from fleet_operator.clients.spark import SparkBackend
+from fleet_operator.planning import times
 from fleet_operator.planning.backfill import manifests, needs
 from fleet_operator.planning.backfill.manifests import backfill_config, for_attempt
 from fleet_operator.planning.backfill.phase import BackfillDecision, BackfillFacts, LiveGroup, control_of, decide
@@ -25,7 +26,7 @@ from fleet_operator.planning.backfill.status import (
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.problem import Problem, spec_problem
 from fleet_operator.planning.retry.topics import view_group
-from fleet_operator.planning.run import Act, invalid_run_status, renew_final_status
+from fleet_operator.planning.run import Act, renew_final_status
 from fleet_operator.reconcilers.backfill.gather import GUARD, Frozen, Gathered, Gatherer, read_frozen
 from fleet_operator.reconcilers.backfill.watch import RangeWatch
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, publish, read_live, require_ours
@@ -204,8 +205,9 @@ class BackfillReconciler:
         try:
             backfill = Backfill.model_validate(body)
         except ValidationError as error:
-            status = invalid_run_status(
-                conditions.BACKFILL_CONDITIONS, generation, spec_problem(error), body.get("status") or {}, now
+            problem = spec_problem(error)
+            status = conditions.invalid_status(
+                conditions.BACKFILL_CONDITIONS, problem.reason, problem.message, body, times.to_text(now)
             )
             return Result(await publish(context, body, status))
         if backfill.is_final:

@@ -6,13 +6,14 @@ from typing import Any
 
 from fleet_consumer.contract.backfill_ledger import COUNTS, Comparison, Counts, Sample
 from fleet_operator.api.v1alpha1 import conditions as c
+from fleet_operator.planning import times
 from fleet_operator.planning.backfill.attempts import AttemptEnd, end_status
 from fleet_operator.planning.backfill.phase import decide
 from fleet_operator.planning.backfill.readings import DriverEnd
 from fleet_operator.planning.backfill.spark import SeenApplication, SparkState
 from fleet_operator.planning.backfill.status import project_backfill_status
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.run import invalid_run_status, renew_final_status
+from fleet_operator.planning.run import renew_final_status
 from tests.unit.planning import builders
 from tests.unit.planning.backfill.things import RANGE, backfill, facts, ledger, progress
 
@@ -109,8 +110,7 @@ def test_final_status_is_renewed_without_another_word() -> None:
 
 
 def test_invalid_object_keeps_its_last_status() -> None:
-    status = invalid_run_status(
-        c.BACKFILL_CONDITIONS, 3, Problem(c.SPEC_INVALID, "no range"), {"phase": "Running"}, builders.NOW
-    )
+    body = {"metadata": {"generation": 3}, "status": {"phase": "Running"}}
+    status = c.invalid_status(c.BACKFILL_CONDITIONS, c.SPEC_INVALID, "no range", body, times.to_text(builders.NOW))
     assert status["phase"] == "Running"
     assert verdicts(status)[c.READY] == ("False", "SpecInvalid")
