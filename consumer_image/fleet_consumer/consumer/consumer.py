@@ -27,7 +27,7 @@ from fleet_consumer.group.membership import Membership, OffsetAndMetadata, Offse
 from fleet_consumer.group.messages import CallBack, CallBackKind, FinishCommit
 from fleet_consumer.group.topics import PartitionInfo
 from fleet_consumer.record import Records, TopicPartition
-from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
+from fleet_consumer.wire.topics import EARLIEST, LATEST
 
 __all__ = ["CommitCallback", "Consumer", "ConsumerSettings", "RebalanceCallback"]
 

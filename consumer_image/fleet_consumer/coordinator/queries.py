@@ -18,7 +18,7 @@ from fleet_consumer.group.topics import PartitionInfo, partition_infos
 from fleet_consumer.net import AuthenticationFailed, NetError, TlsFailed
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode, describe, is_retriable
-from fleet_consumer.wire.list_offsets import LATEST
+from fleet_consumer.wire.topics import LATEST
 
 T = TypeVar("T")
 

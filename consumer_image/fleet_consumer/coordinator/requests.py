@@ -9,7 +9,7 @@ from fleet_consumer.coordinator.flows import Ask, Where
 from fleet_consumer.group.messages import Address, Channel, Send
 from fleet_consumer.net import BrokerAddress, Call, NetError, NetworkClient
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.topics import MetadataResponse
 
 DIRECTORY_LANE = "directory"
 """Connection of their own for requests that any broker can answer: a slow broker must not delay heartbeats."""

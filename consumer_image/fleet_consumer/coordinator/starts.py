@@ -23,7 +23,7 @@ from fleet_consumer.coordinator.remade import see_ids, try_remade
 from fleet_consumer.coordinator.reset_policy import ResetPolicy
 from fleet_consumer.group import errors
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
+from fleet_consumer.wire.topics import EARLIEST, LATEST
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from fleet_consumer.group.timing import NEVER
 from fleet_consumer.group.topics import PartitionInfo
 from fleet_consumer.net import AuthenticationFailed, ConnectionSettings, NetError, NetworkClient, TlsFailed
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.wire.join_group import JoinGroupRequest
+from fleet_consumer.wire.groups import JoinGroupRequest
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from fleet_consumer.wire.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 PartitionsByTopic = Mapping[str, tuple[int, ...]]
 """Partition numbers by topic; a topic without partitions is absent."""

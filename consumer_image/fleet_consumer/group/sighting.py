@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fleet_consumer.group.metadata import partition_counts
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode, is_retriable
-from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.topics import MetadataResponse
 
 GONE_AFTER_S = 3.0
 """Time for which brokers must report that a topic is gone, or smaller than before, until that counts."""

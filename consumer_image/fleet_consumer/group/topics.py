@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.topics import MetadataResponse
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from fleet_consumer.group.metadata import BrokerRacks, Racks, partition_counts, 
 from fleet_consumer.group.sighting import Doubts, FirstSight, Sighting, sight
 from fleet_consumer.group.timing import NEVER, Backoff
 from fleet_consumer.wire.errors import describe
-from fleet_consumer.wire.metadata import MetadataRequest, MetadataResponse
+from fleet_consumer.wire.topics import MetadataRequest, MetadataResponse
 
 MISSING_TOPIC_RECHECK_S = 2.0
 """Wait between lookups of a topic that does not exist yet; Java asks every second or faster."""

@@ -15,11 +15,16 @@ from fleet_consumer.net.errors import AuthenticationFailed, MalformedResponse, U
 from fleet_consumer.net.oauth import OAuthToken
 from fleet_consumer.net.sasl import Mechanism, SaslRefused, mechanism
 from fleet_consumer.net.settings import SaslSettings
-from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from fleet_consumer.wire.connection import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from fleet_consumer.wire.errors import ErrorCode, describe
 from fleet_consumer.wire.message import Request, Response
-from fleet_consumer.wire.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from fleet_consumer.wire.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 SASL_ROUNDS_MAX: Final = 8
 """The most SASL requests of a login; SCRAM needs two."""

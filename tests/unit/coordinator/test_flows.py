@@ -27,24 +27,22 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.net import Disconnected
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.list_offsets import (
+from fleet_consumer.wire.offsets import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from fleet_consumer.wire.topics import (
     EARLIEST,
     LATEST,
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
-)
-from fleet_consumer.wire.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
-)
-from fleet_consumer.wire.offset_fetch import (
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
 )
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

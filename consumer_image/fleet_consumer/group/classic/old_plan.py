@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from fleet_consumer.group.timing import NEVER, Backoff
 from fleet_consumer.wire.consumer_protocol import decode_assignment
-from fleet_consumer.wire.describe_groups import DescribeGroupsResponse
-from fleet_consumer.wire.errors import ErrorCode, is_retriable
-from fleet_consumer.wire.failures import MalformedMessage
+from fleet_consumer.wire.errors import ErrorCode, MalformedMessage, is_retriable
+from fleet_consumer.wire.groups import DescribeGroupsResponse
 
 
 class OldPlan:

@@ -7,7 +7,7 @@ from typing import Any
 from fleet_consumer.group import errors, messages, reasons
 from fleet_consumer.group.classic.state import MemberState
 from fleet_consumer.group.classic.states import State
-from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
+from fleet_consumer.wire.groups import DescribeGroupsRequest
 
 
 def on_tick(member: MemberState, event: messages.Tick, _now: float) -> None:
