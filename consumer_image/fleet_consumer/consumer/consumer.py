@@ -11,21 +11,19 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 
 from fleet_consumer.clock import Clock, SystemClock
-from fleet_consumer.consumer.call_guard import CallGuard
 from fleet_consumer.consumer.commits import CommitCallback, Commits
-from fleet_consumer.consumer.end_offsets import EndOffsets
-from fleet_consumer.consumer.engine import Engine
-from fleet_consumer.consumer.queries import Queries
+from fleet_consumer.consumer.engine import CallGuard, Engine
+from fleet_consumer.consumer.queries import EndOffsets, Queries
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S, ConsumerSettings
 from fleet_consumer.consumer.subscription import RebalanceCallback, Subscription
 from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.reset_policy import ResetPolicy
+from fleet_consumer.coordinator.starts import ResetPolicy
 from fleet_consumer.fetch.read_errors import PartitionError
 from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp
 from fleet_consumer.group.messages import CallBack, CallBackKind, FinishCommit
-from fleet_consumer.group.topics import PartitionInfo
+from fleet_consumer.group.metadata import PartitionInfo
 from fleet_consumer.record import Records, TopicPartition
 from fleet_consumer.wire.topics import EARLIEST, LATEST
 

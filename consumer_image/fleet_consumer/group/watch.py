@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from fleet_consumer.contract.naming import TopicPattern, pattern_matches
 from fleet_consumer.group import errors, reasons
 from fleet_consumer.group.metadata import BrokerRacks, Racks, partition_counts, topics_request
-from fleet_consumer.group.sighting import Doubts, FirstSight, Sighting, sight
 from fleet_consumer.group.timing import NEVER, Backoff
+from fleet_consumer.group.watch import Doubts, FirstSight, Sighting, sight
 from fleet_consumer.wire.errors import describe
 from fleet_consumer.wire.topics import MetadataRequest, MetadataResponse
 

@@ -19,9 +19,8 @@ from fleet_consumer.coordinator.flows import (
     Where,
 )
 from fleet_consumer.coordinator.lookups import RETRY_MAX_S, Start
-from fleet_consumer.coordinator.queries import fetch_committed, list_offsets
-from fleet_consumer.coordinator.reset_policy import ResetPolicy
-from fleet_consumer.coordinator.starts import StartQuery, find_starts
+from fleet_consumer.coordinator.requests import fetch_committed, list_offsets
+from fleet_consumer.coordinator.starts import ResetPolicy, StartQuery, find_starts
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.net import Disconnected

@@ -12,9 +12,9 @@ from fleet_consumer import ConsumerSettings
 from fleet_consumer.assignors import Assignment, Assignor, load
 from fleet_consumer.assignors.range import RangeAssignor
 from fleet_consumer.clock import SystemClock
+from fleet_consumer.consumer.engine import classic_member
 from fleet_consumer.consumer.settings import group_settings
 from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.members import classic_member
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata

@@ -20,7 +20,7 @@ from fleet_consumer.group.messages import (
     RunAssignor,
     Subscribed,
 )
-from fleet_consumer.group.sighting import GONE_AFTER_S
+from fleet_consumer.group.watch import GONE_AFTER_S
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolSubscription,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from fleet_consumer.net import AuthenticationFailed, ConnectionSettings, SaslSettings
-from fleet_consumer.net.sasl import SaslRefused, Scram, mechanism
+from fleet_consumer.net.negotiation import SaslRefused, Scram, mechanism
 from fleet_consumer.wire.connection import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,

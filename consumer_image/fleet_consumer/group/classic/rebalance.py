@@ -18,7 +18,7 @@ from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
 from fleet_consumer.group.messages import CallBackKind, RebalanceAttempt
 from fleet_consumer.group.metadata import PartitionsByTopic, by_topic, flatten, topics_request, without
-from fleet_consumer.group.sighting import GONE_AFTER_S, Doubts, sight
+from fleet_consumer.group.watch import GONE_AFTER_S, Doubts, sight
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, partitions_by_topic
 from fleet_consumer.wire.errors import ErrorCode, MalformedMessage, describe
 from fleet_consumer.wire.groups import JoinGroupResponse, SyncGroupRequestAssignment, SyncGroupResponse
