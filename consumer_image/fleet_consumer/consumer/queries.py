@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from fleet_consumer.consumer.engine import CallGuard, Engine
+from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.lookups import Start
 from fleet_consumer.coordinator.thread import CoordinatorThread
@@ -18,26 +19,40 @@ from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata, OffsetAndTimestamp
 from fleet_consumer.group.metadata import PartitionInfo
 from fleet_consumer.record import TopicPartition
+from fleet_consumer.wire.topics import EARLIEST, LATEST
 
 
 class Queries:
-    """`Consumer.committed`, `offsets_for_times`, `list_topics` and their relatives; their docstrings are there."""
+    """The calls of a consumer that need neither a subscription nor a membership.
+
+    Each waits at most `timeout_s` seconds.
+    """
 
     def __init__(self, engine: Engine, guard: CallGuard) -> None:
         self._engine = engine
         self._guard = guard
 
     def committed(
-        self, partitions: Iterable[TopicPartition] | None, timeout_s: float
+        self, partitions: Iterable[TopicPartition] | None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets, None where there is none; with None, all that there are.
+
+        Raises OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed, GroupAuthorizationFailed,
+        GroupIdMissing.
+        """
         with self._guard.entered():
             self._engine.check_group("committed")
             self._engine.start_group()
             return self._engine.wait_for(self._engine.group.committed(partitions), timeout_s, "committed offsets")
 
     def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], timeout_s: float
+        self, times: Mapping[TopicPartition, int], timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """For each partition the first record that is not older than its time (milliseconds since the epoch).
+
+        None where there is no such record. Raises ValueError for a negative time, OffsetLookupFailed (also when the
+        time is up), TopicAuthorizationFailed.
+        """
         negative = {part: time for part, time in times.items() if time < 0}
         if negative:
             raise ValueError(f"times must not be negative: {negative}; see beginning_offsets and end_offsets")
@@ -46,12 +61,52 @@ class Queries:
             for part, start in self._list(times, timeout_s).items()
         }
 
-    def edges(self, partitions: Iterable[TopicPartition], edge: int, timeout_s: float) -> dict[TopicPartition, int]:
-        """The offsets at one edge of each log, ListOffsets' EARLIEST or LATEST."""
-        found = self._list(dict.fromkeys(partitions, edge), timeout_s)
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each partition. Raises as `offsets_for_times`."""
+        found = self._list(dict.fromkeys(partitions, EARLIEST), timeout_s)
         return {part: start.offset for part, start in found.items()}
 
-    def topics(
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each partition; under `read_committed` behind the last that is stable.
+
+        Raises as `offsets_for_times`.
+        """
+        found = self._list(dict.fromkeys(partitions, LATEST), timeout_s)
+        return {part: start.offset for part, start in found.items()}
+
+    def batch_end(self, partition: TopicPartition, offset: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
+        """The offset behind the batch that holds `offset`, by its header: for one that cannot be read (`unreadable`).
+
+        Where the partition's leader cannot read the batch either, it is the first offset behind it that can be read.
+        Raises OffsetLookupFailed (also when the time is up, and when the header is damaged as well),
+        TopicAuthorizationFailed.
+        """
+        with self._guard.entered():
+            self._engine.start_group()
+            ticket = self._engine.group.batch_end(partition, offset)
+            return self._engine.wait_for(ticket, timeout_s, f"the end of the batch at offset {offset}")
+
+    def partitions_for(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[PartitionInfo, ...]:
+        """The partitions of a topic, by number; none when brokers do not know the topic.
+
+        Raises MetadataLookupFailed (also when the time is up), TopicAuthorizationFailed.
+        """
+        if not topic:
+            raise ValueError("the topic's name is empty")
+        return self._topics((topic,), timeout_s, f"topic {topic!r}").get(topic, ())
+
+    def list_topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, tuple[PartitionInfo, ...]]:
+        """All topics that the principal may describe, internal ones too.
+
+        Raises MetadataLookupFailed when the time is up.
+        """
+        return self._topics(None, timeout_s, "topics")
+
+    def _topics(
         self, names: tuple[str, ...] | None, timeout_s: float, what: str
     ) -> dict[str, tuple[PartitionInfo, ...]]:
         """The partitions of topics, of all with `names` None; `what` names them in errors."""
@@ -59,12 +114,6 @@ class Queries:
             self._engine.start_group()
             ticket = self._engine.group.topics(names)
             return self._engine.wait_for(ticket, timeout_s, what, errors.MetadataLookupFailed)
-
-    def batch_end(self, partition: TopicPartition, offset: int, timeout_s: float) -> int:
-        with self._guard.entered():
-            self._engine.start_group()
-            ticket = self._engine.group.batch_end(partition, offset)
-            return self._engine.wait_for(ticket, timeout_s, f"the end of the batch at offset {offset}")
 
     def _list(self, times: Mapping[TopicPartition, int], timeout_s: float) -> dict[TopicPartition, Start]:
         engine = self._engine

@@ -8,6 +8,8 @@ repeat or skip records in both cases.
 
 One lookup is one attempt at all its partitions. Those without an answer do not hold up the others: they come back as
 waiting or refused, and the caller tries again.
+
+`ResetPolicy` is Kafka's `auto.offset.reset`, with durations (KIP-1106).
 """
 
 from __future__ import annotations

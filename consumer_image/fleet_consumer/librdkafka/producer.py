@@ -3,6 +3,10 @@
 The worker writes many records at once and then waits for all of them, so a send returns a handle and `flush` waits.
 Keys go to the partitions that the Java producer chooses (`murmur2_random`). Nothing here may retry on its own:
 librdkafka does, within `delivery.timeout.ms`; after that the caller decides.
+
+`group_metadata` is what a producer sends with the offsets of a transaction. librdkafka makes it for its own group
+members only, so it is built here, in a format private to librdkafka. It is compared, once per process, with what the
+linked librdkafka makes itself.
 """
 
 from __future__ import annotations

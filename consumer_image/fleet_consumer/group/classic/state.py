@@ -2,6 +2,10 @@
 
 State and table, identity and attempt change together here. `rebalance`, `session` and `subscription` decide when a step
 is taken; `actions` collects in order what the shell has to do.
+
+A static leader that returns within its session skips the assignment (KIP-814). It must still notice that a topic has
+more partitions than the plan of its predecessor, including those added while it was away; the members' assignments,
+from DescribeGroups, show what that plan assigned.
 """
 
 from __future__ import annotations
