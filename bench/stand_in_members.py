@@ -28,14 +28,18 @@ from fleet_consumer.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from fleet_consumer.wire.heartbeat import HeartbeatRequest
-from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from fleet_consumer.wire.offset_commit import (
+from fleet_consumer.wire.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from fleet_consumer.wire.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from fleet_consumer.wire.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 SESSION_MS: Final = 1_800_000
 HEARTBEAT_S: Final = 300.0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
     from fleet_consumer.group import errors
     from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp
-    from fleet_consumer.group.topics import Node, PartitionInfo
+    from fleet_consumer.group.metadata import Node, PartitionInfo
     from fleet_consumer.net import ConnectionSettings, OAuthSettings, OAuthToken, SaslSettings, TlsSettings
     from fleet_consumer.record import Records, Run
 
@@ -52,7 +52,7 @@ _HOMES = {
     "fleet_consumer.consumer.consumer": ("Consumer", "ConsumerSettings"),
     "fleet_consumer.record": ("Records", "Run"),
     "fleet_consumer.group.membership": ("Membership", "OffsetAndMetadata", "OffsetAndTimestamp"),
-    "fleet_consumer.group.topics": ("Node", "PartitionInfo"),
+    "fleet_consumer.group.metadata": ("Node", "PartitionInfo"),
     "fleet_consumer.net": ("ConnectionSettings", "OAuthSettings", "OAuthToken", "SaslSettings", "TlsSettings"),
 }
 

@@ -22,7 +22,7 @@ import pytest
 from e2e.local_cluster.jars import ensure_kafka_jars
 from e2e.local_cluster.kafka_node import find_java
 from fleet_consumer.assignors import Assignment, ClusterView, Subscription, load
-from fleet_consumer.assignors.sticky_user_data import StickyReader
+from fleet_consumer.assignors.sticky import StickyReader
 
 CLUSTERS = 10_000
 STICKY_CLUSTERS = 5_000

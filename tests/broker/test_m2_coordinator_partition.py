@@ -14,7 +14,7 @@ from e2e.local_cluster.jars import ensure_kafka_jars
 from e2e.local_cluster.kafka_node import find_java
 from fleet_consumer.contract.naming import coordinator_partition, java_string_hash
 from fleet_consumer.net import ConnectionSettings, Coordinator, NetworkClient, parse_address
-from fleet_consumer.wire.offset_commit import (
+from fleet_consumer.wire.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

@@ -20,8 +20,8 @@ from fleet_consumer.net import (
     RequestTimedOut,
     parse_address,
 )
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.groups import ListGroupsRequest
 from tests.broker.topics import create_topic, new_name
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually

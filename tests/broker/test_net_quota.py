@@ -9,7 +9,7 @@ import pytest
 
 from fleet_consumer import Consumer
 from fleet_consumer.net import ConnectionSettings, NetworkClient, RequestTimedOut, parse_address
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest, ListGroupsResponse
+from fleet_consumer.wire.groups import ListGroupsRequest, ListGroupsResponse
 from tests.broker.members import create_topic, produce, settings, unique
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually

@@ -15,7 +15,7 @@ from fleet_consumer.net import (
     SaslSettings,
     parse_address,
 )
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
+from fleet_consumer.wire.groups import ListGroupsRequest
 from tests.support.kafka import KafkaBroker
 
 USER, PASSWORD = "alice", "alice-secret"

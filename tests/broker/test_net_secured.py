@@ -26,7 +26,7 @@ from fleet_consumer.net import (
     TlsSettings,
     parse_address,
 )
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
+from fleet_consumer.wire.groups import ListGroupsRequest
 from fleet_consumer.worker.cli import main
 from fleet_operator.observe.interests import ObserverSettings, TlsMaterial
 from tests.broker.members import create_topic, unique

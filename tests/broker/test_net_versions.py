@@ -9,38 +9,51 @@ from typing import Any
 import pytest
 
 from fleet_consumer.net import parse_address
-from fleet_consumer.wire.admin.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from fleet_consumer.wire.admin.create_topics import CreateTopicsRequest
-from fleet_consumer.wire.admin.delete_groups import DeleteGroupsRequest
-from fleet_consumer.wire.admin.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from fleet_consumer.wire.admin.describe_configs import (
+from fleet_consumer.wire.admin import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
+    AlterConfigsResource,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
 )
-from fleet_consumer.wire.admin.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
-from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
+from fleet_consumer.wire.connection import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    decode_response_header,
+    encode_request,
+)
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.fetch import FetchRequest
-from fleet_consumer.wire.find_coordinator import FindCoordinatorRequest
-from fleet_consumer.wire.headers import decode_response_header, encode_request
-from fleet_consumer.wire.heartbeat import HeartbeatRequest
-from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupRequestMember
-from fleet_consumer.wire.list_offsets import LATEST, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from fleet_consumer.wire.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    LeaveGroupRequestMember,
+    ListGroupsRequest,
+    SyncGroupRequest,
+)
 from fleet_consumer.wire.message import Request, Response
-from fleet_consumer.wire.metadata import MetadataRequest
-from fleet_consumer.wire.offset_commit import OffsetCommitRequest
-from fleet_consumer.wire.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from fleet_consumer.wire.offset_for_leader_epoch import (
+from fleet_consumer.wire.offsets import OffsetCommitRequest, OffsetFetchRequest, OffsetFetchRequestGroup
+from fleet_consumer.wire.topics import (
+    LATEST,
+    FetchRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    MetadataRequest,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from fleet_consumer.wire.sync_group import SyncGroupRequest
 from tests.protocol.messages import REQUESTS
 from tests.support.kafka import KafkaBroker
 

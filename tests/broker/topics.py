@@ -6,7 +6,7 @@ import itertools
 import os
 
 from fleet_consumer.net import NetworkClient
-from fleet_consumer.wire.admin.create_topics import CreatableTopic, CreateTopicsRequest
+from fleet_consumer.wire.admin import CreatableTopic, CreateTopicsRequest
 from fleet_consumer.wire.errors import describe
 from tests.support.waiting import eventually
 

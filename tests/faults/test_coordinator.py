@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_consumer.wire.describe_groups import DescribedGroup
+from fleet_consumer.wire.groups import DescribedGroup
 from tests.faults.protocols import PROTOCOLS
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.scene import Scene

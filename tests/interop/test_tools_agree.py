@@ -11,9 +11,9 @@ from fleet_consumer import Consumer, TopicPartition
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.net import BrokerAddress, ConnectionSettings, Coordinator, NetworkClient
 from fleet_consumer.wire.consumer_protocol import decode_assignment
-from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest
-from fleet_consumer.wire.list_offsets import LATEST, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from fleet_consumer.wire.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from fleet_consumer.wire.groups import DescribedGroup, DescribeGroupsRequest
+from fleet_consumer.wire.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
+from fleet_consumer.wire.topics import LATEST, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.broker.members import produce, unique
 from tests.support.group_tool import describe
 from tests.support.kafka_cluster import KafkaCluster

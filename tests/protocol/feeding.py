@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet_consumer.wire.failures import MalformedMessage
+from fleet_consumer.wire.errors import MalformedMessage
 
 CUTS_MAX = 60
 """Long inputs are cut at so many evenly spread places."""

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import importlib
 import io
+import re
 import types
 import typing
 from typing import Any
@@ -21,12 +22,10 @@ Converted = Any
 
 def kio_class(cls: type[Message], version: int) -> type[Any]:
     """kio's class for one of our top-level classes."""
-    api = cls.__module__.rsplit(".", 1)[1]
-    if api == "consumer_protocol":
-        api, part = ("consumer_protocol_" + cls.__name__.removeprefix("ConsumerProtocol").lower(), "data")
-    else:
-        part = "request" if cls.__name__.endswith("Request") else "response"
-    found: type[Any] = getattr(importlib.import_module(f"kio.schema.{api}.v{version}.{part}"), cls.__name__)
+    part = next((part for part in ("Request", "Response") if cls.__name__.endswith(part)), "")
+    api = re.sub(r"(?<=.)(?=[A-Z])", "_", cls.__name__.removesuffix(part)).lower()
+    module = importlib.import_module(f"kio.schema.{api}.v{version}.{part.lower() or 'data'}")
+    found: type[Any] = getattr(module, cls.__name__)
     return found
 
 

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet_consumer.wire import primitives
-from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsResponse
+from fleet_consumer.wire.connection import decode_response_header
 from fleet_consumer.wire.consumer_protocol import decode_assignment, decode_subscription
-from fleet_consumer.wire.failures import MalformedMessage
-from fleet_consumer.wire.headers import decode_response_header
+from fleet_consumer.wire.errors import MalformedMessage
+from fleet_consumer.wire.groups import ListedGroup, ListGroupsResponse
 from fleet_consumer.wire.message import Message
-from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
-from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
+from fleet_consumer.wire.offsets import OffsetFetchResponse
 from fleet_consumer.wire.schema import fields_of
+from fleet_consumer.wire.topics import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from tests.protocol.feeding import feed
 from tests.protocol.messages import MESSAGE_IDS, MESSAGES, REQUESTS, messages
 from tests.support.broker_headers import decode_request_header

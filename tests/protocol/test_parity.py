@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet_consumer.wire.api_versions import ApiVersionsResponse
+from fleet_consumer.wire.connection import ApiVersionsResponse, decode_response_header, encode_request
 from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -17,7 +17,6 @@ from fleet_consumer.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from fleet_consumer.wire.headers import decode_response_header, encode_request
 from fleet_consumer.wire.message import Message, Request
 from tests.protocol.feeding import feed
 from tests.protocol.kafka_python_oracle import kafka_python_class, to_kafka_python

@@ -12,7 +12,7 @@ from fleet_consumer.contract.breaker_mark import breaker_mark
 from fleet_consumer.librdkafka.producer import RecordProducer, SendHandle
 from fleet_consumer.net import ConnectionSettings, NetworkClient
 from fleet_consumer.wire.errors import KafkaError
-from fleet_consumer.wire.offset_commit import (
+from fleet_consumer.wire.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

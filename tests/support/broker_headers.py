@@ -6,8 +6,8 @@ import struct
 from typing import Any, Final, NamedTuple
 
 from fleet_consumer.wire import primitives
-from fleet_consumer.wire.api_versions import ApiVersionsResponse
-from fleet_consumer.wire.failures import MalformedMessage
+from fleet_consumer.wire.connection import ApiVersionsResponse
+from fleet_consumer.wire.errors import MalformedMessage
 from fleet_consumer.wire.message import Request, Response
 
 _FIXED: Final = struct.Struct(">hhi")

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from e2e.local_cluster.daemons import free_ports
 from fleet_consumer.contract.naming import coordinator_partition
 from fleet_consumer.net import ConnectionSettings, Coordinator, NetError, NetworkClient
-from fleet_consumer.wire.metadata import MetadataResponsePartition
+from fleet_consumer.wire.topics import MetadataResponsePartition
 from tests.support.kafka import ADDRESS, KafkaBroker, Place
 from tests.support.kafka_template import new_cluster_id
 from tests.support.kafka_topics import make_topics

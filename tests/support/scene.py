@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from fleet_consumer.net import ConnectionSettings, Coordinator, NetError, NetworkClient
 from fleet_consumer.wire.consumer_protocol import decode_assignment
-from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest
+from fleet_consumer.wire.groups import DescribedGroup, DescribeGroupsRequest
 from tests.support.foreign import java_member, librdkafka_member
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.ownership import History, Verdict, judge

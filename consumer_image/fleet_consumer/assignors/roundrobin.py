@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fleet_consumer.assignors.allocation import gc_paused
 from fleet_consumer.assignors.interface import EAGER, Assignment, ClusterView, RebalanceProtocol, Subscription
-from fleet_consumer.assignors.ordering import java_key, sorted_members
+from fleet_consumer.assignors.plans import gc_paused, java_key, sorted_members
 
 
 class RoundRobinAssignor:

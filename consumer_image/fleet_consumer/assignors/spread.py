@@ -1,13 +1,27 @@
-"""The state on which sticky plans are computed: the number of partitions of each kind for every member.
+"""The counts of sticky plans: the number of partitions of each kind for every member, made even and then cheap.
 
 A kind is a set of partitions that the planner need not distinguish: the same members may have them, at the same
 distance. A million partitions become a handful of numbers; the actual partitions are chosen afterwards.
+
+`steal` makes counts as even as subscriptions allow: members with less take from others, along chains if necessary.
+Member u can give to member v when it has a partition that v may have. If no v can be reached from any u that has two
+more, no move along a path helps: the counts are then optimal (Harvey et al., semi-matchings). Members are settled from
+the lowest up. When nothing more can reach the lowest, everybody who reaches it is settled with it and never looked at
+again, so that all searches together look at each kind a few times, not once for each member.
+
+Exchanges of minimum cost between members follow: fewer moves and nearer replicas at unchanged counts. The plan is a
+flow of partitions to members. Among flows with optimal counts, the best has no cycle of exchanges with negative cost
+(Klein): such cycles are found by the Bellman-Ford algorithm and carried out. A partition in the wrong rack costs more
+than any number of moves, as Java's sticky assignors prefer racks to stickiness.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 
 @dataclass(slots=True)
@@ -105,3 +119,246 @@ def even_quotas(total: int, owned: Sequence[int]) -> list[int]:
     for member in (*full, *others)[:larger]:
         quotas[member] += 1
     return quotas
+
+
+Path = dict[int, tuple[int, int]]
+"""For each member found: the kind that it can give, and the member that takes it."""
+
+
+def steal(spread: Spread) -> None:
+    """Move partitions until no chain of moves makes the counts more even."""
+    load = spread.load
+    settled = [False] * len(load)
+    queue = [(count, member) for member, count in enumerate(load)]
+    heapq.heapify(queue)
+    while queue:
+        count, member = heapq.heappop(queue)
+        if settled[member] or count != load[member]:
+            continue
+        if count >= max(load) - 1:
+            return
+        for changed in _take_directly(spread, member, settled):
+            heapq.heappush(queue, (load[changed], changed))
+        if load[member] > count:
+            continue
+        reached, richest = _search(spread, member, settled)
+        if richest is None:
+            for other in reached:
+                settled[other] = True
+            settled[member] = True
+            continue
+        giver = richest
+        while giver != member:
+            kind, taker = reached[giver]
+            spread.move(kind, giver, taker)
+            giver = taker
+        for changed in (member, richest):
+            heapq.heappush(queue, (load[changed], changed))
+
+
+def _take_directly(spread: Spread, member: int, settled: list[bool]) -> set[int]:
+    """Take from the members with the highest counts what this member may have.
+
+    Returns the members whose counts changed.
+    """
+    load, mine = spread.load, frozenset(spread.kinds_of[member])
+    givers = [
+        (-load[other], other)
+        for other, given in enumerate(spread.given)
+        if load[other] >= load[member] + 2 and not settled[other] and not mine.isdisjoint(given)
+    ]
+    heapq.heapify(givers)
+    changed = set()
+    while givers and -givers[0][0] >= load[member] + 2:
+        giver = givers[0][1]
+        changed |= {giver, member}
+        spread.move(_cheapest(spread, mine & spread.given[giver].keys(), giver, member), giver, member)
+        if mine.isdisjoint(spread.given[giver]):
+            heapq.heappop(givers)
+        else:
+            heapq.heapreplace(givers, (-load[giver], giver))
+    return changed
+
+
+def _cheapest(spread: Spread, kinds: Iterable[int], giver: int, taker: int) -> int:
+    """The best kind to move: not owned by the giver, owned by the taker, most of the giver's, in this order."""
+    return min(
+        kinds,
+        key=lambda kind: (
+            spread.surplus(kind, giver) <= 0,
+            taker in spread.far[kind],
+            spread.surplus(kind, taker) >= 0,
+            -spread.given[giver][kind],
+            kind,
+        ),
+    )
+
+
+def _search(spread: Spread, member: int, settled: list[bool]) -> tuple[Path, int | None]:
+    """The members that reach `member`, nearest first, and the richest of the nearest that have two more, or None."""
+    load = spread.load
+    holders = _holders(spread)
+    reached: Path = {}
+    asked: set[int] = set()
+    layer = [member]
+    while layer:
+        found = []
+        for taker in layer:
+            for kind in spread.kinds_of[taker]:
+                if kind in asked:
+                    continue
+                asked.add(kind)
+                for giver in holders[kind]:
+                    if giver != member and giver not in reached and not settled[giver]:
+                        reached[giver] = (kind, taker)
+                        found.append(giver)
+        richest = max(found, key=lambda giver: (load[giver], -giver), default=None)
+        if richest is not None and load[richest] >= load[member] + 2:
+            return reached, richest
+        layer = found
+    return reached, None
+
+
+def _holders(spread: Spread) -> list[list[int]]:
+    holders: list[list[int]] = [[] for _ in spread.sizes]
+    for member, given in enumerate(spread.given):
+        for kind in given:
+            holders[kind].append(member)
+    return holders
+
+
+def is_settled(spread: Spread) -> bool:
+    """True if, without a search, no other plan with optimal counts can move less.
+
+    True if the only moves left lower a member's count, and nowhere could such a member rise again in place of one that
+    rose. (A sum of convex functions over the optimal counts has no other local minima.)
+    """
+    if any(not spread.far[kind].isdisjoint((member,)) for member, given in enumerate(spread.given) for kind in given):
+        return False
+    lowered: Counter[int] = Counter()
+    raised: Counter[int] = Counter()
+    for member, (owned, given) in enumerate(zip(spread.owned, spread.given, strict=True)):
+        held, load = sum(owned.values()), spread.load[member]
+        if sum(max(0, count - given.get(kind, 0)) for kind, count in owned.items()) > max(0, held - load):
+            return False
+        lowered[load] += held > load
+        raised[load] += held < load
+    return not any(count and lowered[load - 1] for load, count in raised.items())
+
+
+FAR_COST: Final = 1 << 32
+EFFORT: Final = 10_000_000
+"""Limit of the exchanges examined, which takes seconds. The plan reached then is used: its counts are optimal from the
+start, only a few moves too many may remain."""
+
+
+def exchange(spread: Spread) -> None:
+    """Carry out exchanges until none would save a move or bring a partition nearer."""
+    effort = EFFORT
+    arcs = 2 * sum(len(members) for members in spread.takers) + len(spread.load)
+    while effort > 0:
+        graph = _Graph(spread)
+        cycles: list[list[int]] = []
+        while not cycles:
+            effort -= arcs
+            if not graph.relax():
+                return
+            cycles = list(graph.cycles())
+        for cycle in cycles:
+            graph.carry_out(cycle)
+
+
+class _Graph:
+    """Nodes: members, then kinds, then one for each count of partitions that members have.
+
+    Member to kind: the member gives one. Kind to member: the member takes one. The node of a count leads from the
+    members with that count, one of whom gains one, to those with one more, one of whom loses one.
+    """
+
+    def __init__(self, spread: Spread) -> None:
+        self._spread = spread
+        self._first_kind = len(spread.load)
+        self._first_count = self._first_kind + len(spread.sizes)
+        by_count: dict[int, list[int]] = {}
+        for member, count in enumerate(spread.load):
+            by_count.setdefault(count, []).append(member)
+        self._steps = [(by_count[count], by_count[count + 1]) for count in by_count if count + 1 in by_count]
+        size = self._first_count + len(self._steps)
+        self._distance = [0] * size
+        self._before = list(range(size))
+
+    def relax(self) -> bool:
+        """One round over all exchanges; False: nothing improves, so no cycle is negative."""
+        changed = False
+        for kind, members in enumerate(self._spread.takers):
+            changed |= self._relax_kind(kind, members)
+        for node, (lower, upper) in enumerate(self._steps, self._first_count):
+            nearest = min(lower, key=self._distance.__getitem__)
+            changed |= self._reach(node, self._distance[nearest], nearest)
+            for member in upper:
+                changed |= self._reach(member, self._distance[node], node)
+        return changed
+
+    def _relax_kind(self, kind: int, members: Sequence[int]) -> bool:
+        spread, node, far = self._spread, self._first_kind + kind, self._spread.far[kind]
+        distance, changed = self._distance, False
+        for member in members:
+            given = spread.given[member].get(kind, 0)
+            if given:
+                lost = given <= spread.owned[member].get(kind, 0)
+                cost = distance[member] + lost - (FAR_COST if member in far else 0)
+                changed |= self._reach(node, cost, member)
+        for member in members:
+            returned = spread.given[member].get(kind, 0) < spread.owned[member].get(kind, 0)
+            cost = distance[node] - returned + (FAR_COST if member in far else 0)
+            changed |= self._reach(member, cost, node)
+        return changed
+
+    def _reach(self, node: int, distance: int, before: int) -> bool:
+        if distance >= self._distance[node]:
+            return False
+        self._distance[node] = distance
+        self._before[node] = before
+        return True
+
+    def cycles(self) -> Iterator[list[int]]:
+        """The cycles among the predecessors, each starting at its first node: all are negative.
+
+        They share no node, so carrying one out leaves the others valid.
+        """
+        seen_in = [-1] * len(self._before)
+        for start in range(len(self._before)):
+            node = start
+            while seen_in[node] < 0:
+                seen_in[node] = start
+                node = self._before[node]
+            if seen_in[node] == start and self._before[node] != node:
+                seen_in[node] = len(self._before)
+                cycle = [node]
+                while (node := self._before[node]) != cycle[0]:
+                    cycle.append(node)
+                yield cycle[::-1]
+
+    def carry_out(self, cycle: Sequence[int]) -> None:
+        """Move partitions along a cycle, as many at once as have the same cost; a step in counts is made once."""
+        arcs = [*zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
+        gifts = [(member, kind - self._first_kind) for member, kind in arcs if self._is_kind(kind)]
+        takes = [(member, kind - self._first_kind) for kind, member in arcs if self._is_kind(kind)]
+        times = 1
+        if max(cycle) < self._first_count:
+            times = min([self._spare(*gift) for gift in gifts] + [self._lacking(*take) for take in takes])
+        for member, kind in gifts:
+            self._spread.give(kind, member, -times)
+        for member, kind in takes:
+            self._spread.give(kind, member, times)
+
+    def _is_kind(self, node: int) -> bool:
+        return self._first_kind <= node < self._first_count
+
+    def _spare(self, member: int, kind: int) -> int:
+        surplus = self._spread.surplus(kind, member)
+        return surplus if surplus > 0 else self._spread.given[member][kind]
+
+    def _lacking(self, member: int, kind: int) -> int:
+        surplus = self._spread.surplus(kind, member)
+        return -surplus if surplus < 0 else self._spread.sizes[kind]

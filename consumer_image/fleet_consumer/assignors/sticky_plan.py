@@ -3,20 +3,163 @@
 Three steps: validate the claims; compute counts on kinds of partitions, where a million partitions are a few numbers;
 let each member keep that many of what it owned, and deal out the rest. No step depends on the order in which members
 were listed, so every leader makes the same plan.
+
+Partitions of one kind may go to the same members, at the same distance. With equal subscriptions and without racks
+there is one kind. One member that differs makes two or three; a kind is as small as a topic only if every member
+subscribes to something else.
+
+Partitions are dealt topics by name, partitions by number, to members in turn: neighbouring ones go to different
+members, so that a busy topic loads all of them. Shares are cut with slices, with no step per partition, as there may be
+a million.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from fleet_consumer.assignors.claims import Claim, Holdings, settle
-from fleet_consumer.assignors.dealing import Cards, deal, put
-from fleet_consumer.assignors.exchanges import exchange
 from fleet_consumer.assignors.interface import Assignment, ClusterView, Subscription
-from fleet_consumer.assignors.kinds import Kinds, sort_into_kinds
-from fleet_consumer.assignors.ordering import java_key
-from fleet_consumer.assignors.spread import Spread, even_quotas, place
-from fleet_consumer.assignors.steals import is_settled, steal
+from fleet_consumer.assignors.plans import NOWHERE, java_key, partition_racks, racks_matter
+from fleet_consumer.assignors.spread import Spread, even_quotas, exchange, is_settled, place, steal
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Kinds of partitions; `of` maps a topic to one kind for all its partitions, or to one for each.
+
+    `sizes` counts each kind's partitions, `takers` are the members (by index) that may have them, `far` those of the
+    takers whose rack has no replica.
+    """
+
+    of: dict[str, int | list[int]]
+    sizes: list[int]
+    takers: list[list[int]]
+    far: list[frozenset[int]]
+
+    def tally(self, owned: Mapping[str, Sequence[int]]) -> dict[int, int]:
+        """The number of partitions of each kind; kinds without any are left out."""
+        if len(self.sizes) == 1:
+            count = sum(map(len, owned.values()))
+            return {0: count} if count else {}
+        counts: dict[int, int] = {}
+        for topic, numbers in owned.items():
+            kind = self.of[topic]
+            if isinstance(kind, int):
+                counts[kind] = counts.get(kind, 0) + len(numbers)
+            else:
+                for number in numbers:
+                    counts[kind[number]] = counts.get(kind[number], 0) + 1
+        return {kind: count for kind, count in counts.items() if count}
+
+    def split(self, topic: str, numbers: Sequence[int]) -> dict[int, Sequence[int]]:
+        kind = self.of[topic]
+        if isinstance(kind, int):
+            return {kind: numbers}
+        parts: dict[int, list[int]] = {}
+        for number in numbers:
+            parts.setdefault(kind[number], []).append(number)
+        return dict(parts)
+
+
+def sort_into_kinds(
+    cluster: ClusterView, counts: Mapping[str, int], wanted: Sequence[frozenset[str]], racks: Sequence[str | None]
+) -> Kinds:
+    """The kinds of all partitions in `counts`; `wanted` and `racks` have one entry for each member."""
+    classes: dict[frozenset[str], list[int]] = {}
+    for member, topics in enumerate(wanted):
+        classes.setdefault(topics, []).append(member)
+    audience: dict[str, list[int]] = {topic: [] for topic in counts}
+    for number, topics in enumerate(classes):
+        for topic in topics:
+            audience[topic].append(number)
+    where = _racks_that_matter(cluster, counts, racks)
+    kinds = Kinds({}, [], [], [])
+    known: dict[tuple[tuple[int, ...], frozenset[str]], int] = {}
+    by_class = list(classes.values())
+    for topic, count in counts.items():
+        who = tuple(audience[topic])
+        spots = where[topic] if where else [NOWHERE]
+        for spot in dict.fromkeys(spots):
+            if (who, spot) not in known:
+                known[who, spot] = len(known)
+                takers = sorted(member for number in who for member in by_class[number])
+                kinds.sizes.append(0)
+                kinds.takers.append(takers)
+                kinds.far.append(_far(takers, racks, spot) if where else frozenset())
+        if where:
+            each = [known[who, spot] for spot in spots]
+            kinds.of[topic] = each
+            for kind in each:
+                kinds.sizes[kind] += 1
+        else:
+            kinds.of[topic] = known[who, NOWHERE]
+            kinds.sizes[known[who, NOWHERE]] += count
+    return kinds
+
+
+def _racks_that_matter(
+    cluster: ClusterView, counts: Mapping[str, int], racks: Sequence[str | None]
+) -> dict[str, list[frozenset[str]]]:
+    """The racks of every partition; empty if they make no difference."""
+    members = {rack for rack in racks if rack}
+    if not members or not cluster.racks:
+        return {}
+    where = {topic: partition_racks(cluster, topic) for topic in counts}
+    return where if racks_matter(members, [spot for spots in where.values() for spot in spots]) else {}
+
+
+def _far(takers: Sequence[int], racks: Sequence[str | None], spot: frozenset[str]) -> frozenset[int]:
+    return frozenset(member for member in takers if (rack := racks[member]) and rack not in spot)
+
+
+@dataclass(slots=True)
+class Cards:
+    """Partitions in the order of dealing, as two columns."""
+
+    topics: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+
+    def add(self, topic: str, numbers: Sequence[int]) -> None:
+        self.topics.extend([topic] * len(numbers))
+        self.numbers.extend(numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def deal(cards: Cards, tables: Iterable[Sequence[tuple[int, int]]]) -> Iterator[tuple[int, Cards]]:
+    """Deal all cards, one table after the other, to (member, number of cards needed).
+
+    At a table cards go round one by one; a member with enough drops out. The needs add up to the number of cards.
+    Yields members with their hands, in the order dealt.
+    """
+    hands: dict[int, Cards] = {}
+    at = 0
+    for table in tables:
+        rounds = 0
+        while seated := [(member, need) for member, need in table if need > rounds]:
+            more = min(need for _, need in seated) - rounds
+            end = at + more * len(seated)
+            for seat, (member, _) in enumerate(seated, at):
+                hand = hands.setdefault(member, Cards())
+                hand.topics += cards.topics[seat : end : len(seated)]
+                hand.numbers += cards.numbers[seat : end : len(seated)]
+            at, rounds = end, rounds + more
+    yield from hands.items()
+
+
+def put(hand: Cards, share: dict[str, list[int]]) -> None:
+    """Add a hand to a member's share, numbers in order within each topic."""
+    fresh = dict.fromkeys(hand.topics)
+    if len(fresh) == len(hand) and share.keys().isdisjoint(fresh):
+        share.update(zip(hand.topics, map(list, zip(hand.numbers, strict=True)), strict=True))
+        return
+    for topic, number in zip(hand.topics, hand.numbers, strict=True):
+        share.setdefault(topic, []).append(number)
+    for topic in fresh:
+        share[topic].sort()
+
 
 Tally = Mapping[int, int]
 """The number of partitions by kind."""

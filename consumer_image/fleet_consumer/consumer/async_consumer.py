@@ -18,15 +18,14 @@ from typing import Final, TypeVar
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings, RebalanceCallback
-from fleet_consumer.consumer.handover import Handover
-from fleet_consumer.consumer.owner_thread import OwnerThread
+from fleet_consumer.consumer.owner_thread import Handover, OwnerThread
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S
 from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.fetch.read_errors import PartitionError
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp
-from fleet_consumer.group.topics import PartitionInfo
+from fleet_consumer.group.metadata import PartitionInfo
 from fleet_consumer.record import Record, Records, TopicPartition
 
 __all__ = ["AsyncConsumer", "AsyncRebalanceCallback"]

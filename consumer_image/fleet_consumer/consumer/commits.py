@@ -6,14 +6,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.consumer.call_guard import CallGuard
-from fleet_consumer.consumer.engine import Engine
+from fleet_consumer.consumer.engine import CallGuard, Engine
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.group import errors
 from fleet_consumer.group.commits import commit_parts
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.group.messages import FinishCommit
-from fleet_consumer.librdkafka.group_metadata import group_metadata
+from fleet_consumer.librdkafka.producer import group_metadata
 from fleet_consumer.record import TopicPartition
 
 logger = logging.getLogger(__name__)

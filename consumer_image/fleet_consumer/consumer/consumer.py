@@ -11,23 +11,19 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 
 from fleet_consumer.clock import Clock, SystemClock
-from fleet_consumer.consumer.call_guard import CallGuard
 from fleet_consumer.consumer.commits import CommitCallback, Commits
-from fleet_consumer.consumer.end_offsets import EndOffsets
-from fleet_consumer.consumer.engine import Engine
-from fleet_consumer.consumer.queries import Queries
+from fleet_consumer.consumer.engine import CallGuard, Engine
+from fleet_consumer.consumer.queries import EndOffsets, Queries
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S, ConsumerSettings
 from fleet_consumer.consumer.subscription import RebalanceCallback, Subscription
 from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.reset_policy import ResetPolicy
+from fleet_consumer.coordinator.starts import ResetPolicy
 from fleet_consumer.fetch.read_errors import PartitionError
-from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp
+from fleet_consumer.group.membership import Membership, OffsetAndMetadata
 from fleet_consumer.group.messages import CallBack, CallBackKind, FinishCommit
-from fleet_consumer.group.topics import PartitionInfo
 from fleet_consumer.record import Records, TopicPartition
-from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
 
 __all__ = ["CommitCallback", "Consumer", "ConsumerSettings", "RebalanceCallback"]
 
@@ -38,7 +34,7 @@ LOOK_UP_S = 1.0
 LEAVE_WORDS = ("default", "leave", "remain")
 
 
-class Consumer:
+class Consumer(Queries):
     """A member of a consumer group, or with `assign` a reader without a membership. Making one starts nothing;
     `subscribe` and `assign` do; `close` must be called, or the consumer used as a context manager.
 
@@ -48,11 +44,10 @@ class Consumer:
     """
 
     def __init__(self, settings: ConsumerSettings, clock: Clock | None = None) -> None:
-        self._engine = Engine(settings, clock or SystemClock())
-        self._guard = CallGuard(self._engine)
+        engine = Engine(settings, clock or SystemClock())
+        super().__init__(engine, CallGuard(engine))
         self._commits = Commits(self._engine, self._guard)
         self._subscription = Subscription(self._engine, self._guard, self._commits)
-        self._queries = Queries(self._engine, self._guard)
         self._ends = EndOffsets(self._engine.group, read_committed=settings.read_committed)
         self._woken = False
 
@@ -357,67 +352,3 @@ class Consumer:
         """The truncations so far: logs that lost records after these were read."""
         positions = self._engine.positions
         return TruncationReport() if positions is None else positions.truncations
-
-    # Queries.
-
-    def committed(
-        self, partitions: Iterable[TopicPartition] | None, timeout_s: float = DEFAULT_TIMEOUT_S
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets, None where there is none; with None, all that there are.
-
-        Needs no subscription.
-
-        Raises OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed, GroupAuthorizationFailed,
-        GroupIdMissing.
-        """
-        return self._queries.committed(partitions, timeout_s)
-
-    def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], timeout_s: float = DEFAULT_TIMEOUT_S
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first record that is not older than its time (milliseconds since the epoch).
-
-        None where there is no such record. Needs no subscription. Raises ValueError for a negative time,
-        OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed.
-        """
-        return self._queries.offsets_for_times(times, timeout_s)
-
-    def beginning_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
-    ) -> dict[TopicPartition, int]:
-        """The first offset of each partition. Needs no subscription. Raises as `offsets_for_times`."""
-        return self._queries.edges(partitions, EARLIEST, timeout_s)
-
-    def end_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
-    ) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition; under `read_committed` behind the last that is stable.
-
-        Needs no subscription. Raises as `offsets_for_times`.
-        """
-        return self._queries.edges(partitions, LATEST, timeout_s)
-
-    def batch_end(self, partition: TopicPartition, offset: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
-        """The offset behind the batch that holds `offset`, by its header: for one that cannot be read (`unreadable`).
-
-        Where the partition's leader cannot read the batch either, it is the first offset behind it that can be read.
-        Raises OffsetLookupFailed (also when the time is up, and when the header is damaged as well),
-        TopicAuthorizationFailed.
-        """
-        return self._queries.batch_end(partition, offset, timeout_s)
-
-    def partitions_for(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[PartitionInfo, ...]:
-        """The partitions of a topic, by number; none when brokers do not know the topic. Needs no subscription.
-
-        Raises MetadataLookupFailed (also when the time is up), TopicAuthorizationFailed.
-        """
-        if not topic:
-            raise ValueError("the topic's name is empty")
-        return self._queries.topics((topic,), timeout_s, f"topic {topic!r}").get(topic, ())
-
-    def list_topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, tuple[PartitionInfo, ...]]:
-        """All topics that the principal may describe, internal ones too. Needs no subscription.
-
-        Raises MetadataLookupFailed when the time is up.
-        """
-        return self._queries.topics(None, timeout_s, "topics")

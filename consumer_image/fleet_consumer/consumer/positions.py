@@ -12,14 +12,12 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from uuid import UUID
 
-from fleet_consumer.consumer.log_watch import LogWatch, SoughtChecks
 from fleet_consumer.consumer.paused import Buffers, PausedPartitions
 from fleet_consumer.consumer.resets import OffsetReset, OutOfRangeReport, Truncation, TruncationReport
 from fleet_consumer.consumer.settings import ConsumerSettings
-from fleet_consumer.consumer.start_lookups import LOOKUP_RETRY_S, StartLookups, names
+from fleet_consumer.consumer.start_lookups import LOOKUP_RETRY_S, LogWatch, SoughtChecks, StartLookups, names
 from fleet_consumer.coordinator.lookups import Start
-from fleet_consumer.coordinator.reset_policy import ResetPolicy
-from fleet_consumer.coordinator.starts import Starts
+from fleet_consumer.coordinator.starts import ResetPolicy, Starts
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer
 from fleet_consumer.fetch.thread import FetchThread

@@ -1,36 +1,58 @@
-"""Queries to the brokers that need neither a subscription nor a membership."""
+"""Queries to the brokers that need neither a subscription nor a membership, and the end offsets of owned partitions.
+
+The latter are kept fresh for `Consumer.lag` without ever blocking. librdkafka knows ends only from its fetches, of the
+wrong isolation level, and not of partitions that it does not fetch just now. So brokers are asked, one request for each
+leader, and only while lags are asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-from fleet_consumer.consumer.call_guard import CallGuard
-from fleet_consumer.consumer.engine import Engine
+from fleet_consumer.consumer.engine import CallGuard, Engine
+from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S
+from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.lookups import Start
+from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata, OffsetAndTimestamp
-from fleet_consumer.group.topics import PartitionInfo
+from fleet_consumer.group.metadata import PartitionInfo
 from fleet_consumer.record import TopicPartition
+from fleet_consumer.wire.topics import EARLIEST, LATEST
 
 
 class Queries:
-    """`Consumer.committed`, `offsets_for_times`, `list_topics` and their relatives; their docstrings are there."""
+    """The calls of a consumer that need neither a subscription nor a membership.
+
+    Each waits at most `timeout_s` seconds.
+    """
 
     def __init__(self, engine: Engine, guard: CallGuard) -> None:
         self._engine = engine
         self._guard = guard
 
     def committed(
-        self, partitions: Iterable[TopicPartition] | None, timeout_s: float
+        self, partitions: Iterable[TopicPartition] | None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offsets, None where there is none; with None, all that there are.
+
+        Raises OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed, GroupAuthorizationFailed,
+        GroupIdMissing.
+        """
         with self._guard.entered():
             self._engine.check_group("committed")
             self._engine.start_group()
             return self._engine.wait_for(self._engine.group.committed(partitions), timeout_s, "committed offsets")
 
     def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], timeout_s: float
+        self, times: Mapping[TopicPartition, int], timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """For each partition the first record that is not older than its time (milliseconds since the epoch).
+
+        None where there is no such record. Raises ValueError for a negative time, OffsetLookupFailed (also when the
+        time is up), TopicAuthorizationFailed.
+        """
         negative = {part: time for part, time in times.items() if time < 0}
         if negative:
             raise ValueError(f"times must not be negative: {negative}; see beginning_offsets and end_offsets")
@@ -39,12 +61,52 @@ class Queries:
             for part, start in self._list(times, timeout_s).items()
         }
 
-    def edges(self, partitions: Iterable[TopicPartition], edge: int, timeout_s: float) -> dict[TopicPartition, int]:
-        """The offsets at one edge of each log, ListOffsets' EARLIEST or LATEST."""
-        found = self._list(dict.fromkeys(partitions, edge), timeout_s)
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each partition. Raises as `offsets_for_times`."""
+        found = self._list(dict.fromkeys(partitions, EARLIEST), timeout_s)
         return {part: start.offset for part, start in found.items()}
 
-    def topics(
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each partition; under `read_committed` behind the last that is stable.
+
+        Raises as `offsets_for_times`.
+        """
+        found = self._list(dict.fromkeys(partitions, LATEST), timeout_s)
+        return {part: start.offset for part, start in found.items()}
+
+    def batch_end(self, partition: TopicPartition, offset: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
+        """The offset behind the batch that holds `offset`, by its header: for one that cannot be read (`unreadable`).
+
+        Where the partition's leader cannot read the batch either, it is the first offset behind it that can be read.
+        Raises OffsetLookupFailed (also when the time is up, and when the header is damaged as well),
+        TopicAuthorizationFailed.
+        """
+        with self._guard.entered():
+            self._engine.start_group()
+            ticket = self._engine.group.batch_end(partition, offset)
+            return self._engine.wait_for(ticket, timeout_s, f"the end of the batch at offset {offset}")
+
+    def partitions_for(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[PartitionInfo, ...]:
+        """The partitions of a topic, by number; none when brokers do not know the topic.
+
+        Raises MetadataLookupFailed (also when the time is up), TopicAuthorizationFailed.
+        """
+        if not topic:
+            raise ValueError("the topic's name is empty")
+        return self._topics((topic,), timeout_s, f"topic {topic!r}").get(topic, ())
+
+    def list_topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, tuple[PartitionInfo, ...]]:
+        """All topics that the principal may describe, internal ones too.
+
+        Raises MetadataLookupFailed when the time is up.
+        """
+        return self._topics(None, timeout_s, "topics")
+
+    def _topics(
         self, names: tuple[str, ...] | None, timeout_s: float, what: str
     ) -> dict[str, tuple[PartitionInfo, ...]]:
         """The partitions of topics, of all with `names` None; `what` names them in errors."""
@@ -52,12 +114,6 @@ class Queries:
             self._engine.start_group()
             ticket = self._engine.group.topics(names)
             return self._engine.wait_for(ticket, timeout_s, what, errors.MetadataLookupFailed)
-
-    def batch_end(self, partition: TopicPartition, offset: int, timeout_s: float) -> int:
-        with self._guard.entered():
-            self._engine.start_group()
-            ticket = self._engine.group.batch_end(partition, offset)
-            return self._engine.wait_for(ticket, timeout_s, f"the end of the batch at offset {offset}")
 
     def _list(self, times: Mapping[TopicPartition, int], timeout_s: float) -> dict[TopicPartition, Start]:
         engine = self._engine
@@ -67,3 +123,56 @@ class Queries:
             engine.start_group()
             ticket = engine.group.list_offsets(dict(times), read_committed=engine.settings.read_committed)
             return engine.wait_for(ticket, timeout_s, "offsets")
+
+
+FRESH_S: Final = 1.0
+"""The age at which an end is looked up again."""
+ASKING_S: Final = 60.0
+"""The time after the last `lag` for which polls keep ends fresh."""
+PATIENCE_S: Final = 10.0
+"""The timeout of one lookup; a broker that hangs must not keep the others' ends old."""
+
+
+class EndOffsets:
+    """The last known ends. Belongs to the user's thread."""
+
+    def __init__(self, group: CoordinatorThread, *, read_committed: bool) -> None:
+        self._group = group
+        self._read_committed = read_committed
+        self._ends: dict[TopicPartition, int] = {}
+        self._lookup: Ticket[dict[TopicPartition, int]] | None = None
+        self._asked: frozenset[TopicPartition] = frozenset()
+        self._asked_at = self._wanted_until = float("-inf")
+
+    def of(self, partition: TopicPartition, owned: frozenset[TopicPartition], now: float) -> int | None:
+        """The end of a partition, None while unknown; starts a lookup for all `owned` when their ends are old."""
+        self._wanted_until = now + ASKING_S
+        self.refresh(owned, now, unknown=partition)
+        return self._ends.get(partition)
+
+    def refresh(self, owned: frozenset[TopicPartition], now: float, unknown: TopicPartition | None = None) -> None:
+        """Take an answer that has come, and ask again when ends are old and lags were asked for of late."""
+        if now >= self._wanted_until:
+            return
+        self._take(owned)
+        if self._lookup is not None and now < self._asked_at + PATIENCE_S:
+            return
+        if self._lookup is not None:
+            self._lookup.cancel()
+            self._lookup = None
+        # A partition that came since the last lookup need not wait until the others are old.
+        new = unknown is not None and unknown not in self._asked
+        if owned and (new or now >= self._asked_at + FRESH_S):
+            self._asked, self._asked_at = owned, now
+            self._lookup = self._group.end_offsets(sorted(owned), read_committed=self._read_committed)
+
+    def look_up(self, partitions: Iterable[TopicPartition]) -> Ticket[dict[TopicPartition, int]]:
+        """Look up ends once, whatever is known. Any thread."""
+        return self._group.end_offsets(sorted(partitions), read_committed=self._read_committed)
+
+    def _take(self, owned: frozenset[TopicPartition]) -> None:
+        if self._lookup is None or not self._lookup.done:
+            return
+        found, self._lookup = self._lookup.result or {}, None
+        # A partition without an answer keeps its last end; one that is not owned any more has none.
+        self._ends = {part: end for part, end in {**self._ends, **found}.items() if part in owned}

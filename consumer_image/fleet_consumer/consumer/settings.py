@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from fleet_consumer.assignors import Assignor
 from fleet_consumer.contract.worker_config import PAUSED_BYTES_MAX
-from fleet_consumer.coordinator.reset_policy import ResetPolicy
+from fleet_consumer.coordinator.starts import ResetPolicy
 from fleet_consumer.group.membership import GroupSettings
 from fleet_consumer.librdkafka.settings import check_properties
 from fleet_consumer.net import ConnectionSettings

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from fleet_consumer.consumer.call_guard import CallGuard
 from fleet_consumer.consumer.commits import Commits
-from fleet_consumer.consumer.engine import Engine
+from fleet_consumer.consumer.engine import CallGuard, Engine
 from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.group import errors
 from fleet_consumer.group.messages import CallBack, CallBackKind

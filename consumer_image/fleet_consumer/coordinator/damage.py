@@ -17,8 +17,7 @@ from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.fetch import FetchPartition, FetchRequest, FetchTopic
-from fleet_consumer.wire.list_offsets import LATEST
+from fleet_consumer.wire.topics import LATEST, FetchPartition, FetchRequest, FetchTopic
 
 HEAD = struct.Struct(">qiibIhi")
 """Base offset, length behind it, leader epoch, magic, CRC, attributes, last offset delta."""

@@ -19,16 +19,18 @@ from fleet_consumer.group.timing import SLOW_RETRY_S
 from fleet_consumer.net import AuthenticationFailed, NetError, TlsFailed, UnsupportedByBroker
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode, describe
-from fleet_consumer.wire.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from fleet_consumer.wire.message import Request
-from fleet_consumer.wire.metadata import MetadataResponse
-from fleet_consumer.wire.offset_fetch import (
+from fleet_consumer.wire.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from fleet_consumer.wire.offset_for_leader_epoch import (
+from fleet_consumer.wire.topics import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    MetadataResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,

@@ -16,8 +16,8 @@ from fleet_consumer.coordinator.lookups import Attempt
 from fleet_consumer.group.metadata import topics_request
 from fleet_consumer.net import NetError
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponsePartition
 from fleet_consumer.wire.schema import ZERO_UUID
+from fleet_consumer.wire.topics import MetadataResponse, MetadataResponsePartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.naming import TopicPattern
-from fleet_consumer.coordinator import queries
+from fleet_consumer.coordinator import requests
 from fleet_consumer.coordinator.assignor_calls import AssignorCalls
 from fleet_consumer.coordinator.damage import find_batch_end
 from fleet_consumer.coordinator.flows import Flow, FlowRunner, Ticket
@@ -25,13 +25,50 @@ from fleet_consumer.coordinator.remade import LogsSeen, see_logs
 from fleet_consumer.coordinator.requests import Requests
 from fleet_consumer.coordinator.starts import StartQuery, Starts, find_starts
 from fleet_consumer.group import errors, messages
-from fleet_consumer.group.machine import GroupMachine
-from fleet_consumer.group.membership import GroupSettings, OffsetAndMetadata
+from fleet_consumer.group.membership import GroupSettings, Membership, OffsetAndMetadata
+from fleet_consumer.group.messages import Action, Address, Event
+from fleet_consumer.group.metadata import PartitionInfo
 from fleet_consumer.group.timing import NEVER
-from fleet_consumer.group.topics import PartitionInfo
 from fleet_consumer.net import AuthenticationFailed, ConnectionSettings, NetError, NetworkClient, TlsFailed
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.wire.join_group import JoinGroupRequest
+from fleet_consumer.wire.groups import JoinGroupRequest
+
+
+class GroupMachine(Protocol):
+    """One member of one group as a state machine without I/O: events with their time go in, actions come out.
+
+    Calls come from one thread at a time. No user code runs inside `handle`: callbacks and assignors are actions.
+    """
+
+    @property
+    def closed(self) -> bool:
+        """True once closing is complete: nothing is in flight any more."""
+
+    @property
+    def fatal(self) -> Exception | None:
+        """The error that ended the member, else None."""
+
+    @property
+    def commits_pending(self) -> bool:
+        """True while a commit is unfinished."""
+
+    @property
+    def fence_deadline(self) -> float:
+        """End of certain ownership of the partitions; `timing.NEVER` without a membership."""
+
+    @property
+    def coordinator(self) -> Address | None:
+        """The coordinator's address; None while it is unknown."""
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Take one event; return actions to carry out in order."""
+
+    def next_deadline(self, now: float) -> float:
+        """The time after `now` at which a Tick is due."""
+
+    def snapshot(self) -> Membership:
+        """The membership as other threads may see it."""
+
 
 T = TypeVar("T")
 
@@ -165,7 +202,7 @@ class CoordinatorThread:
         """Read the group's committed offsets, with None all of them."""
         wanted = None if partitions is None else tuple(partitions)
         self._post(messages.CoordinatorWanted())
-        return self._begin(queries.fetch_committed(self._settings.group_id, wanted))
+        return self._begin(requests.fetch_committed(self._settings.group_id, wanted))
 
     def find_starts(self, query: StartQuery) -> Ticket[Starts]:
         """Find where partitions begin (`starts.find_starts`)."""
@@ -181,22 +218,22 @@ class CoordinatorThread:
     def list_offsets(
         self, times: Mapping[TopicPartition, int], *, read_committed: bool
     ) -> Ticket[dict[TopicPartition, Start]]:
-        """Read offsets by time from the partitions' leaders (`queries.list_offsets`)."""
-        return self._begin(queries.list_offsets(times, read_committed=read_committed))
+        """Read offsets by time from the partitions' leaders (`requests.list_offsets`)."""
+        return self._begin(requests.list_offsets(times, read_committed=read_committed))
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
     ) -> Ticket[dict[TopicPartition, int]]:
-        """Read the ends of partitions in one attempt (`queries.end_offsets`)."""
-        return self._begin(queries.end_offsets(tuple(partitions), read_committed=read_committed))
+        """Read the ends of partitions in one attempt (`requests.end_offsets`)."""
+        return self._begin(requests.end_offsets(tuple(partitions), read_committed=read_committed))
 
     def batch_end(self, partition: TopicPartition, offset: int) -> Ticket[int]:
         """Find the end of a batch that cannot be read (`damage.find_batch_end`)."""
         return self._begin(find_batch_end(partition, offset))
 
     def topics(self, names: Iterable[str] | None) -> Ticket[dict[str, tuple[PartitionInfo, ...]]]:
-        """Read topics and their partitions, with None of all that may be described (`queries.describe_topics`)."""
-        return self._begin(queries.describe_topics(names))
+        """Read topics and their partitions, with None of all that may be described (`requests.describe_topics`)."""
+        return self._begin(requests.describe_topics(names))
 
     def close(self, *, leave: bool, timeout_s: float) -> bool:
         """Finish commits, leave if so wished, end the thread. False if it did not end within about `timeout_s`."""

@@ -17,7 +17,7 @@ from fleet_consumer.group.messages import Action, Channel, Commit, FinishCommit,
 from fleet_consumer.group.timing import NEVER, Backoff
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode, describe
-from fleet_consumer.wire.offset_commit import (
+from fleet_consumer.wire.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

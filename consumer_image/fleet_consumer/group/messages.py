@@ -17,10 +17,10 @@ from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.group.errors import FatalConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.group.metadata import Racks
-from fleet_consumer.group.sighting import Doubts
+from fleet_consumer.group.watch import Doubts
 from fleet_consumer.record import TopicPartition
+from fleet_consumer.wire.groups import SyncGroupRequestAssignment
 from fleet_consumer.wire.message import Request
-from fleet_consumer.wire.sync_group import SyncGroupRequestAssignment
 
 Address = tuple[str, int]
 """A broker as (host, port)."""

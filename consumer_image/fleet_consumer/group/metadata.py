@@ -1,12 +1,16 @@
-"""Partitions by topic, and Metadata responses: existing topics, their partition counts, the racks of replicas."""
+"""Partitions by topic, and Metadata responses: existing topics, their partition counts, the racks of replicas.
+
+`PartitionInfo` is the public form: a partition with the brokers that lead or hold it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from fleet_consumer.wire.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 PartitionsByTopic = Mapping[str, tuple[int, ...]]
 """Partition numbers by topic; a topic without partitions is absent."""
@@ -86,3 +90,42 @@ class BrokerRacks:
             for topic in response.topics
             if topic.name in topics and topic.partitions
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker; without an address (`host` empty, `port` -1) while it is away."""
+
+    id: int
+    host: str = ""
+    port: int = -1
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition; `leader` is None while none is elected."""
+
+    topic: str
+    partition: int
+    leader: Node | None
+    replicas: tuple[Node, ...]
+    in_sync_replicas: tuple[Node, ...]
+    offline_replicas: tuple[Node, ...]
+
+
+def partition_infos(response: MetadataResponse) -> dict[str, tuple[PartitionInfo, ...]]:
+    """The partitions of all topics in a response, sorted by number; topics without partitions are left out."""
+    nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
+
+    def named(ids: tuple[int, ...]) -> tuple[Node, ...]:
+        return tuple(nodes.get(node) or Node(node) for node in ids)
+
+    infos: dict[str, list[PartitionInfo]] = {}
+    for topic in response.topics:
+        for part in sorted(topic.partitions, key=lambda part: part.partition_index):
+            leader = named((part.leader_id,))[0] if part.leader_id >= 0 else None
+            replicas = named(part.replica_nodes), named(part.isr_nodes), named(part.offline_replicas)
+            info = PartitionInfo(topic.name or "", part.partition_index, leader, *replicas)
+            infos.setdefault(info.topic, []).append(info)
+    return {topic: tuple(parts) for topic, parts in infos.items()}

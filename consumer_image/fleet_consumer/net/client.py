@@ -26,9 +26,9 @@ from fleet_consumer.net.lane import BrokerLane, ReconnectPause
 from fleet_consumer.net.session import Call
 from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.wire.errors import ErrorCode, KafkaError
-from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
+from fleet_consumer.wire.groups import GROUP_KEY_TYPE, FindCoordinatorRequest
 from fleet_consumer.wire.message import Request, Response
-from fleet_consumer.wire.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from fleet_consumer.wire.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 

@@ -16,11 +16,10 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from fleet_consumer.net import tls
-from fleet_consumer.net.addresses import BrokerAddress
+from fleet_consumer.net import transport
+from fleet_consumer.net.addresses import BrokerAddress, Lookup, SocketAddress
 from fleet_consumer.net.errors import ConnectFailed, Disconnected, NetError, TokenUnavailable
 from fleet_consumer.net.oauth import OAuthToken
-from fleet_consumer.net.resolver import Lookup, SocketAddress
 from fleet_consumer.net.session import AuthenticatedSession, Call
 from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.net.transport import Transport, make_transport
@@ -284,7 +283,7 @@ class Connection:
         try:
             finished = self._transport.handshake()
         except ssl.SSLCertVerificationError as error:
-            raise tls.not_trusted(error, self.address) from error
+            raise transport.not_trusted(error, self.address) from error
         except OSError as error:
             raise self._broken(error) from error
         if finished:
@@ -322,7 +321,7 @@ class Connection:
     def _broken(self, error: OSError | None) -> NetError:
         seen = "closed by the broker" if error is None else (error.strerror or str(error))
         if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
-            return tls.refused(error, self.address, self._settings.tls)
+            return transport.refused(error, self.address, self._settings.tls)
         if self.phase is ConnectionPhase.SECURING:
             return ConnectFailed(
                 f"broker {self.address} hung up at the start of TLS: {seen}; does this listener speak TLS?",

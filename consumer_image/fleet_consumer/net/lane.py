@@ -11,7 +11,7 @@ from fleet_consumer.net.connection import Connection, ConnectionPhase, IoLoop
 from fleet_consumer.net.errors import AuthenticationFailed, Disconnected, NetError, RequestTimedOut, UnsupportedByBroker
 from fleet_consumer.net.session import Call
 from fleet_consumer.net.settings import ConnectionSettings
-from fleet_consumer.wire.failures import UnencodableMessage
+from fleet_consumer.wire.errors import UnencodableMessage
 
 JITTER: Final = 0.2
 """Jitter of the backoff in both directions, as in Kafka's clients, so that a fleet does not reconnect in step."""

@@ -16,8 +16,8 @@ from fleet_consumer.net.errors import MalformedResponse, NetError
 from fleet_consumer.net.negotiation import BrokerVersions, Step, authenticate, learn_versions, pick_version
 from fleet_consumer.net.oauth import OAuthToken
 from fleet_consumer.net.settings import SaslSettings
-from fleet_consumer.wire.failures import MalformedMessage
-from fleet_consumer.wire.headers import decode_response_header, encode_request
+from fleet_consumer.wire.connection import decode_response_header, encode_request
+from fleet_consumer.wire.errors import MalformedMessage
 from fleet_consumer.wire.message import Request, Response
 
 ResponseT = TypeVar("ResponseT", bound=Response)

@@ -10,8 +10,7 @@ from typing import Final
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.net.addresses import BrokerAddress, parse_addresses
 from fleet_consumer.net.oauth import OAuthSettings, OAuthToken
-from fleet_consumer.net.token_endpoint import ask_for_token
-from fleet_consumer.net.tokens import TokenSource
+from fleet_consumer.net.tokens import TokenSource, ask_for_token
 
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """The SASL mechanisms that `net` speaks."""

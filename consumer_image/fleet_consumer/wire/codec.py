@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from fleet_consumer.wire import primitives
-from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
+from fleet_consumer.wire.errors import MalformedMessage, UnencodableMessage
 from fleet_consumer.wire.primitives import Reader, Writer
 from fleet_consumer.wire.schema import FieldSpec, Kind, fields_of
 

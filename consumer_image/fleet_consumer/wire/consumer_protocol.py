@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-from fleet_consumer.wire.failures import MalformedMessage
+from fleet_consumer.wire.errors import MalformedMessage
 from fleet_consumer.wire.message import Message
 from fleet_consumer.wire.schema import INT32, STRING, array, blob, int32, string, structure
 

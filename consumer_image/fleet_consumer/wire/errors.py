@@ -1,7 +1,10 @@
-"""Kafka's error codes.
+"""Kafka's error codes, and the errors of encoding and decoding.
 
 A message keeps the plain number, since a newer broker may send one that is not in this table; `describe` and
 `is_retriable` take any number. Names and retriable flags are those of Kafka's `Errors` and its exception classes.
+
+The codec raises MalformedMessage and UnencodableMessage and nothing else, so that callers need not know about `struct`
+or UTF-8.
 """
 
 from __future__ import annotations
@@ -218,3 +221,11 @@ class KafkaError(Exception):
     def retriable(self) -> bool:
         """True if the same request may succeed later."""
         return is_retriable(self.code)
+
+
+class MalformedMessage(Exception):
+    """Bytes from a peer that are not a valid message of the expected type and version."""
+
+
+class UnencodableMessage(Exception):
+    """A message that the requested version cannot carry, such as a static member's id before version 5."""

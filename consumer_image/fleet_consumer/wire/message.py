@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 
 from fleet_consumer.wire import codec
-from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
+from fleet_consumer.wire.errors import MalformedMessage, UnencodableMessage
 
 BYTES_PER_UNIT = 4
 """The least that an array element takes. Numbers count as one unit; partitions, topics and members as four."""

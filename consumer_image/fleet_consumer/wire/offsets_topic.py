@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.wire.failures import MalformedMessage
+from fleet_consumer.wire.errors import MalformedMessage
 from fleet_consumer.wire.message import Message
 from fleet_consumer.wire.schema import array, blob, int32, int64, string, structure
 

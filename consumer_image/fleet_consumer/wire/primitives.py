@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
-from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
+from fleet_consumer.wire.errors import MalformedMessage, UnencodableMessage
 
 Reader = Callable[[bytes, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]

@@ -7,17 +7,18 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from fleet_consumer.distribution import DISTRIBUTION, own_version
-from fleet_consumer.wire.admin import describe_configs
-from fleet_consumer.wire.api_versions import ApiVersionsRequest
-from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
-from fleet_consumer.wire.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from fleet_consumer.wire.metadata import MetadataResponse
-from fleet_consumer.wire.offset_commit import (
+from fleet_consumer.wire import admin
+from fleet_consumer.wire.connection import ApiVersionsRequest
+from fleet_consumer.wire.groups import DescribeGroupsRequest
+from fleet_consumer.wire.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
 )
-from fleet_consumer.wire.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from fleet_consumer.wire.topics import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic, MetadataResponse
 
 GROUPS_PER_REQUEST_MAX: Final = 500
 """DescribeGroups answers carry every member's subscription and assignment; this keeps one answer to a few MiB."""
@@ -149,14 +150,14 @@ def offsets_for_times_requests(
     return requests
 
 
-def offsets_topic_config_request() -> describe_configs.DescribeConfigsRequest:
+def offsets_topic_config_request() -> admin.DescribeConfigsRequest:
     """The settings of `__consumer_offsets` that matter to us."""
-    return _config_request(describe_configs.TOPIC_RESOURCE, OFFSETS_TOPIC, ("cleanup.policy", "segment.bytes"))
+    return _config_request(admin.TOPIC_RESOURCE, OFFSETS_TOPIC, ("cleanup.policy", "segment.bytes"))
 
 
-def broker_config_request(node_id: int) -> describe_configs.DescribeConfigsRequest:
+def broker_config_request(node_id: int) -> admin.DescribeConfigsRequest:
     """A broker's own `OFFSETS_SETTINGS`; only that broker can answer."""
-    return _config_request(describe_configs.BROKER_RESOURCE, str(node_id), OFFSETS_SETTINGS)
+    return _config_request(admin.BROKER_RESOURCE, str(node_id), OFFSETS_SETTINGS)
 
 
 def features_request() -> ApiVersionsRequest:
@@ -164,8 +165,6 @@ def features_request() -> ApiVersionsRequest:
     return ApiVersionsRequest(client_software_name=DISTRIBUTION, client_software_version=own_version())
 
 
-def _config_request(kind: int, name: str, settings: tuple[str, ...]) -> describe_configs.DescribeConfigsRequest:
-    resource = describe_configs.DescribeConfigsResource(
-        resource_type=kind, resource_name=name, configuration_keys=settings
-    )
-    return describe_configs.DescribeConfigsRequest(resources=(resource,))
+def _config_request(kind: int, name: str, settings: tuple[str, ...]) -> admin.DescribeConfigsRequest:
+    resource = admin.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=settings)
+    return admin.DescribeConfigsRequest(resources=(resource,))

@@ -13,13 +13,12 @@ from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
 from fleet_consumer.net import Call, NetworkClient
-from fleet_consumer.wire.admin.describe_configs import DescribeConfigsResponse
-from fleet_consumer.wire.admin.list_groups import ListGroupsResponse
-from fleet_consumer.wire.api_versions import ApiVersionsResponse
-from fleet_consumer.wire.describe_groups import DescribeGroupsResponse
-from fleet_consumer.wire.list_offsets import ListOffsetsResponse
+from fleet_consumer.wire.admin import DescribeConfigsResponse
+from fleet_consumer.wire.connection import ApiVersionsResponse
+from fleet_consumer.wire.groups import DescribeGroupsResponse, ListGroupsResponse
 from fleet_consumer.wire.message import Request, Response
-from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
+from fleet_consumer.wire.offsets import OffsetFetchResponse
+from fleet_consumer.wire.topics import ListOffsetsResponse
 from fleet_operator.observe import folding
 from fleet_operator.observe.folding import GroupFacts, Offsets
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from fleet_consumer.contract.managed_topics import SIZE
-from fleet_consumer.wire.admin import describe_configs
+from fleet_consumer.wire import admin
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.api.v1alpha1.conditions import TOPIC_NOT_FOUND
 from fleet_operator.observe import due, folding
@@ -52,18 +52,18 @@ class TopicConfigs:
             self._known.pop(topic, None)
             self._due.pop(topic, None)
 
-    def requests(self, wanted: Collection[str], now: float) -> list[describe_configs.DescribeConfigsRequest]:
+    def requests(self, wanted: Collection[str], now: float) -> list[admin.DescribeConfigsRequest]:
         """The requests of this look: for topics never read first, then for those read longest ago."""
         for gone in self._due.keys() - wanted:
             self.forget((gone,))
         due = sorted((self._due.get(topic, 0.0), topic) for topic in wanted if self._due.get(topic, 0.0) <= now)
         names = sorted(topic for _, topic in due[:TOPICS_PER_LOOK_MAX])
         return [
-            describe_configs.DescribeConfigsRequest(resources=tuple(_resource(name) for name in part))
+            admin.DescribeConfigsRequest(resources=tuple(_resource(name) for name in part))
             for part in chunks(names, TOPICS_PER_REQUEST_MAX)
         ]
 
-    def take(self, responses: Sequence[describe_configs.DescribeConfigsResponse], now: float) -> None:
+    def take(self, responses: Sequence[admin.DescribeConfigsResponse], now: float) -> None:
         """Remember answers. A topic that a broker has not heard of yet is asked again in the next look."""
         for result in (result for response in responses for result in response.results):
             name = result.resource_name
@@ -79,9 +79,9 @@ class TopicConfigs:
                     self._known[name] = read
 
 
-def _resource(topic: str) -> describe_configs.DescribeConfigsResource:
-    return describe_configs.DescribeConfigsResource(
-        resource_type=describe_configs.TOPIC_RESOURCE, resource_name=topic, configuration_keys=ASKED_SETTINGS
+def _resource(topic: str) -> admin.DescribeConfigsResource:
+    return admin.DescribeConfigsResource(
+        resource_type=admin.TOPIC_RESOURCE, resource_name=topic, configuration_keys=ASKED_SETTINGS
     )
 
 

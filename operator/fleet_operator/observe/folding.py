@@ -12,17 +12,14 @@ from operator import attrgetter, is_
 from typing import Final
 
 from fleet_consumer.contract import naming
-from fleet_consumer.wire.admin.describe_configs import BROKER_RESOURCE, TOPIC_RESOURCE, DescribeConfigsResponse
-from fleet_consumer.wire.admin.list_groups import ListedGroup
-from fleet_consumer.wire.api_versions import ApiVersionsResponse
+from fleet_consumer.wire.admin import BROKER_RESOURCE, TOPIC_RESOURCE, DescribeConfigsResponse
+from fleet_consumer.wire.connection import ApiVersionsResponse
 from fleet_consumer.wire.consumer_protocol import decode_assignment, partitions_by_topic
-from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMember
-from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.failures import MalformedMessage
-from fleet_consumer.wire.list_offsets import ListOffsetsResponse
-from fleet_consumer.wire.metadata import MetadataResponse
-from fleet_consumer.wire.offset_fetch import OffsetFetchResponse
+from fleet_consumer.wire.errors import ErrorCode, MalformedMessage
+from fleet_consumer.wire.groups import DescribedGroup, DescribedGroupMember, ListedGroup
+from fleet_consumer.wire.offsets import OffsetFetchResponse
 from fleet_consumer.wire.schema import ZERO_UUID
+from fleet_consumer.wire.topics import ListOffsetsResponse, MetadataResponse
 from fleet_operator.observe.batches import OFFSETS_SETTINGS, OFFSETS_TOPIC
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.interests import CLIENT_ID

@@ -18,9 +18,8 @@ from typing import Final, NamedTuple
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import NetworkClient
-from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsRequest
-from fleet_consumer.wire.describe_groups import DescribedGroup
 from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.groups import DescribedGroup, ListedGroup, ListGroupsRequest
 from fleet_consumer.wire.message import Request
 from fleet_operator.observe import batches, folding
 from fleet_operator.observe.calls import ResponseT, wait

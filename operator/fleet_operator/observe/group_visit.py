@@ -18,8 +18,13 @@ from typing import Final
 from fleet_consumer.net import BrokerAddress, Call, Disconnected, KafkaError, NetworkClient
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, ConsumerProtocolSubscription, encode_subscription
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupRequestMember
+from fleet_consumer.wire.groups import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupRequestMember,
+)
 from fleet_operator.observe.batches import Partition
 from fleet_operator.observe.live_reads import CALL_SECONDS, describe, find_coordinator, read_commits
 

@@ -13,16 +13,24 @@ from typing import Final
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.managed_topics import WantedTopic
 from fleet_consumer.net import BrokerAddress, Coordinator, KafkaError, NetworkClient
-from fleet_consumer.wire.admin.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from fleet_consumer.wire.admin.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from fleet_consumer.wire.admin.delete_groups import DeleteGroupsRequest
-from fleet_consumer.wire.admin.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from fleet_consumer.wire.admin.incremental_alter_configs import set_topics
-from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
+from fleet_consumer.wire.admin import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    set_topics,
+)
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupRequestMember
-from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
-from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponseTopic
+from fleet_consumer.wire.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    LeaveGroupRequest,
+    LeaveGroupRequestMember,
+)
+from fleet_consumer.wire.topics import EARLIEST, LATEST, MetadataResponse, MetadataResponseTopic
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAME_COLLIDES
 from fleet_operator.api.v1alpha1.kafkacluster import OffsetsTopic

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from fleet_consumer.net import BrokerAddress, Coordinator, KafkaError, NetworkClient
-from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsRequest
-from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.list_offsets import EARLIEST, LATEST
-from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.groups import DescribedGroup, DescribeGroupsRequest, ListedGroup, ListGroupsRequest
+from fleet_consumer.wire.topics import EARLIEST, LATEST, MetadataResponse
 from fleet_operator.api.v1alpha1.conditions import TOPIC_NOT_FOUND
 from fleet_operator.observe import batches, folding
 from fleet_operator.observe.batches import Partition

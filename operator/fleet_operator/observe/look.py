@@ -14,11 +14,10 @@ from typing import Any, Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import BrokerAddress, Call, ConnectFailed, Coordinator, NetworkClient, RequestTimedOut
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.list_offsets import EARLIEST, LATEST, ListOffsetsResponse
+from fleet_consumer.wire.groups import ListGroupsRequest
 from fleet_consumer.wire.message import Request
-from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.topics import EARLIEST, LATEST, ListOffsetsResponse, MetadataResponse
 from fleet_operator.api.v1alpha1.conditions import OFFSETS_TOPIC_ABSENT, TOPIC_NOT_FOUND
 from fleet_operator.observe import batches, folding
 from fleet_operator.observe.calls import Questions, ResponseT, read, wait

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fleet_consumer.net import BrokerAddress, Call
-from fleet_consumer.wire.admin.describe_configs import DescribeConfigsResponse
-from fleet_consumer.wire.admin.list_groups import ListedGroup
-from fleet_consumer.wire.api_versions import ApiVersionsResponse
+from fleet_consumer.wire.admin import DescribeConfigsResponse
+from fleet_consumer.wire.connection import ApiVersionsResponse
+from fleet_consumer.wire.groups import ListedGroup
 from fleet_operator.observe import folding
 from fleet_operator.observe.batches import OFFSETS_TOPIC
 from fleet_operator.observe.calls import Repeats

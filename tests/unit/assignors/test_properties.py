@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_consumer.assignors import ClusterView, Subscription, load
-from fleet_consumer.assignors.ordering import sorted_members
+from fleet_consumer.assignors.plans import sorted_members
 
 TOPICS = tuple(f"t{number}" for number in range(6))
 Members = Mapping[str, Subscription]

@@ -10,7 +10,7 @@ import pytest
 
 from fleet_consumer.assignors import Assignment, ClusterView, Subscription, load
 from fleet_consumer.assignors.claims import Claim
-from fleet_consumer.assignors.sticky_user_data import (
+from fleet_consumer.assignors.sticky import (
     NOTHING,
     StickyReader,
     decode_generation,

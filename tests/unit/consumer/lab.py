@@ -14,8 +14,7 @@ from fleet_consumer.consumer.settings import ConsumerSettings
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.lookups import Start
 from fleet_consumer.coordinator.remade import LogsSeen
-from fleet_consumer.coordinator.reset_policy import ResetPolicy
-from fleet_consumer.coordinator.starts import StartQuery, Starts
+from fleet_consumer.coordinator.starts import ResetPolicy, StartQuery, Starts
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
 from fleet_consumer.fetch.thread import FetchThread

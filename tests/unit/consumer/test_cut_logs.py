@@ -7,12 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from fleet_consumer.consumer.log_watch import LOOK_S
 from fleet_consumer.consumer.resets import OutOfRangeReport, Truncation, TruncationReport
+from fleet_consumer.consumer.start_lookups import LOOK_S
 from fleet_consumer.coordinator.lookups import Start
 from fleet_consumer.coordinator.remade import LogsSeen
-from fleet_consumer.coordinator.reset_policy import ResetPolicy
-from fleet_consumer.coordinator.starts import Starts
+from fleet_consumer.coordinator.starts import ResetPolicy, Starts
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition
 from tests.unit.consumer.lab import ONE, OTHER, Lab

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
-from fleet_consumer.consumer.end_offsets import ASKING_S, FRESH_S, PATIENCE_S, EndOffsets
+from fleet_consumer.consumer.queries import ASKING_S, FRESH_S, PATIENCE_S, EndOffsets
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.record import TopicPartition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_consumer.consumer.handover import Handover
+from fleet_consumer.consumer.owner_thread import Handover
 from fleet_consumer.record import Gap, Record, Records, Run, TopicPartition
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

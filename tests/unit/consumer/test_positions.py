@@ -7,8 +7,7 @@ import pytest
 from fleet_consumer.consumer.resets import OffsetReset, OutOfRangeReport
 from fleet_consumer.consumer.start_lookups import LOOKUP_RETRY_S
 from fleet_consumer.coordinator.lookups import RETRY_MAX_S, Start
-from fleet_consumer.coordinator.reset_policy import ResetPolicy
-from fleet_consumer.coordinator.starts import Starts
+from fleet_consumer.coordinator.starts import ResetPolicy, Starts
 from fleet_consumer.group.errors import (
     GroupAuthorizationFailed,
     NoOffsetForPartition,

@@ -11,19 +11,15 @@ from fleet_consumer.coordinator.damage import HEAD, LENGTH_FROM, find_batch_end
 from fleet_consumer.group.errors import OffsetLookupFailed, TopicAuthorizationFailed
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.fetch import (
+from fleet_consumer.wire.topics import (
     FetchablePartitionResponse,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
-)
-from fleet_consumer.wire.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
-)
-from fleet_consumer.wire.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleet_consumer.coordinator.requests import Directory
 from fleet_consumer.net import BrokerAddress
-from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponseBroker
+from fleet_consumer.wire.topics import MetadataResponse, MetadataResponseBroker
 
 A, B, C = (BrokerAddress(host, 9092) for host in "abc")
 

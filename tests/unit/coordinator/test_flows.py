@@ -19,32 +19,29 @@ from fleet_consumer.coordinator.flows import (
     Where,
 )
 from fleet_consumer.coordinator.lookups import RETRY_MAX_S, Start
-from fleet_consumer.coordinator.queries import fetch_committed, list_offsets
-from fleet_consumer.coordinator.reset_policy import ResetPolicy
-from fleet_consumer.coordinator.starts import StartQuery, find_starts
+from fleet_consumer.coordinator.requests import fetch_committed, list_offsets
+from fleet_consumer.coordinator.starts import ResetPolicy, StartQuery, find_starts
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.net import Disconnected
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.list_offsets import (
+from fleet_consumer.wire.offsets import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from fleet_consumer.wire.topics import (
     EARLIEST,
     LATEST,
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
-)
-from fleet_consumer.wire.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
-)
-from fleet_consumer.wire.offset_fetch import (
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
 )
 
 ONE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)

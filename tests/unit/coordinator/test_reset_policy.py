@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_consumer.coordinator.reset_policy import ResetPolicy
+from fleet_consumer.coordinator.starts import ResetPolicy
 
 
 @pytest.mark.parametrize(

@@ -11,24 +11,23 @@ import pytest
 from fleet_consumer.coordinator.flows import Ask, Flow, Ticket, Where
 from fleet_consumer.coordinator.lookups import Start
 from fleet_consumer.coordinator.remade import LogsSeen, see_logs
-from fleet_consumer.coordinator.reset_policy import ResetPolicy
-from fleet_consumer.coordinator.starts import StartQuery, Starts, find_starts
+from fleet_consumer.coordinator.starts import ResetPolicy, StartQuery, Starts, find_starts
 from fleet_consumer.group import errors
 from fleet_consumer.net import Disconnected, UnsupportedByBroker
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.list_offsets import EARLIEST, LATEST, ListOffsetsRequest
 from fleet_consumer.wire.message import Response
-from fleet_consumer.wire.metadata import (
+from fleet_consumer.wire.offsets import OffsetFetchRequest
+from fleet_consumer.wire.topics import (
+    EARLIEST,
+    LATEST,
+    EpochEndOffset,
+    ListOffsetsRequest,
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
-)
-from fleet_consumer.wire.offset_fetch import OffsetFetchRequest
-from fleet_consumer.wire.offset_for_leader_epoch import (
-    EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,

@@ -12,9 +12,9 @@ from fleet_consumer import ConsumerSettings
 from fleet_consumer.assignors import Assignment, Assignor, load
 from fleet_consumer.assignors.range import RangeAssignor
 from fleet_consumer.clock import SystemClock
+from fleet_consumer.consumer.engine import classic_member
 from fleet_consumer.consumer.settings import group_settings
 from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.members import classic_member
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
@@ -26,24 +26,28 @@ from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolTopicPartitions,
     encode_assignment,
 )
-from fleet_consumer.wire.find_coordinator import (
+from fleet_consumer.wire.groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     FindCoordinatorResponseCoordinator,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
-from fleet_consumer.wire.heartbeat import HeartbeatRequest, HeartbeatResponse
-from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupResponse
-from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from fleet_consumer.wire.message import Request
-from fleet_consumer.wire.metadata import (
+from fleet_consumer.wire.offsets import OffsetCommitRequest
+from fleet_consumer.wire.topics import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from fleet_consumer.wire.offset_commit import OffsetCommitRequest
-from fleet_consumer.wire.sync_group import SyncGroupRequest, SyncGroupResponse
 from tests.support.waiting import eventually
 from tests.unit.net.scripted_broker import SILENT, Answer, Asked, ScriptedBroker
 

@@ -45,16 +45,20 @@ from fleet_consumer.wire.consumer_protocol import (
     encode_subscription,
 )
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.find_coordinator import FindCoordinatorResponse, FindCoordinatorResponseCoordinator
-from fleet_consumer.wire.heartbeat import HeartbeatResponse
-from fleet_consumer.wire.join_group import JoinGroupResponse, JoinGroupResponseMember
-from fleet_consumer.wire.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
-from fleet_consumer.wire.offset_commit import (
+from fleet_consumer.wire.groups import (
+    FindCoordinatorResponse,
+    FindCoordinatorResponseCoordinator,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupResponse,
+)
+from fleet_consumer.wire.offsets import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from fleet_consumer.wire.sync_group import SyncGroupResponse
+from fleet_consumer.wire.topics import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 
 A = TypeVar("A")
 COORDINATOR = ("kafka", 9092)

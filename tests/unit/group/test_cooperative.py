@@ -26,7 +26,7 @@ from fleet_consumer.group.messages import (
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.consumer_protocol import ConsumerProtocolSubscription, decode_subscription
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.heartbeat import HeartbeatResponse
+from fleet_consumer.wire.groups import HeartbeatResponse
 from tests.support.assignors import CooperativeRange, DirectRange
 from tests.unit.group.lab import ME, OTHER, Lab, commit_answer, join_answer, lookup_answer, metadata_answer, sync_answer
 

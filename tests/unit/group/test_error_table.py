@@ -14,7 +14,7 @@ from fleet_consumer.group import errors
 from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import ForHeartbeat, ForJoin, ForLookup, ForSync, MembershipReport
 from fleet_consumer.wire.errors import ErrorCode as E
-from fleet_consumer.wire.heartbeat import HeartbeatResponse
+from fleet_consumer.wire.groups import HeartbeatResponse
 from tests.support.assignors import CooperativeRange
 from tests.unit.group.lab import ME, ForCommit, Lab, commit_answer, join_answer, lookup_answer, sync_answer
 

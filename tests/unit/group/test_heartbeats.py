@@ -6,7 +6,7 @@ import pytest
 
 from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import CoordinatorDoubted, Disconnect, ForHeartbeat, ForLookup, ForSync, Subscribed
-from fleet_consumer.wire.heartbeat import HeartbeatResponse
+from fleet_consumer.wire.groups import HeartbeatResponse
 from tests.unit.group.lab import COORDINATOR, Lab, lookup_answer, sync_answer
 
 

@@ -7,7 +7,7 @@ import pytest
 from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import CloseRequested, ForHeartbeat
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.heartbeat import HeartbeatResponse
+from fleet_consumer.wire.groups import HeartbeatResponse
 from tests.unit.group.lab import Lab
 
 

@@ -38,10 +38,7 @@ from fleet_consumer.wire.consumer_protocol import (
     encode_subscription,
 )
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.heartbeat import HeartbeatResponse
-from fleet_consumer.wire.join_group import JoinGroupResponseMember
-from fleet_consumer.wire.leave_group import LeaveGroupResponse
-from fleet_consumer.wire.sync_group import SyncGroupResponse
+from fleet_consumer.wire.groups import HeartbeatResponse, JoinGroupResponseMember, LeaveGroupResponse, SyncGroupResponse
 from tests.unit.group.lab import (
     COORDINATOR,
     ME,

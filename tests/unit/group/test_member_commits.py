@@ -17,7 +17,7 @@ from fleet_consumer.group.messages import (
 )
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.offset_commit import (
+from fleet_consumer.wire.offsets import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,

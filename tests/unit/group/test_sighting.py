@@ -20,7 +20,7 @@ from fleet_consumer.group.messages import (
     RunAssignor,
     Subscribed,
 )
-from fleet_consumer.group.sighting import GONE_AFTER_S
+from fleet_consumer.group.watch import GONE_AFTER_S
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolSubscription,
@@ -28,8 +28,8 @@ from fleet_consumer.wire.consumer_protocol import (
     encode_subscription,
 )
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.join_group import JoinGroupResponseMember
-from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.groups import JoinGroupResponseMember
+from fleet_consumer.wire.topics import MetadataResponse
 from tests.unit.group.lab import ME, OTHER, Lab, join_answer, lookup_answer, metadata_answer, sync_answer
 
 UNKNOWN = metadata_answer({}, {"t": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})

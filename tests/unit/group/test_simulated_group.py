@@ -42,10 +42,13 @@ from fleet_consumer.group.messages import (
 )
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.heartbeat import HeartbeatResponse
-from fleet_consumer.wire.join_group import JoinGroupResponse, JoinGroupResponseMember
-from fleet_consumer.wire.leave_group import LeaveGroupResponse
-from fleet_consumer.wire.sync_group import SyncGroupResponse
+from fleet_consumer.wire.groups import (
+    HeartbeatResponse,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupResponse,
+    SyncGroupResponse,
+)
 from tests.support.assignors import CooperativeRange
 from tests.unit.group.lab import lookup_answer, metadata_answer
 

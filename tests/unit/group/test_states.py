@@ -35,7 +35,7 @@ from fleet_consumer.group.messages import (
     UserDataFailed,
 )
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.heartbeat import HeartbeatResponse
+from fleet_consumer.wire.groups import HeartbeatResponse
 from tests.support.assignors import CooperativeRange
 from tests.unit.group.lab import (
     COORDINATOR,

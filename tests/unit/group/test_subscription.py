@@ -30,10 +30,14 @@ from fleet_consumer.wire.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.join_group import JoinGroupResponseMember
-from fleet_consumer.wire.metadata import (
+from fleet_consumer.wire.groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsResponse,
+    JoinGroupResponseMember,
+)
+from fleet_consumer.wire.topics import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,

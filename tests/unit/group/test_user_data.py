@@ -28,7 +28,7 @@ from fleet_consumer.group.messages import (
 )
 from fleet_consumer.wire.consumer_protocol import decode_subscription
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.heartbeat import HeartbeatResponse
+from fleet_consumer.wire.groups import HeartbeatResponse
 from tests.support.assignors import CooperativeRange
 from tests.unit.group.lab import Lab, join_answer, lookup_answer, sync_answer
 

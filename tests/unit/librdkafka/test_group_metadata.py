@@ -8,8 +8,8 @@ import confluent_kafka
 import pytest
 
 from fleet_consumer.group.errors import GroupMetadataUnknown
-from fleet_consumer.librdkafka import group_metadata as module
-from fleet_consumer.librdkafka.group_metadata import group_metadata
+from fleet_consumer.librdkafka import producer as module
+from fleet_consumer.librdkafka.producer import group_metadata
 
 
 def test_bytes_equal_librdkafkas_with_our_generation_and_member() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.net import BrokerAddress, Call, ConnectionSettings, NetworkClient
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest, ListGroupsResponse
+from fleet_consumer.wire.groups import ListGroupsRequest, ListGroupsResponse
 from tests.support.waiting import eventually
 
 LIST_GROUPS = ListGroupsRequest(states_filter=(), types_filter=())

@@ -20,10 +20,10 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from fleet_consumer.net import BrokerAddress
-from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse, ApiVersionsResponseKey
+from fleet_consumer.wire.connection import ApiVersionsRequest, ApiVersionsResponse, ApiVersionsResponseKey
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.message import Request, Response
-from fleet_consumer.wire.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+from fleet_consumer.wire.topics import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from tests.protocol.messages import REQUESTS
 from tests.support.broker_headers import decode_request_header, encode_response
 

@@ -17,10 +17,14 @@ from fleet_consumer.net import (
     RequestTimedOut,
     UnsupportedByBroker,
 )
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest, ListGroupsResponse
-from fleet_consumer.wire.api_versions import ApiVersionsRequest
-from fleet_consumer.wire.find_coordinator import FindCoordinatorRequest
-from fleet_consumer.wire.heartbeat import HeartbeatRequest, HeartbeatResponse
+from fleet_consumer.wire.connection import ApiVersionsRequest
+from fleet_consumer.wire.groups import (
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from tests.support.clock import StillClock
 from tests.support.waiting import eventually
 from tests.unit.net.clients import LIST_GROUPS, NO_GROUPS, PATIENCE_S, connected, finish

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException
 
 from fleet_consumer.librdkafka.settings import connection_config, resolved
 from fleet_consumer.net import BrokerAddress, ConnectionSettings, TlsFailed, TlsSettings
-from fleet_consumer.net.tls import client_context, not_trusted
+from fleet_consumer.net.transport import client_context, not_trusted
 from tests.support.waiting import eventually
 
 PATIENCE_S = 60.0

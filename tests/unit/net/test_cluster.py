@@ -21,14 +21,14 @@ from fleet_consumer.net import (
     parse_address,
 )
 from fleet_consumer.net.lane import ReconnectPause
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.find_coordinator import (
+from fleet_consumer.wire.groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     FindCoordinatorResponseCoordinator,
+    ListGroupsRequest,
 )
-from fleet_consumer.wire.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+from fleet_consumer.wire.topics import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from tests.unit.net.clients import LIST_GROUPS, NO_GROUPS, PATIENCE_S, connected, finish, settings
 from tests.unit.net.scripted_broker import Answer, Asked, ScriptedBroker
 

@@ -10,8 +10,7 @@ import pytest
 
 from fleet_consumer.net import AllBrokersUnreachable, MalformedResponse
 from fleet_consumer.net.session import FrameDecoder, FrameTooLong
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
-from fleet_consumer.wire.heartbeat import HeartbeatRequest
+from fleet_consumer.wire.groups import HeartbeatRequest, ListGroupsRequest
 from tests.support.broker_headers import encode_response
 from tests.unit.net.clients import LIST_GROUPS, NO_GROUPS, PATIENCE_S, connected, finish
 from tests.unit.net.scripted_broker import Answer, Asked, Raw, ScriptedBroker, framed

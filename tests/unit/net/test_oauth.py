@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet_consumer.net import OAuthSettings, OAuthToken, SaslSettings
+from fleet_consumer.net.negotiation import COMPLAINT_CHARS_MAX, OAuthBearer, SaslRefused
 from fleet_consumer.net.oauth import token_from_answer
-from fleet_consumer.net.sasl import COMPLAINT_CHARS_MAX, OAuthBearer, SaslRefused
 
 NOW = 1_700_000_000.0
 EXAMPLES = settings(max_examples=200, deadline=None, print_blob=True)

@@ -16,10 +16,14 @@ from fleet_consumer.net import (
     SaslSettings,
     TokenUnavailable,
 )
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
+from fleet_consumer.wire.connection import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from fleet_consumer.wire.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from fleet_consumer.wire.groups import ListGroupsRequest
 from tests.support.waiting import eventually
 from tests.unit.net.clients import LIST_GROUPS, NO_GROUPS, PATIENCE_S, connected, finish
 from tests.unit.net.scripted_broker import HANG_UP, SILENT, Answer, Asked, ScriptedBroker

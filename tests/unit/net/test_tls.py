@@ -23,7 +23,7 @@ from fleet_consumer.net import (
     TlsSettings,
 )
 from fleet_consumer.net.transport import make_transport
-from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from fleet_consumer.wire.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tests.unit.net.clients import LIST_GROUPS, NO_GROUPS, PATIENCE_S, connected
 from tests.unit.net.scripted_broker import ScriptedBroker
 

@@ -10,7 +10,7 @@ import pytest
 from e2e.local_cluster.pki import Authority
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.net import AuthenticationFailed, NetError, OAuthSettings, OAuthToken, TlsFailed, TokenUnavailable
-from fleet_consumer.net.token_endpoint import ask_for_token
+from fleet_consumer.net.tokens import ask_for_token
 from tests.support.token_server import CLIENT_ID, CLIENT_SECRET, Answer, TokenServer, answer
 
 

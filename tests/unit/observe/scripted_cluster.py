@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet_consumer.net import BrokerAddress, Call, Coordinator, Disconnected, RequestTimedOut
-from fleet_consumer.wire.admin.describe_configs import (
+from fleet_consumer.wire.admin import (
     BROKER_RESOURCE,
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -21,41 +21,41 @@ from fleet_consumer.wire.admin.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
-from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from fleet_consumer.wire.api_versions import ApiVersionsFinalizedFeature, ApiVersionsRequest, ApiVersionsResponse
+from fleet_consumer.wire.connection import ApiVersionsFinalizedFeature, ApiVersionsRequest, ApiVersionsResponse
 from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolTopicPartitions,
     encode_assignment,
 )
-from fleet_consumer.wire.describe_groups import (
+from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
 )
-from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.list_offsets import (
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.offsets import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from fleet_consumer.wire.topics import (
     EARLIEST,
     LATEST,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
-)
-from fleet_consumer.wire.message import Request, Response
-from fleet_consumer.wire.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
-)
-from fleet_consumer.wire.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
 )
 
 UNKNOWN_TOPIC = 3

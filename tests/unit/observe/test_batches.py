@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_consumer.wire.list_offsets import LATEST
+from fleet_consumer.wire.topics import LATEST
 from fleet_operator.observe import batches
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet_consumer.wire.describe_groups import DescribedGroup
+from fleet_consumer.wire.groups import DescribedGroup
 from fleet_operator.observe import due
 from fleet_operator.observe import flow as flows
 from fleet_operator.observe.due import Found

@@ -14,8 +14,8 @@ from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolTopicPartitions,
     encode_assignment,
 )
-from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMember
 from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.groups import DescribedGroup, DescribedGroupMember
 from fleet_operator.observe import folding
 from fleet_operator.observe.folding import GroupFacts, TopicLog
 from fleet_operator.observe.group_folds import GROUP_DOUBT_SECONDS, fold_group

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from fleet_consumer.net import BrokerAddress, Call, Disconnected
-from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from fleet_consumer.wire.describe_groups import (
+from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
 )
-from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.observe.calls import LookAbandonedError
 from fleet_operator.observe.glance import Glance
 from fleet_operator.observe.interests import CLIENT_ID

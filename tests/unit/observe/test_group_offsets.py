@@ -6,11 +6,17 @@ from functools import partial
 from typing import Any, cast
 
 from fleet_consumer.net import BrokerAddress, NetworkClient
-from fleet_consumer.wire.admin.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.list_offsets import ListOffsetsRequest
+from fleet_consumer.wire.groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from fleet_consumer.wire.message import Request
+from fleet_consumer.wire.topics import ListOffsetsRequest
 from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
 from fleet_operator.observe.live_reads import read_group
 from fleet_operator.planning.offsets.targets import Targets, find_targets, time_ms

@@ -10,8 +10,8 @@ import pytest
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.managed_topics import WantedTopic
 from fleet_consumer.net import NetworkClient
-from fleet_consumer.wire.admin.delete_topics import DeletableTopicResult, DeleteTopicsResponse
-from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.admin import DeletableTopicResult, DeleteTopicsResponse
+from fleet_consumer.wire.topics import MetadataResponse
 from fleet_operator.observe.kafka_admin import AnotherClusterError, KafkaAdmin
 from fleet_operator.observe.observer_pool import Listener, ObserverPool
 from fleet_operator.planning.retry.topics import TopicsPlan

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.patterns import compile_pattern
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
-from fleet_consumer.wire.list_offsets import ListOffsetsRequest
+from fleet_consumer.wire.groups import ListGroupsRequest
+from fleet_consumer.wire.topics import ListOffsetsRequest
 from fleet_operator.observe import group_folds
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.look import CALL_SECONDS, HANGING_CALL_SECONDS, HANGING_SECONDS

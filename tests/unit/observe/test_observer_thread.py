@@ -13,7 +13,7 @@ from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.net import AllBrokersUnreachable, BrokerAddress, Call, Disconnected, RequestTimedOut
 from fleet_consumer.wire.message import Request
-from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.topics import MetadataResponse
 from fleet_operator.observe import group_folds
 from fleet_operator.observe import observer as observers
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings

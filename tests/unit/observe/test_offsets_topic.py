@@ -8,12 +8,16 @@ from typing import Any, cast
 import pytest
 
 from fleet_consumer.net import Disconnected
-from fleet_consumer.wire.admin.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-from fleet_consumer.wire.admin.incremental_alter_configs import IncrementalAlterConfigsRequest
-from fleet_consumer.wire.describe_groups import DescribedGroup, DescribedGroupMember
+from fleet_consumer.wire.admin import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    IncrementalAlterConfigsRequest,
+)
 from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.groups import DescribedGroup, DescribedGroupMember
 from fleet_consumer.wire.message import Request
-from fleet_consumer.wire.metadata import MetadataResponse
+from fleet_consumer.wire.topics import MetadataResponse
 from fleet_operator.observe import folding
 from fleet_operator.observe.interests import CLIENT_ID, GroupInterest
 from fleet_operator.observe.kafka_admin import KafkaAdmin

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fleet_consumer.net import BrokerAddress, Call
-from fleet_consumer.wire.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from fleet_consumer.wire.failures import MalformedMessage
+from fleet_consumer.wire.errors import MalformedMessage
+from fleet_consumer.wire.groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from fleet_consumer.wire.message import Request
 from fleet_operator.observe.calls import Repeats, derived
 

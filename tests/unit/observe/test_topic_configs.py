@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet_consumer.wire.admin.describe_configs import (
+from fleet_consumer.wire.admin import (
     TOPIC_RESOURCE,
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,

@@ -9,14 +9,22 @@ import pytest
 
 from fleet_consumer.net import BrokerAddress
 from fleet_consumer.net.negotiation import VersionRange, pick_version
-from fleet_consumer.wire.api_versions import ApiVersionsRequest, ApiVersionsResponse, ApiVersionsResponseKey
-from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.failures import MalformedMessage, UnencodableMessage
-from fleet_consumer.wire.find_coordinator import FindCoordinatorRequest
-from fleet_consumer.wire.headers import decode_response_header, encode_request
-from fleet_consumer.wire.heartbeat import HeartbeatRequest, HeartbeatResponse
-from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupResponse
-from fleet_consumer.wire.offset_commit import OffsetCommitRequest, OffsetCommitRequestTopic
+from fleet_consumer.wire.connection import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    ApiVersionsResponseKey,
+    decode_response_header,
+    encode_request,
+)
+from fleet_consumer.wire.errors import ErrorCode, MalformedMessage, UnencodableMessage
+from fleet_consumer.wire.groups import (
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+)
+from fleet_consumer.wire.offsets import OffsetCommitRequest, OffsetCommitRequestTopic
 from fleet_consumer.wire.schema import ZERO_UUID
 from tests.support.broker_headers import decode_request_header, encode_response
 

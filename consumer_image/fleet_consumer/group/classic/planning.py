@@ -18,9 +18,8 @@ from fleet_consumer.wire.consumer_protocol import (
     encode_assignment,
     partitions_by_topic,
 )
-from fleet_consumer.wire.failures import MalformedMessage
-from fleet_consumer.wire.join_group import JoinGroupResponseMember
-from fleet_consumer.wire.sync_group import SyncGroupRequestAssignment
+from fleet_consumer.wire.errors import MalformedMessage
+from fleet_consumer.wire.groups import JoinGroupResponseMember, SyncGroupRequestAssignment
 
 ASSIGNMENT_VERSION = 3
 """Version written; readers fall back to the newest that they know."""

@@ -18,12 +18,10 @@ from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
 from fleet_consumer.group.messages import CallBackKind, RebalanceAttempt
 from fleet_consumer.group.metadata import PartitionsByTopic, by_topic, flatten, topics_request, without
-from fleet_consumer.group.sighting import GONE_AFTER_S, Doubts, sight
+from fleet_consumer.group.watch import GONE_AFTER_S, Doubts, sight
 from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, partitions_by_topic
-from fleet_consumer.wire.errors import ErrorCode, describe
-from fleet_consumer.wire.failures import MalformedMessage
-from fleet_consumer.wire.join_group import JoinGroupResponse
-from fleet_consumer.wire.sync_group import SyncGroupRequestAssignment, SyncGroupResponse
+from fleet_consumer.wire.errors import ErrorCode, MalformedMessage, describe
+from fleet_consumer.wire.groups import JoinGroupResponse, SyncGroupRequestAssignment, SyncGroupResponse
 
 HASTY_REJOINS_MAX = 5
 """Rejoins in a row without a wait. Java sets no limit; a broken broker would be flooded."""

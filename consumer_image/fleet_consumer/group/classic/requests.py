@@ -14,10 +14,15 @@ from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolTopicPartitions,
     encode_subscription,
 )
-from fleet_consumer.wire.heartbeat import HeartbeatRequest
-from fleet_consumer.wire.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from fleet_consumer.wire.leave_group import LeaveGroupRequest, LeaveGroupRequestMember
-from fleet_consumer.wire.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from fleet_consumer.wire.groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    LeaveGroupRequestMember,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
 
 SUBSCRIPTION_VERSION = 3
 """Version written; readers fall back to the newest that they know."""

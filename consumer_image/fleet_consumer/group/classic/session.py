@@ -10,7 +10,7 @@ from fleet_consumer.group.classic.state import MemberState
 from fleet_consumer.group.classic.states import HEARTBEATING, State
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
 from fleet_consumer.wire.errors import ErrorCode, describe
-from fleet_consumer.wire.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
+from fleet_consumer.wire.groups import GROUP_KEY_TYPE, FindCoordinatorRequest
 
 # The coordinator.
 

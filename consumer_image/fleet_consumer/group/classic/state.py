@@ -2,6 +2,10 @@
 
 State and table, identity and attempt change together here. `rebalance`, `session` and `subscription` decide when a step
 is taken; `actions` collects in order what the shell has to do.
+
+A static leader that returns within its session skips the assignment (KIP-814). It must still notice that a topic has
+more partitions than the plan of its predecessor, including those added while it was away; the members' assignments,
+from DescribeGroups, show what that plan assigned.
 """
 
 from __future__ import annotations
@@ -13,7 +17,6 @@ from typing import Any
 from fleet_consumer.assignors import COOPERATIVE, Assignor
 from fleet_consumer.contract.naming import TopicPattern, pattern_matches
 from fleet_consumer.group import errors, messages, reasons
-from fleet_consumer.group.classic.old_plan import OldPlan
 from fleet_consumer.group.classic.requests import leave_request
 from fleet_consumer.group.classic.states import IN_REBALANCE, State, Trigger, check_move
 from fleet_consumer.group.commits import CommitFlow, Standing
@@ -21,7 +24,62 @@ from fleet_consumer.group.membership import GroupSettings, Rejoin
 from fleet_consumer.group.metadata import PartitionsByTopic
 from fleet_consumer.group.timing import NEVER, Backoff, CoordinatorLookup, HeartbeatTimer
 from fleet_consumer.group.watch import MetadataWatch, topics_denied
+from fleet_consumer.wire.consumer_protocol import decode_assignment
+from fleet_consumer.wire.errors import ErrorCode, MalformedMessage, is_retriable
+from fleet_consumer.wire.groups import DescribeGroupsResponse
 from fleet_consumer.wire.message import Request
+
+
+class OldPlan:
+    """Lookup of the plan: its timer, and partition counts from the response."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
+        self._next_at = NEVER
+        self.wanted = False
+
+    def want(self) -> None:
+        """Begin to ask: this member leads by a plan that it does not know."""
+        self.wanted = True
+        self._next_at = NEVER
+
+    def due(self, now: float) -> bool:
+        """True when DescribeGroups should be sent now."""
+        return self.wanted and now >= self._next_at
+
+    def asked(self, now: float, timeout_s: float) -> None:
+        """Note that DescribeGroups was sent. A lost response delays the next request no longer than its timeout."""
+        self._next_at = now + timeout_s
+
+    def failed(self, now: float) -> None:
+        """Retry after the backoff: no response came."""
+        self._next_at = now + self._backoff.next()
+
+    def answered(self, response: DescribeGroupsResponse, now: float) -> dict[str, int] | None:
+        """The number of partitions of each topic that the plan assigned; None when the response does not show it.
+
+        A principal with Read on a group may describe it. If refused nevertheless, the member stays with the counts that
+        it sees from now on.
+        """
+        group = response.groups[0] if response.groups else None
+        if group is None or group.error_code != ErrorCode.NONE:
+            if group is not None and not is_retriable(group.error_code):
+                self.wanted = False
+            self.failed(now)
+            return None
+        self.wanted = False
+        self._backoff.reset()
+        counts: dict[str, int] = {}
+        for member in group.members:
+            try:
+                given = decode_assignment(member.member_assignment)
+            except MalformedMessage:
+                return None
+            for part in given.assigned_partitions:
+                if part.partitions:
+                    counts[part.topic] = max(counts.get(part.topic, 0), max(part.partitions) + 1)
+        return counts
+
 
 REJOINS_MAX = 10
 """Rejoins that a member remembers."""

@@ -17,7 +17,7 @@ from fleet_consumer.net import ConnectionSettings, NetError, NetworkClient
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import ErrorCode, KafkaError
-from fleet_consumer.wire.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from fleet_consumer.wire.offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")

@@ -17,7 +17,7 @@ from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.librdkafka.settings import SettingsRefused
 from fleet_consumer.net import ConnectionSettings, KafkaError, NetError, NetworkClient
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.wire.describe_groups import DescribeGroupsRequest
+from fleet_consumer.wire.groups import DescribeGroupsRequest
 from fleet_consumer.worker.commands.failed_reading import RecordMissing
 from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
 

@@ -10,7 +10,7 @@ from fleet_consumer.contract.brokers import Brokers
 from fleet_consumer.contract.naming import RESERVED_PREFIX, failed_topic
 from fleet_consumer.group.errors import TopicMissing
 from fleet_consumer.net import NetError, NetworkClient
-from fleet_consumer.wire.admin.list_groups import ListGroupsRequest
+from fleet_consumer.wire.groups import ListGroupsRequest
 from fleet_consumer.worker.config.settings import connection_settings
 
 SIMILAR_MAX = 3

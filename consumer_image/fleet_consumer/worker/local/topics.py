@@ -26,11 +26,17 @@ from fleet_consumer.contract.managed_topics import (
 )
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.net import NetError, NetworkClient
-from fleet_consumer.wire.admin.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from fleet_consumer.wire.admin.describe_configs import TOPIC_RESOURCE, DescribeConfigsRequest, DescribeConfigsResource
-from fleet_consumer.wire.admin.incremental_alter_configs import set_topics
+from fleet_consumer.wire.admin import (
+    TOPIC_RESOURCE,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    set_topics,
+)
 from fleet_consumer.wire.errors import ErrorCode, describe
-from fleet_consumer.wire.metadata import MetadataResponseTopic
+from fleet_consumer.wire.topics import MetadataResponseTopic
 from fleet_consumer.worker.config.role import retry_topics
 from fleet_consumer.worker.config.settings import connection_settings
 from fleet_consumer.worker.local.policy import LocalPolicy

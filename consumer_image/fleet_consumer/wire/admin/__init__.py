@@ -1,1 +1,0 @@
-"""Requests that administer topics, configurations and groups."""

@@ -1,0 +1,141 @@
+"""The headers before every message, and the requests that open a connection.
+
+A header's form depends on whether the message is flexible (KIP-482), with two exceptions: the client id always has the
+old string encoding, and an ApiVersions response always has the old header, because it is read before the broker's
+versions are known.
+
+ApiVersions (key 18): the APIs and versions of a broker; the first request on every connection. A broker that does not
+know the requested version answers in version 0 with UNSUPPORTED_VERSION (KIP-511). SaslHandshake (17): chooses a SASL
+mechanism; version 1 wraps what follows in SaslAuthenticate (36, KIP-152): one step of a SASL exchange, from version 1
+on with the session's lifetime (KIP-368).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from fleet_consumer.wire import primitives
+from fleet_consumer.wire.errors import ErrorCode, MalformedMessage, UnencodableMessage
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import STRING, array, blob, boolean, int16, int32, int64, string, structure
+
+
+@structure
+class ApiVersionsResponseKey:
+    """One API and the range of its versions."""
+
+    api_key: int = int16()
+    min_version: int = int16()
+    max_version: int = int16()
+
+
+@structure
+class ApiVersionsSupportedFeature:
+    """A cluster feature and the levels this broker could run at."""
+
+    name: str = string()
+    min_version: int = int16()
+    max_version: int = int16()
+
+
+@structure
+class ApiVersionsFinalizedFeature:
+    """A cluster feature and the levels the cluster has agreed on."""
+
+    name: str = string()
+    max_version_level: int = int16()
+    min_version_level: int = int16()
+
+
+@structure
+class ApiVersionsResponse(Response, api_key=18, versions=(0, 4), flexible_from=3, bytes_max=1024 * 1024):
+    """The APIs and versions that the broker supports."""
+
+    error_code: int = int16()
+    api_keys: tuple[ApiVersionsResponseKey, ...] = array(ApiVersionsResponseKey)
+    throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
+    supported_features: tuple[ApiVersionsSupportedFeature, ...] = array(
+        ApiVersionsSupportedFeature, since=3, default=(), tag=0, ignorable=True
+    )
+    finalized_features_epoch: int = int64(since=3, default=-1, tag=1, ignorable=True)
+    finalized_features: tuple[ApiVersionsFinalizedFeature, ...] = array(
+        ApiVersionsFinalizedFeature, since=3, default=(), tag=2, ignorable=True
+    )
+    zk_migration_ready: bool = boolean(since=3, default=False, tag=3, ignorable=True)
+
+
+@structure
+class ApiVersionsRequest(Request[ApiVersionsResponse]):
+    """Asks for the supported APIs; brokers keep statistics of the client's name and version (KIP-511)."""
+
+    client_software_name: str = string(since=3, default="", ignorable=True)
+    client_software_version: str = string(since=3, default="", ignorable=True)
+
+    @classmethod
+    def decode_response(cls, version: int, buffer: bytes | bytearray | memoryview) -> Response:
+        """As for every request, except that an unsupported version is answered in version 0."""
+        refused = int.from_bytes(bytes(buffer[:2]), "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION
+        return cls.RESPONSE.decode(0 if refused else version, buffer)
+
+
+@structure
+class SaslHandshakeResponse(Response, api_key=17, versions=(0, 1), bytes_max=64 * 1024):
+    """UNSUPPORTED_SASL_MECHANISM comes with the supported mechanisms."""
+
+    error_code: int = int16()
+    mechanisms: tuple[str, ...] = array(STRING)
+
+
+@structure
+class SaslHandshakeRequest(Request[SaslHandshakeResponse]):
+    """The chosen mechanism."""
+
+    mechanism: str = string()
+
+
+@structure
+class SaslAuthenticateResponse(Response, api_key=36, versions=(0, 2), flexible_from=2, bytes_max=1024 * 1024):
+    """The server's next bytes; a lifetime of 0 means no expiry."""
+
+    error_code: int = int16()
+    error_message: str | None = string(nullable_since=0)
+    auth_bytes: bytes = blob()
+    session_lifetime_ms: int = int64(since=1, default=0, ignorable=True)
+
+
+@structure
+class SaslAuthenticateRequest(Request[SaslAuthenticateResponse]):
+    """The client's next bytes; never to be logged."""
+
+    auth_bytes: bytes = blob()
+
+
+_FIXED: Final = struct.Struct(">hhi")
+_CORRELATION: Final = struct.Struct(">i")
+_write_client_id: Final = primitives.string_writer(primitives.write_length_int16, nullable=True)
+
+
+def encode_request(request: Request[Any], version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """Header and body of a request. Raises UnencodableMessage when `version` cannot carry it."""
+    body = request.encode(version)
+    out = bytearray(_FIXED.pack(request.API_KEY, version, correlation_id))
+    try:
+        _write_client_id(out, client_id)
+    except UnicodeEncodeError as error:
+        raise UnencodableMessage(f"client id is not Unicode text: {error}") from error
+    if request.is_flexible(version):
+        out.append(0)
+    out += body
+    return bytes(out)
+
+
+def decode_response_header(data: bytes, response: type[Response], version: int) -> tuple[int, int]:
+    """Read a response header; returns the correlation id and the position of the body. Raises MalformedMessage."""
+    try:
+        correlation_id, pos = _CORRELATION.unpack_from(data)[0], _CORRELATION.size
+        if response.is_flexible(version) and response is not ApiVersionsResponse:
+            pos = primitives.read_tags(data, pos, {}, {})  # headers have no tagged fields that we use
+    except (IndexError, struct.error) as error:
+        raise MalformedMessage(f"response header in {len(data)} bytes: {error}") from error
+    return correlation_id, pos

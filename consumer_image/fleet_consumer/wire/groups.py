@@ -1,0 +1,278 @@
+"""Requests of consumer groups: their coordinator, a member's way through them, and what administrators ask.
+
+FindCoordinator (key 10; from version 4 on of many groups at once, KIP-699), JoinGroup (11: enter a group or take part
+in its next rebalance; answered when all members have joined), SyncGroup (14: the leader sends the assignment, each
+member receives its own), Heartbeat (12: keeps a session alive; the response announces rebalances), LeaveGroup (13:
+removes members; from version 3 on several, also by instance id, KIP-345), DescribeGroups (15: state, members and
+assignment of groups of the classic protocol), ListGroups (16: the groups coordinated by one broker), DeleteGroups (42:
+deletes empty groups with their committed offsets; sent to their coordinator).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import STRING, array, blob, boolean, int8, int16, int32, string, structure
+
+GROUP_KEY_TYPE: Final = 0
+"""The key names a consumer group."""
+
+
+@structure
+class FindCoordinatorResponseCoordinator:
+    """The coordinator of one key, or the error code if there is none."""
+
+    key: str = string()
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    error_code: int = int16()
+    error_message: str | None = string(nullable_since=0)
+
+
+@structure
+class FindCoordinatorResponse(Response, api_key=10, versions=(0, 6), flexible_from=3):
+    """One coordinator up to version 3; `coordinators` from version 4 on."""
+
+    throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
+    error_code: int = int16(until=3, default=0)
+    error_message: str | None = string(since=1, until=3, default="", nullable_since=1, ignorable=True)
+    node_id: int = int32(until=3, default=0)
+    host: str = string(until=3, default="")
+    port: int = int32(until=3, default=0)
+    coordinators: tuple[FindCoordinatorResponseCoordinator, ...] = array(
+        FindCoordinatorResponseCoordinator, since=4, default=()
+    )
+
+
+@structure
+class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
+    """`key_type` is 0 for groups, 1 for transactions; `key` up to version 3, `coordinator_keys` from version 4 on."""
+
+    key: str = string(until=3, default="")
+    key_type: int = int8(since=1, default=0)
+    coordinator_keys: tuple[str, ...] = array(STRING, since=4, default=())
+
+
+@structure
+class JoinGroupResponseMember:
+    """One member and its subscription."""
+
+    member_id: str = string()
+    group_instance_id: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
+    metadata: bytes = blob()
+
+
+@structure
+class JoinGroupResponse(Response, api_key=11, versions=(0, 9), flexible_from=6, bytes_max=64 * 1024 * 1024):
+    """The new generation; only the leader receives `members`.
+
+    `skip_assignment`: a returning static leader keeps the previous assignment (KIP-814).
+    """
+
+    throttle_time_ms: int = int32(since=2, default=0, ignorable=True)
+    error_code: int = int16()
+    generation_id: int = int32(default=-1)
+    protocol_type: str | None = string(since=7, default=None, nullable_since=7, ignorable=True)
+    protocol_name: str | None = string(nullable_since=7)
+    leader: str = string()
+    skip_assignment: bool = boolean(since=9, default=False)
+    member_id: str = string()
+    members: tuple[JoinGroupResponseMember, ...] = array(JoinGroupResponseMember)
+
+
+@structure
+class JoinGroupRequestProtocol:
+    """An assignor's name and the subscription encoded for it."""
+
+    name: str = string()
+    metadata: bytes = blob()
+
+
+@structure
+class JoinGroupRequest(Request[JoinGroupResponse]):
+    """A member's protocols in order of preference; `reason` is for the broker's log (KIP-800)."""
+
+    group_id: str = string()
+    session_timeout_ms: int = int32()
+    rebalance_timeout_ms: int = int32(since=1, default=-1, ignorable=True)
+    member_id: str = string()
+    group_instance_id: str | None = string(since=5, default=None, nullable_since=5)
+    protocol_type: str = string()
+    protocols: tuple[JoinGroupRequestProtocol, ...] = array(JoinGroupRequestProtocol)
+    reason: str | None = string(since=8, default=None, nullable_since=8, ignorable=True)
+
+
+@structure
+class SyncGroupResponse(Response, api_key=14, versions=(0, 5), flexible_from=4, bytes_max=64 * 1024 * 1024):
+    """The receiver's own assignment."""
+
+    throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
+    error_code: int = int16()
+    protocol_type: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
+    protocol_name: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
+    assignment: bytes = blob()
+
+
+@structure
+class SyncGroupRequestAssignment:
+    """One member's assignment."""
+
+    member_id: str = string()
+    assignment: bytes = blob()
+
+
+@structure
+class SyncGroupRequest(Request[SyncGroupResponse]):
+    """`assignments` is empty unless the sender leads."""
+
+    group_id: str = string()
+    generation_id: int = int32()
+    member_id: str = string()
+    group_instance_id: str | None = string(since=3, default=None, nullable_since=3)
+    protocol_type: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
+    protocol_name: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
+    assignments: tuple[SyncGroupRequestAssignment, ...] = array(SyncGroupRequestAssignment)
+
+
+@structure
+class HeartbeatResponse(Response, api_key=12, versions=(0, 4), flexible_from=4, bytes_max=64 * 1024):
+    """REBALANCE_IN_PROGRESS: the member must join again."""
+
+    throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
+    error_code: int = int16()
+
+
+@structure
+class HeartbeatRequest(Request[HeartbeatResponse]):
+    """The member and its current generation."""
+
+    group_id: str = string()
+    generation_id: int = int32()
+    member_id: str = string()
+    group_instance_id: str | None = string(since=3, default=None, nullable_since=3)
+
+
+@structure
+class LeaveGroupResponseMember:
+    member_id: str = string()
+    group_instance_id: str | None = string(nullable_since=0)
+    error_code: int = int16()
+
+
+@structure
+class LeaveGroupResponse(Response, api_key=13, versions=(0, 5), flexible_from=4, bytes_max=1024 * 1024):
+    """`error_code` concerns the whole request; each member has its own."""
+
+    throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
+    error_code: int = int16()
+    members: tuple[LeaveGroupResponseMember, ...] = array(LeaveGroupResponseMember, since=3, default=())
+
+
+@structure
+class LeaveGroupRequestMember:
+    """A member by id, or a static one by instance id and an empty `member_id`."""
+
+    member_id: str = string()
+    group_instance_id: str | None = string(default=None, nullable_since=0)
+    reason: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
+
+
+@structure
+class LeaveGroupRequest(Request[LeaveGroupResponse]):
+    """`member_id` up to version 2, `members` from version 3 on."""
+
+    group_id: str = string()
+    member_id: str = string(until=2, default="")
+    members: tuple[LeaveGroupRequestMember, ...] = array(LeaveGroupRequestMember, since=3, default=())
+
+
+@structure
+class DescribedGroupMember:
+    """One member with the bytes of its subscription and assignment."""
+
+    member_id: str = string()
+    group_instance_id: str | None = string(since=4, default=None, nullable_since=4, ignorable=True)
+    client_id: str = string()
+    client_host: str = string()
+    member_metadata: bytes = blob()
+    member_assignment: bytes = blob()
+
+
+@structure
+class DescribedGroup:
+    """One group; an unknown one has the state Dead and no error.
+
+    Version 6 refuses an unknown group with an error, and then does not say what may be done with it.
+    """
+
+    error_code: int = int16()
+    group_id: str = string()
+    group_state: str = string()
+    protocol_type: str = string()
+    protocol_data: str = string()
+    members: tuple[DescribedGroupMember, ...] = array(DescribedGroupMember)
+    authorized_operations: int = int32(since=3, default=-2147483648)
+
+
+@structure
+class DescribeGroupsResponse(Response, api_key=15, versions=(0, 5), flexible_from=5, bytes_max=64 * 1024 * 1024):
+    throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
+    groups: tuple[DescribedGroup, ...] = array(DescribedGroup)
+
+
+@structure
+class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
+    """Must be sent to the coordinator of all the groups it names."""
+
+    groups: tuple[str, ...] = array(STRING)
+    include_authorized_operations: bool = boolean(since=3, default=False)
+
+
+@structure
+class ListedGroup:
+    """One group; `group_state` and `group_type` are empty where the version lacks them."""
+
+    group_id: str = string()
+    protocol_type: str = string()
+    group_state: str = string(since=4, default="", ignorable=True)
+    group_type: str = string(since=5, default="", ignorable=True)
+
+
+@structure
+class ListGroupsResponse(Response, api_key=16, versions=(0, 5), flexible_from=3, bytes_max=32 * 1024 * 1024):
+    """The groups of this broker only."""
+
+    throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
+    error_code: int = int16()
+    groups: tuple[ListedGroup, ...] = array(ListedGroup)
+
+
+@structure
+class ListGroupsRequest(Request[ListGroupsResponse]):
+    """Empty filters match every group."""
+
+    states_filter: tuple[str, ...] = array(STRING, since=4, default=())
+    types_filter: tuple[str, ...] = array(STRING, since=5, default=())
+
+
+@structure
+class DeletableGroupResult:
+    """The result for one group; NON_EMPTY_GROUP while it has members."""
+
+    group_id: str = string()
+    error_code: int = int16()
+
+
+@structure
+class DeleteGroupsResponse(Response, api_key=42, versions=(0, 2), flexible_from=2):
+    throttle_time_ms: int = int32()
+    results: tuple[DeletableGroupResult, ...] = array(DeletableGroupResult)
+
+
+@structure
+class DeleteGroupsRequest(Request[DeleteGroupsResponse]):
+    """Groups of one coordinator, by id."""
+
+    groups_names: tuple[str, ...] = array(STRING)

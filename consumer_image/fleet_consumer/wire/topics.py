@@ -1,0 +1,266 @@
+"""Requests about topics, their partitions and the logs of these.
+
+Metadata (key 3): the brokers, and topics with their partitions; `topics` None requests all topics, empty none (from
+version 1 on; version 0 cannot request none).
+
+ListOffsets (2): a partition's first and next offset, or the first at or after a timestamp. Versions from 9 on only add
+special timestamps for tiered storage and a timeout for remote lookups.
+
+OffsetForLeaderEpoch (23): the end of a leader epoch in a partition's log (KIP-320). A consumer whose offset lies beyond
+the end of its epoch has read records that are no longer in the log.
+
+Fetch (1): the bytes of a partition's log. Only for logs that cannot be read: records are read by librdkafka. Earlier
+versions than 10 are refused zstd, later ones only add racks and topic ids.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from fleet_consumer.wire.message import Request, Response
+from fleet_consumer.wire.schema import (
+    INT32,
+    ZERO_UUID,
+    array,
+    blob,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    structure,
+    uuid,
+)
+
+
+@structure
+class MetadataResponseBroker:
+    """One live broker, at its advertised address on the listener used."""
+
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    rack: str | None = string(since=1, default=None, nullable_since=1, ignorable=True)
+
+
+@structure
+class MetadataResponsePartition:
+    """One partition; `leader_id` is -1 while it has no leader."""
+
+    error_code: int = int16()
+    partition_index: int = int32()
+    leader_id: int = int32()
+    leader_epoch: int = int32(since=7, default=-1, ignorable=True)
+    replica_nodes: tuple[int, ...] = array(INT32)
+    isr_nodes: tuple[int, ...] = array(INT32)
+    offline_replicas: tuple[int, ...] = array(INT32, since=5, default=(), ignorable=True)
+
+
+@structure
+class MetadataResponseTopic:
+    """One topic; `error_code` is set if it has no partitions."""
+
+    error_code: int = int16()
+    name: str | None = string(nullable_since=12)
+    topic_id: UUID = uuid(since=10, default=ZERO_UUID, ignorable=True)
+    is_internal: bool = boolean(since=1, default=False, ignorable=True)
+    partitions: tuple[MetadataResponsePartition, ...] = array(MetadataResponsePartition)
+    topic_authorized_operations: int = int32(since=8, default=-2147483648)
+
+
+@structure
+class MetadataResponse(Response, api_key=3, versions=(0, 12), flexible_from=9, bytes_max=32 * 1024 * 1024):
+    """The cluster as this broker sees it."""
+
+    throttle_time_ms: int = int32(since=3, default=0, ignorable=True)
+    brokers: tuple[MetadataResponseBroker, ...] = array(MetadataResponseBroker)
+    cluster_id: str | None = string(since=2, default=None, nullable_since=2, ignorable=True)
+    controller_id: int = int32(since=1, default=-1, ignorable=True)
+    topics: tuple[MetadataResponseTopic, ...] = array(MetadataResponseTopic)
+    cluster_authorized_operations: int = int32(since=8, until=10, default=-2147483648)
+
+
+@structure
+class MetadataRequestTopic:
+    topic_id: UUID = uuid(since=10, default=ZERO_UUID, ignorable=True)
+    name: str | None = string(nullable_since=10)
+
+
+@structure
+class MetadataRequest(Request[MetadataResponse]):
+    """Requests brokers, and topics by name or (from version 12 on) by id."""
+
+    topics: tuple[MetadataRequestTopic, ...] | None = array(MetadataRequestTopic, nullable_since=1)
+    allow_auto_topic_creation: bool = boolean(since=4, default=True)
+    include_cluster_authorized_operations: bool = boolean(since=8, until=10, default=False)
+    include_topic_authorized_operations: bool = boolean(since=8, default=False)
+
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+"""Special timestamps: the end, the start, the record with the highest timestamp (KIP-734)."""
+
+
+@structure
+class ListOffsetsPartitionResponse:
+    """The offset found; -1 if all records are older."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+    timestamp: int = int64(default=-1)
+    offset: int = int64(default=-1)
+    leader_epoch: int = int32(since=4, default=-1)
+
+
+@structure
+class ListOffsetsTopicResponse:
+    name: str = string()
+    partitions: tuple[ListOffsetsPartitionResponse, ...] = array(ListOffsetsPartitionResponse)
+
+
+@structure
+class ListOffsetsResponse(Response, api_key=2, versions=(1, 8), flexible_from=6, bytes_max=32 * 1024 * 1024):
+    throttle_time_ms: int = int32(since=2, default=0, ignorable=True)
+    topics: tuple[ListOffsetsTopicResponse, ...] = array(ListOffsetsTopicResponse)
+
+
+@structure
+class ListOffsetsPartition:
+    """`timestamp` in milliseconds, or LATEST, EARLIEST, MAX_TIMESTAMP."""
+
+    partition_index: int = int32()
+    current_leader_epoch: int = int32(since=4, default=-1, ignorable=True)
+    timestamp: int = int64()
+
+
+@structure
+class ListOffsetsTopic:
+    name: str = string()
+    partitions: tuple[ListOffsetsPartition, ...] = array(ListOffsetsPartition)
+
+
+@structure
+class ListOffsetsRequest(Request[ListOffsetsResponse]):
+    """`replica_id` -1 marks a client; `isolation_level` 1 requests the last stable offset as the end."""
+
+    replica_id: int = int32()
+    isolation_level: int = int8(since=2, default=0)
+    topics: tuple[ListOffsetsTopic, ...] = array(ListOffsetsTopic)
+
+
+@structure
+class EpochEndOffset:
+    """The largest epoch up to the requested one, and its end; both -1 if the log has no such epoch."""
+
+    error_code: int = int16()
+    partition: int = int32()
+    leader_epoch: int = int32(default=-1)
+    end_offset: int = int64(default=-1)
+
+
+@structure
+class OffsetForLeaderTopicResult:
+    topic: str = string()
+    partitions: tuple[EpochEndOffset, ...] = array(EpochEndOffset)
+
+
+@structure
+class OffsetForLeaderEpochResponse(Response, api_key=23, versions=(2, 4), flexible_from=4):
+    throttle_time_ms: int = int32(default=0, ignorable=True)
+    topics: tuple[OffsetForLeaderTopicResult, ...] = array(OffsetForLeaderTopicResult)
+
+
+@structure
+class OffsetForLeaderPartition:
+    """The epoch requested; `current_leader_epoch`, if not -1, must be the leader's own, or the request fails."""
+
+    partition: int = int32()
+    current_leader_epoch: int = int32(default=-1, ignorable=True)
+    leader_epoch: int = int32()
+
+
+@structure
+class OffsetForLeaderTopic:
+    topic: str = string()
+    partitions: tuple[OffsetForLeaderPartition, ...] = array(OffsetForLeaderPartition)
+
+
+@structure
+class OffsetForLeaderEpochRequest(Request[OffsetForLeaderEpochResponse]):
+    """`replica_id` -1 marks a consumer."""
+
+    replica_id: int = int32(since=3, default=-2, ignorable=True)
+    topics: tuple[OffsetForLeaderTopic, ...] = array(OffsetForLeaderTopic)
+
+
+@structure
+class AbortedTransaction:
+    producer_id: int = int64()
+    first_offset: int = int64()
+
+
+@structure
+class FetchablePartitionResponse:
+    """`records` has whole batches and perhaps a part of one; the first batch holds the requested offset or is the next
+    one behind it."""
+
+    partition_index: int = int32()
+    error_code: int = int16()
+    high_watermark: int = int64()
+    last_stable_offset: int = int64(default=-1)
+    log_start_offset: int = int64(default=-1)
+    aborted_transactions: tuple[AbortedTransaction, ...] | None = array(AbortedTransaction, nullable_since=0)
+    records: bytes | None = blob(nullable_since=0)
+
+
+@structure
+class FetchableTopicResponse:
+    topic: str = string()
+    partitions: tuple[FetchablePartitionResponse, ...] = array(FetchablePartitionResponse)
+
+
+@structure
+class FetchResponse(Response, api_key=1, versions=(10, 10), flexible_from=12, bytes_max=128 * 1024 * 1024):
+    throttle_time_ms: int = int32(default=0, ignorable=True)
+    error_code: int = int16(default=0)
+    session_id: int = int32(default=0)
+    responses: tuple[FetchableTopicResponse, ...] = array(FetchableTopicResponse)
+
+
+@structure
+class FetchPartition:
+    partition: int = int32()
+    current_leader_epoch: int = int32(default=-1, ignorable=True)
+    fetch_offset: int = int64()
+    log_start_offset: int = int64(default=-1, ignorable=True)
+    partition_max_bytes: int = int32()
+
+
+@structure
+class FetchTopic:
+    topic: str = string()
+    partitions: tuple[FetchPartition, ...] = array(FetchPartition)
+
+
+@structure
+class ForgottenTopic:
+    topic: str = string()
+    partitions: tuple[int, ...] = array(INT32)
+
+
+@structure
+class FetchRequest(Request[FetchResponse]):
+    """`replica_id` -1 marks a consumer; `session_epoch` -1 asks for no session."""
+
+    replica_id: int = int32(default=-1)
+    max_wait_ms: int = int32()
+    min_bytes: int = int32()
+    max_bytes: int = int32(default=0x7FFFFFFF, ignorable=True)
+    isolation_level: int = int8(default=0)
+    session_id: int = int32(default=0, ignorable=True)
+    session_epoch: int = int32(default=-1, ignorable=True)
+    topics: tuple[FetchTopic, ...] = array(FetchTopic)
+    forgotten_topics_data: tuple[ForgottenTopic, ...] = array(ForgottenTopic, default=(), ignorable=True)
