@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from fleet_consumer.distribution import DISTRIBUTION, own_version
 from fleet_consumer.wire import admin
@@ -19,6 +19,8 @@ from fleet_consumer.wire.offsets import (
     OffsetFetchRequestTopics,
 )
 from fleet_consumer.wire.topics import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic, MetadataResponse
+
+T = TypeVar("T")
 
 GROUPS_PER_REQUEST_MAX: Final = 500
 """DescribeGroups answers carry every member's subscription and assignment; this keeps one answer to a few MiB."""
@@ -42,7 +44,7 @@ OFFSETS_SETTINGS: Final = (
 Partition = tuple[str, int]
 
 
-def chunks(items: Iterable[str], size: int) -> list[tuple[str, ...]]:
+def chunks(items: Iterable[T], size: int) -> list[tuple[T, ...]]:
     """Items in order, in tuples of at most `size`."""
     ordered = tuple(items)
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]
@@ -61,22 +63,15 @@ def offset_fetch_requests(partitions: Mapping[str, Mapping[str, int] | None]) ->
 
     `require_stable` stays off: a pending transaction must not make the position unknown.
     """
-    requests = []
-    for part in chunks(partitions, GROUPS_PER_REQUEST_MAX):
-        asked = []
-        for group in part:
-            counts = partitions[group]
-            topics = (
-                None
-                if counts is None
-                else tuple(
-                    OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(range(count)))
-                    for topic, count in counts.items()
-                )
-            )
-            asked.append(OffsetFetchRequestGroup(group_id=group, topics=topics))
-        requests.append(OffsetFetchRequest(groups=tuple(asked)))
-    return requests
+    asked = (OffsetFetchRequestGroup(group_id=name, topics=_topics(counts)) for name, counts in partitions.items())
+    return [OffsetFetchRequest(groups=part) for part in chunks(asked, GROUPS_PER_REQUEST_MAX)]
+
+
+def _topics(counts: Mapping[str, int] | None) -> tuple[OffsetFetchRequestTopics, ...] | None:
+    if counts is None:
+        return None
+    indexes = ((topic, tuple(range(count))) for topic, count in counts.items())
+    return tuple(OffsetFetchRequestTopics(name=topic, partition_indexes=of) for topic, of in indexes)
 
 
 def offset_commit_requests(

@@ -279,10 +279,7 @@ class FlowMemory:
         """One group's flow as of this look; `now` in epoch seconds."""
         retry = interest.retry
         assert retry is not None, "only groups with a flow are folded"
-        described = facts.described
-        error = facts.error
-        if described is not None and described.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-            error = error or folding.reason_of(described.error_code)
+        error, described = facts.failure, facts.described
         waiting: dict[str, list[int | None]] = defaultdict(list)
         oldest: dict[str, list[float | None]] = defaultdict(list)
         for key, span in spans.items():

@@ -282,6 +282,14 @@ class GroupFacts:
     failed_partitions: int = 0
     error: str | None = None
 
+    @property
+    def failure(self) -> str | None:
+        """The first error, that of the description too; a group that does not exist (yet) has none."""
+        described = self.described
+        if described is None or described.error_code in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+            return self.error
+        return self.error or reason_of(described.error_code)
+
     def as_before(self, other: GroupFacts) -> bool:
         """True if all answers are the very objects of an earlier look.
 

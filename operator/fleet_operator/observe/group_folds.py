@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Final
 
-from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.observe import folding
 from fleet_operator.observe.flow import Spans
 from fleet_operator.observe.folding import NOT_OBSERVED, STABLE, GroupFacts, Offsets
@@ -132,10 +131,7 @@ def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> 
     Before version 6 a broker describes an unknown group as Dead without an error, since then with GROUP_ID_NOT_FOUND;
     both mean that the group does not exist (yet), which is Dead.
     """
-    error = facts.error
-    described = facts.described
-    if described is not None and described.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
-        error = error or folding.reason_of(described.error_code)
+    error, described = facts.failure, facts.described
     if error is not None or described is None or facts.committed is None:
         failed = unobserved(facts.group_id, last, error or NOT_OBSERVED, now)
         told = folding.may_read(described)

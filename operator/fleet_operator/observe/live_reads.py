@@ -6,7 +6,7 @@ Runs on the observer's thread; blocks. Everything here raises NetError and Kafka
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from fleet_consumer.net import BrokerAddress, Coordinator, KafkaError, NetworkClient
 from fleet_consumer.wire.errors import ErrorCode
@@ -20,6 +20,8 @@ from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicReading
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.offsets.records import Committed, OffsetsByTopic
 from fleet_operator.planning.offsets.targets import GroupOffsets, Member
+
+T = TypeVar("T")
 
 CALL_SECONDS: Final = 10.0
 
@@ -127,21 +129,23 @@ def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicReading:
     led = by_leader(client, metadata, (question.topic,))
     highs = read_offsets(client, led, LATEST) if question.read_committed else {}
     ends = read_offsets(client, led, LATEST, read_committed=question.read_committed)
-    at_times = [
+    first, end = (
         {} if time_ms is None else read_times(client, led, time_ms, read_committed=question.read_committed)
         for time_ms in (question.from_ms, question.end_ms)
-    ]
-    starts = read_offsets(client, led, EARLIEST)
-    first, end = ({number: offset for (_, number), offset in found.items()} for found in at_times)
+    )
     return TopicReading(
         partitions=known[question.topic],
-        starts={number: offset for (_, number), offset in starts.items()},
-        ends={number: offset for (_, number), offset in ends.items()},
-        first=first,
-        end=end,
-        highs={number: offset for (_, number), offset in highs.items()},
+        starts=_by_number(read_offsets(client, led, EARLIEST)),
+        ends=_by_number(ends),
+        first=_by_number(first),
+        end=_by_number(end),
+        highs=_by_number(highs),
         unknown=unknown,
     )
+
+
+def _by_number(offsets: Mapping[Partition, T]) -> dict[int, T]:
+    return {number: offset for (_, number), offset in offsets.items()}
 
 
 def by_leader(client: NetworkClient, metadata: MetadataResponse, topics: Iterable[str] | None = None) -> Led:

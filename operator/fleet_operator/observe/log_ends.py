@@ -55,15 +55,13 @@ class LogEnds:
         """Take in the ends that were read just now, by topic."""
         for topic, ends in read.items():
             known = self._ends.get((read_committed, topic))
-            if known is None:
-                self._ends[read_committed, topic] = _Ends(ends, folding.extend_history({}, ends, now), now)
-            elif known.ends == ends:
+            if known is not None and known.ends == ends:
                 if not known.repeated:  # two samples say more than one: the records are older than the first
                     known.history = folding.extend_history(known.history, ends, now)
                 known.confirmed, known.repeated = now, True
             else:
-                history = known.history
-                if known.repeated:
+                history = known.history if known is not None else {}
+                if known is not None and known.repeated:
                     # Until then nothing arrived: the estimate must not spread the new records over that time.
                     history = folding.extend_history(history, known.ends, known.confirmed)
                 self._ends[read_committed, topic] = _Ends(ends, folding.extend_history(history, ends, now), now)

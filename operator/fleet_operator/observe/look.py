@@ -332,10 +332,7 @@ class Look:
         settings = [call.response for call in questions.settings if call.error is None]
         self.part.flow.settings.take(settings, self.clock.monotonic())
         self.cluster.configs.take_brokers(questions.broker_configs, self.client.brokers)
-        for call in questions.topic_configs:
-            self.cluster.configs.take_topic(call)
-        for feature in questions.features:
-            self.cluster.configs.take_features(feature)
+        self.cluster.configs.take(questions.topic_configs, questions.features)
         return counts, ends
 
     def _forget_coordinators(self, facts: Mapping[str, GroupFacts]) -> None:

@@ -54,13 +54,13 @@ class ConfigFacts:
         for gone in self.brokers.keys() - set(live):
             del self.brokers[gone]
 
-    def take_topic(self, call: Call[DescribeConfigsResponse]) -> None:
-        if call.error is None:
-            self.topic = call.response
-
-    def take_features(self, call: Call[ApiVersionsResponse]) -> None:
-        if call.error is None:
-            self.metadata_version = folding.metadata_version(call.response)
+    def take(
+        self, topic: Iterable[Call[DescribeConfigsResponse]], features: Iterable[Call[ApiVersionsResponse]]
+    ) -> None:
+        """Remember what was said of the topic and of the cluster's features."""
+        self.topic = next((call.response for call in topic if not call.error), self.topic)
+        versions = (folding.metadata_version(call.response) for call in features if not call.error)
+        self.metadata_version = next(versions, self.metadata_version)
 
     def forget(self, changed_topics: Collection[str]) -> bool:
         """Ask anew about the topic if it was just changed; True if it was."""

@@ -32,12 +32,8 @@ Key = tuple[str, str]
 STOP_SECONDS: Final = 3.0
 """Time for which a stop waits for all threads together. One that waits for a broker ends with its calls' own time-outs,
 or with the process."""
-
-
 CHECK_SECONDS: Final = 30.0
 """Interval at which observers are checked for having hung."""
-
-
 OBSERVERS_PER_NAMESPACE_MAX: Final = 20
 OBSERVERS_MAX: Final = 400
 """Each has a thread and its connections, and all share one interpreter."""
@@ -167,12 +163,8 @@ class ObserverPool:
 
     def refuse(self, cluster: Key, reason: str, message: str, connection: str = "") -> None:
         """Do not observe this cluster, and say why in the place of an observation; last known values are kept."""
-        refused = self._refused.get(cluster)
-        if refused is not None and (refused.reason, refused.message, refused.connection) == (
-            reason,
-            message,
-            connection,
-        ):
+        before = self._refused.get(cluster)
+        if before and (before.reason, before.message, before.connection) == (reason, message, connection):
             return
         known = self.latest(cluster) or ClusterObservation(observed_at=self._clock.wall(), reachable=False)
         self.stop(cluster)
@@ -217,8 +209,7 @@ class ObserverPool:
                 post.stale = True
                 for cluster in post.clusters:
                     self._listener.cluster_changed(cluster)
-                for group_id in post.groups:
-                    self._notify(post, group_id, urgent=True)
+                self._notify(post, dict.fromkeys(post.groups, True))
 
     async def close(self) -> None:
         """Stop all observers and wait, within a bound, for their threads."""
@@ -322,18 +313,18 @@ class ObserverPool:
             if observed.cluster:
                 self._listener.cluster_changed(cluster)
         if observed.lost:
-            for group_id in post.groups:
-                self._notify(post, group_id, urgent=True)
-        for group_id, urgent in observed.groups.items():
-            self._notify(post, group_id, urgent=urgent)
+            self._notify(post, dict.fromkeys(post.groups, True))
+        self._notify(post, observed.groups)
 
     def _show(self, site: _Site, observation: ClusterObservation) -> None:
         site.identified = site.identified or (observation.reachable and observation.cluster_id is not None)
         site.latest = replace(observation, connection=site.connection, identified=site.identified)
 
-    def _notify(self, post: _Post, group_id: str, *, urgent: bool) -> None:
-        for _, group in post.groups.get(group_id, ()):
-            self._listener.group_changed(group, urgent=urgent)
+    def _notify(self, post: _Post, changed: Mapping[str, bool]) -> None:
+        """Tell of changed Kafka groups; those that are True are urgent."""
+        for group_id, urgent in changed.items():
+            for _, group in post.groups.get(group_id, ()):
+                self._listener.group_changed(group, urgent=urgent)
 
 
 def _both(one: GroupInterest, two: GroupInterest) -> GroupInterest:
