@@ -1,4 +1,4 @@
-"""What a broker of the tests starts from: an archive of its loaded classes, and formatted storage.
+"""The start of the tests' brokers: an archive of their loaded classes, and formatted storage.
 
 Both are made once for each version of Kafka and of the JVM, and kept in the cache. A suite starts dozens of brokers;
 without them each start loads and verifies 9,000 classes and runs a second JVM to format (15 processor seconds, with

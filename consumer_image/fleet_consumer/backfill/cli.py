@@ -17,12 +17,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from fleet_consumer.backfill.api_server import ApiFailed, ApiServer
-from fleet_consumer.backfill.brokers_view import BrokersView
+from fleet_consumer.backfill.api_server import ApiFailed, ApiServer, ControlReader, LedgerStore
+from fleet_consumer.backfill.brokers_view import BrokersView, check_mechanism, connection_options
 from fleet_consumer.backfill.engine import SparkEngine
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded
-from fleet_consumer.backfill.java_client import check_mechanism, connection_options
-from fleet_consumer.backfill.ledger_store import ControlReader, LedgerStore
 from fleet_consumer.backfill.run import Engine, Parts, Run
 from fleet_consumer.backfill.work import BOTH, Work, policies_text
 from fleet_consumer.clock import SystemClock

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fleet_consumer.backfill.comparing import EQUAL, answer_of, compare, dumped, error_text, result_text, sample_text
 from fleet_consumer.backfill.handling import LoadedHandler
-from fleet_consumer.backfill.pacing import Pacer
 from fleet_consumer.backfill.reports import FailedRecord, TaskReport
 from fleet_consumer.backfill.rows import (
     ANSWER_COLUMNS,
@@ -23,8 +22,18 @@ from fleet_consumer.backfill.rows import (
     batch_of,
     raw_records,
 )
-from fleet_consumer.backfill.selection import Selection
-from fleet_consumer.backfill.work import BOTH, CANDIDATE, LIVE, Work, config_of, handlers_of, policies_of, policy_of
+from fleet_consumer.backfill.work import (
+    BOTH,
+    CANDIDATE,
+    LIVE,
+    Pacer,
+    Selection,
+    Work,
+    config_of,
+    handlers_of,
+    policies_of,
+    policy_of,
+)
 from fleet_consumer.backfill.writing import FailedTopic, SinkTopic
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig

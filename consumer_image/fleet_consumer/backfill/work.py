@@ -1,4 +1,4 @@
-"""The order that the driver sends to each task of a slice, and what a Python process keeps between tasks."""
+"""The order that the driver sends to each task of a slice, filter and pace, and what a process keeps between tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,13 +15,95 @@ from typing import Any, Final
 
 from fleet_consumer.backfill.errors import TaskFailed
 from fleet_consumer.backfill.handling import LoadedHandler, context_of
-from fleet_consumer.contract.backfill_config import BackfillConfig, parse_config
+from fleet_consumer.clock import Clock
+from fleet_consumer.contract.backfill_config import BackfillConfig, BackfillFilter, parse_config
 from fleet_consumer.contract.policies import Policies, Policy, parse_policies
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import PythonSource
 from fleet_consumer.handlers.loading import HandlerImportFailed, HandlerNotCallable
+from fleet_consumer.record import Headers
 from fleet_consumer.worker.config.settings import with_environment
 from fleet_consumer.worker.logs import JsonFormatter, TextFormatter, in_hand
+
+GROUP_S: Final = 0.25
+"""A group of records is as large as is handled in this time, or in what is left."""
+
+
+class Pacer:
+    """Decides before each record whether it is taken now. The first one always is, whatever the time.
+
+    `rate` is in records per second, None without a limit.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        rate: float | None,
+        clock: Clock,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._wait = wait or threading.Event().wait
+        self._began = clock.monotonic()
+        self._deadline = self._began + seconds
+        self._interval = 0.0 if rate is None else 1.0 / rate
+        self._next_at = self._began
+        self._taken = 0
+        self.waited = 0.0
+
+    def may_take(self, records: int = 1) -> bool:
+        """True if so many records may be handled now, after a wait if the rate asks for one; False at the end."""
+        now = self._clock.monotonic()
+        if self._taken and max(now, self._next_at) >= self._deadline:
+            return False
+        if self._next_at > now:
+            self._wait(self._next_at - now)
+            self.waited += self._next_at - now
+        # Time that was not used is lost: it would come back as a burst.
+        self._next_at = max(self._next_at, now) + records * self._interval
+        self._taken += records
+        return True
+
+    def group(self, most: int) -> int:
+        """The number of records to handle together next: from one up, by the speed so far."""
+        elapsed = self._clock.monotonic() - self._began
+        if not self._taken:
+            return 1
+        left = max(0.0, self._deadline - self._began - elapsed)
+        fit = int(min(GROUP_S, left) * self._taken / elapsed) if elapsed > 0 else most
+        if self._interval:
+            fit = min(fit, max(1, int(GROUP_S / self._interval)))
+        return max(1, min(most, fit, 2 * self._taken))
+
+    def in_time(self) -> bool:
+        """True before the end of the time."""
+        return self._clock.monotonic() < self._deadline
+
+    @property
+    def seconds(self) -> float:
+        """The time since the task began to take records."""
+        return self._clock.monotonic() - self._began
+
+
+class Selection:
+    """The filter, prepared for many records."""
+
+    def __init__(self, chosen: BackfillFilter) -> None:
+        self._key = chosen.key
+        self._headers = [(name, value.encode()) for name, value in chosen.headers.items()]
+        self._from_ms, self._to_ms = chosen.from_ms, chosen.to_ms
+        self.takes_all = not (self._key or self._headers) and self._from_ms is None and self._to_ms is None
+
+    def takes(self, timestamp: int, key: bytes | None, headers: Headers) -> bool:
+        """True if the record is selected. Bytes of a key that are no UTF-8 match no literal."""
+        if self._from_ms is not None and timestamp < self._from_ms:
+            return False
+        if self._to_ms is not None and timestamp >= self._to_ms:
+            return False
+        if self._key is not None and (key is None or not self._key.found_in(key.decode("utf-8", "replace"))):
+            return False
+        return all(header in headers for header in self._headers)
+
 
 LIVE: Final = "Live"
 CANDIDATE: Final = "Candidate"

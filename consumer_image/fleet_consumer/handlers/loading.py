@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from fleet_consumer.handlers.forked import end_forked_child
+from fleet_consumer.handlers.call import end_forked_child
 
 BATCH_NAME: Final = "handle_batch"
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_consumer.handlers.call import CURRENT_CALL, begin_anew
+from fleet_consumer.handlers.call import CURRENT_CALL, begin_anew, end_forked_child
 from fleet_consumer.handlers.decoding import Decoder
-from fleet_consumer.handlers.forked import end_forked_child
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.retry.failure import OutputNotListed, OutputRefused, TimedOut, is_endpoints

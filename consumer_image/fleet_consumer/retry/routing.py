@@ -1,4 +1,4 @@
-"""Destination of a failed record: a retry topic, the failed topic, or none.
+"""Destination of a failed record: a retry topic, the failed topic, or none; and records as read from these topics.
 
 Targets come from the policy and the group, never from a record's headers. Pure: the worker writes the record, and
 commits nothing of it before that is acknowledged.
@@ -6,15 +6,78 @@ commits nothing of it before that is acknowledged.
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fleet_consumer.contract.naming import canonical_delay, failed_topic, retry_topic
 from fleet_consumer.contract.policies import Policy
-from fleet_consumer.record import Record
-from fleet_consumer.retry.delivered import story_of
+from fleet_consumer.record import Delivery, Record
 from fleet_consumer.retry.failure import Drop, Failure, Retry
-from fleet_consumer.retry.headers import FailedDelivery, HeaderList, Origin, Story, failed_headers, hop_headers
+from fleet_consumer.retry.headers import (
+    FailedDelivery,
+    HeaderList,
+    Origin,
+    Story,
+    failed_headers,
+    first_story,
+    foreign_headers,
+    hop_headers,
+)
+
+
+@dataclass(slots=True)
+class RetriedRecord(Record):
+    """A `Record` with its origin's coordinates. `delivery` is where it was read; `story` comes from its headers.
+
+    Handlers see the same topic, partition, offset, timestamp, key, value and headers in every delivery, so that
+    idempotency keys, event times and forwarded headers stay valid.
+    """
+
+    delivery: Delivery = field(kw_only=True)
+    story: Story = field(kw_only=True)
+
+
+@dataclass(slots=True)
+class SourceRecord(Record):
+    """A failed `Record` of a source topic, with its reading."""
+
+    story: Story = field(kw_only=True)
+
+
+def retried(record: Record, story: Story) -> RetriedRecord:
+    """The record as handed to a handler, from one read from a managed topic.
+
+    `leader_epoch` stays that of the partition that was read, because it goes with the offset that is committed there.
+    """
+    origin = story.origin
+    return RetriedRecord(
+        origin.topic,
+        origin.partition,
+        origin.offset,
+        origin.timestamp,
+        record.key,
+        record.value,
+        foreign_headers(record.headers),
+        record.leader_epoch,
+        story.attempt,
+        story.first_failed_at,
+        delivery=Delivery(record.topic, record.partition, record.offset, record.timestamp, story.attempt),
+        story=story,
+    )
+
+
+def story_of(record: Record) -> Story:
+    """A record's story, whichever topic it was read from."""
+    return record.story if isinstance(record, (RetriedRecord, SourceRecord)) else first_story(record)
+
+
+def with_story(record: Record, story: Story) -> Record:
+    """The record with another story. Its class may change, so it must not be passed to a handler."""
+    if isinstance(record, (RetriedRecord, SourceRecord)):
+        return dataclasses.replace(record, story=story)
+    values = (getattr(record, each.name) for each in dataclasses.fields(Record))
+    return SourceRecord(*values, story=story)
 
 
 @dataclass(frozen=True, slots=True)

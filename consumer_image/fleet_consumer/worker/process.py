@@ -19,16 +19,14 @@ from fleet_consumer.contract.pod import HEALTH_PAGE, MEMBER_PAGE, READY_PAGE
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.group.timing import Backoff
-from fleet_consumer.handlers.call import HandlerCall
-from fleet_consumer.handlers.forked import end_forked_child
+from fleet_consumer.handlers.call import HandlerCall, end_forked_child
 from fleet_consumer.handlers.loading import Handler, HandlerContext, load_handler
 from fleet_consumer.worker import logs
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
-from fleet_consumer.worker.config.join_file import join_hold_s
+from fleet_consumer.worker.config.mounted_file import SkipFile, join_hold_s
 from fleet_consumer.worker.config.policy_file import PolicyFile
 from fleet_consumer.worker.config.role import Role, consumer_group
 from fleet_consumer.worker.config.settings import PodIdentity, identify, with_environment
-from fleet_consumer.worker.config.skip_file import SkipFile
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.lifecycle.signals import Signals
 from fleet_consumer.worker.lifecycle.termination import (

@@ -21,10 +21,10 @@ from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
 from fleet_consumer.worker.breaker.pacing import Pacing
 from fleet_consumer.worker.breaker.watch import BreakerWatch
+from fleet_consumer.worker.config.mounted_file import SkipFile
 from fleet_consumer.worker.config.policy_file import Follower, PolicyFile
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import PodIdentity, connection_settings, consumer_settings
-from fleet_consumer.worker.config.skip_file import SkipFile
 from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
 from fleet_consumer.worker.consume.executor import Executor, LoopExecutor, ThreadExecutor
 from fleet_consumer.worker.consume.inline import InlineRounds
@@ -33,8 +33,8 @@ from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.outbox import Outbox
 from fleet_consumer.worker.consume.outcomes import OutcomeRules, Outcomes
 from fleet_consumer.worker.consume.parts import LoopParts, Topics
-from fleet_consumer.worker.consume.pauses import Pauses
 from fleet_consumer.worker.consume.pending import Concurrency
+from fleet_consumer.worker.consume.progress import Pauses
 from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.retry_intake import RetryIntake
 from fleet_consumer.worker.consume.skips import Skips

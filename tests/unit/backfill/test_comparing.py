@@ -16,11 +16,11 @@ from fleet_consumer.backfill.comparing import (
     compare,
     dumped,
     error_text,
+    judged,
     result_text,
     sample_text,
 )
 from fleet_consumer.backfill.reports import TaskReport
-from fleet_consumer.backfill.two_passes import judged
 from fleet_consumer.contract.backfill_ledger import SAMPLE_TEXT_MAX
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Fatal, Produce, Skip

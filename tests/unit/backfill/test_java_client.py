@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from e2e.local_cluster.pki import Authority
+from fleet_consumer.backfill.brokers_view import check_mechanism, connection_options
 from fleet_consumer.backfill.errors import BackfillFailed
-from fleet_consumer.backfill.java_client import check_mechanism, connection_options
 from fleet_consumer.contract.brokers import Brokers, SaslSource, TlsFiles, TokenEndpoint
 from fleet_consumer.net import ConnectionSettings, SaslSettings
 

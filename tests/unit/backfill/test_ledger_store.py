@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.backfill.api_server import ApiConflict, ApiFailed
+from fleet_consumer.backfill.api_server import CONFLICTS_MAX, ApiConflict, ApiFailed, ControlReader, LedgerStore
 from fleet_consumer.backfill.errors import Superseded
-from fleet_consumer.backfill.ledger_store import CONFLICTS_MAX, ControlReader, LedgerStore
 from fleet_consumer.contract.backfill_ledger import (
     ALIVE_KEY,
     CONTROL_KEY,

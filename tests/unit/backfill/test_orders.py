@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet_consumer.backfill.orders import LOOK_AGE_MAX_S, Course, Orders
+from fleet_consumer.backfill.run import LOOK_AGE_MAX_S, Course, Orders
 from fleet_consumer.contract.backfill_ledger import Control, GuardWord
 
 

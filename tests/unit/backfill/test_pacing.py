@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet_consumer.backfill.pacing import Pacer
+from fleet_consumer.backfill.work import Pacer
 from tests.support.clock import StillClock
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.backfill.selection import Selection
+from fleet_consumer.backfill.work import Selection
 from fleet_consumer.contract.backfill_config import BackfillFilter
 from fleet_consumer.contract.patterns import compile_pattern
 

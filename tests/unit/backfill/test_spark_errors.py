@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_consumer.backfill.errors import TaskFailed
-from fleet_consumer.backfill.spark_errors import MESSAGE_CHARACTERS_MAX, meaning
+from fleet_consumer.backfill.errors import MESSAGE_CHARACTERS_MAX, TaskFailed, meaning
 
 LOST = """An error occurred while calling o267.save.
 : org.apache.spark.sql.kafka010.KafkaIllegalStateException: Some data may have been lost because they are not available in Kafka any more;

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from fleet_consumer.handlers import forked
+from fleet_consumer.handlers import call
 
 
 class Ended(BaseException):
@@ -36,10 +36,10 @@ def test_child_ends_with_the_code_that_it_asked_for(
     monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr(os, "write", lambda _, text: written.append(text))
     with pytest.raises(Ended):
-        forked.end_forked_child(os.getpid() + 1, error)
+        call.end_forked_child(os.getpid() + 1, error)
     assert codes == [code]
     assert b"".join(written).decode() == words
 
 
 def test_parent_process_continues() -> None:
-    forked.end_forked_child(os.getpid(), SystemExit(3))
+    call.end_forked_child(os.getpid(), SystemExit(3))

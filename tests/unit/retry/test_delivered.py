@@ -10,8 +10,8 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from fleet_consumer.librdkafka.fetched import fetched_records
 from fleet_consumer.record import Delivery, Record, TimestampType, TopicPartition
-from fleet_consumer.retry.delivered import RetriedRecord, retried, story_of
 from fleet_consumer.retry.headers import Origin, Story
+from fleet_consumer.retry.routing import RetriedRecord, retried, story_of
 
 STORY = Story(Origin("flights", 3, 42, 1_357), 2, 99, "a1b2c3d4e5")
 READ = Record(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.retry.reading import Reading, carried_on, continued
+from fleet_consumer.retry.headers import Reading, carried_on, continued
 
 ID = "0123456789abcdef"
 

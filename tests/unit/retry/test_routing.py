@@ -10,10 +10,9 @@ from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.naming import canonical_delay, retry_topic
 from fleet_consumer.contract.policies import Policies, Policy
 from fleet_consumer.record import Fatal, Record, RetryAfter, Skip
-from fleet_consumer.retry.delivered import retried
 from fleet_consumer.retry.failure import Failure, Retry, TimedOut, classify
 from fleet_consumer.retry.headers import Origin, Story, clamped, read
-from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, next_delay, partition_of, route
+from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, next_delay, partition_of, retried, route
 from tests.unit.retry.policies import OTHER, UNKNOWN, policies, policy
 
 NOW = 1_700_000_000_000

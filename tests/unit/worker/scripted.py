@@ -22,9 +22,9 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.fetched import fetched_records
 from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import Record, Records, Run, TopicPartition
-from fleet_consumer.retry.reading import Reading
+from fleet_consumer.retry.headers import Reading
 from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
-from fleet_consumer.worker.config.skip_file import SkipFile
+from fleet_consumer.worker.config.mounted_file import SkipFile
 from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
 from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.inline import InlineRounds
@@ -33,8 +33,8 @@ from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.outbox import Outbox
 from fleet_consumer.worker.consume.outcomes import OutcomeRules, Outcomes
 from fleet_consumer.worker.consume.parts import LoopParts
-from fleet_consumer.worker.consume.pauses import Pauses
 from fleet_consumer.worker.consume.pending import Concurrency
+from fleet_consumer.worker.consume.progress import Pauses
 from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.retry_intake import RetryIntake
 from fleet_consumer.worker.consume.skips import Skips

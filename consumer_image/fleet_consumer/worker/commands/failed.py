@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 from fleet_consumer.contract.pod import EXIT_INTERRUPTED, EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import SettingsInvalid
-from fleet_consumer.worker.commands.selection import add_selection_options, filter_of, place_of, positive
-from fleet_consumer.worker.config.connection_options import add_connection_options, connection_of
+from fleet_consumer.worker.commands.options import (
+    add_connection_options,
+    add_selection_options,
+    connection_of,
+    filter_of,
+    place_of,
+    positive,
+)
 
 if TYPE_CHECKING:
     from fleet_consumer.contract.brokers import Brokers
-    from fleet_consumer.worker.commands.failed_reading import FailedTopic
-    from fleet_consumer.worker.commands.failed_records import FailedRecord
+    from fleet_consumer.worker.commands.failed_records import FailedRecord, FailedTopic
 
 BY: Final = ("reason", "class", "hour")
 PROGRESS_S: Final = 5.0
@@ -81,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; returns its exit code."""
     from fleet_consumer.group.errors import ConsumerError
     from fleet_consumer.librdkafka.settings import SettingsRefused
-    from fleet_consumer.worker.commands.failed_reading import RecordMissing
+    from fleet_consumer.worker.commands.failed_records import RecordMissing
     from fleet_consumer.worker.config.settings import CredentialsUnreadable
 
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -102,8 +107,8 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from fleet_consumer.clock import SystemClock
     from fleet_consumer.group.errors import TopicMissing
-    from fleet_consumer.worker.commands.failed_reading import open_topic
-    from fleet_consumer.worker.commands.group_names import tell_unfailed
+    from fleet_consumer.worker.commands.empty_group import tell_unfailed
+    from fleet_consumer.worker.commands.failed_records import open_topic
 
     clock = SystemClock()
     now_ms = round(clock.wall() * 1000)

@@ -13,7 +13,7 @@ from typing import Any
 from fleet_consumer.contract.pod import EXIT_OK, EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.worker.config.connection_options import add_connection_options, connection_of
+from fleet_consumer.worker.commands.options import add_connection_options, connection_of
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     from fleet_consumer.contract.brokers import parse_brokers
     from fleet_consumer.contract.section import Section
     from fleet_consumer.group.errors import ConsumerError
-    from fleet_consumer.worker.commands.group_names import known_groups, no_group
+    from fleet_consumer.worker.commands.empty_group import known_groups, no_group
     from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
 
     try:

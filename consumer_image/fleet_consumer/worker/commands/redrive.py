@@ -11,8 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from fleet_consumer.contract.pod import EXIT_INTERRUPTED, EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS, REDRIVE_CONFIG
-from fleet_consumer.worker.commands.selection import add_selection_options, filter_of, positive
-from fleet_consumer.worker.config.connection_options import add_connection_options, connection_of
+from fleet_consumer.worker.commands.options import (
+    add_connection_options,
+    add_selection_options,
+    connection_of,
+    filter_of,
+    positive,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,7 +120,7 @@ def _run_by_hand(options: argparse.Namespace, stop: threading.Event) -> Mapping[
     from fleet_consumer.contract.naming import failed_topic, redrive_topic
     from fleet_consumer.group.errors import TopicMissing
     from fleet_consumer.redrive.job import Outcome
-    from fleet_consumer.worker.commands.group_names import tell_unfailed
+    from fleet_consumer.worker.commands.empty_group import tell_unfailed
 
     config = config_of(options, round(SystemClock().wall() * 1000))
     failed, target = failed_topic(config.group_id), redrive_topic(config.group_id)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from fleet_consumer.contract.pod import EXIT_OK
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.worker.commands.selection import positive, time_of
-from fleet_consumer.worker.config.connection_options import add_connection_options, connection_of
+from fleet_consumer.worker.commands.options import add_connection_options, connection_of, positive, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -98,7 +97,7 @@ def target_of(text: str, now_ms: int) -> int | None:
 
 def _nothing_committed(brokers: Brokers, group_id: str, timeout_s: float) -> Exception:
     from fleet_consumer.group.errors import TopicMissing
-    from fleet_consumer.worker.commands.group_names import known_groups, no_group
+    from fleet_consumer.worker.commands.empty_group import known_groups, no_group
 
     known = known_groups(brokers, timeout_s)
     if known is not None and group_id not in known:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from fleet_consumer.contract.pod import EXIT_OK
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.worker.commands.selection import positive
-from fleet_consumer.worker.config.connection_options import add_connection_options, connection_of
+from fleet_consumer.worker.commands.options import add_connection_options, connection_of, positive
 
 if TYPE_CHECKING:
     from fleet_consumer.contract.brokers import Brokers
@@ -55,8 +54,7 @@ def _run(options: argparse.Namespace) -> int:
     from fleet_consumer.group.errors import TopicMissing
     from fleet_consumer.librdkafka.bounded import BoundedReader
     from fleet_consumer.librdkafka.settings import consumer_config
-    from fleet_consumer.worker.commands.empty_group import empty_group
-    from fleet_consumer.worker.commands.group_names import known_groups, no_group
+    from fleet_consumer.worker.commands.empty_group import empty_group, known_groups, no_group
     from fleet_consumer.worker.config.settings import connection_settings
 
     partition, offset = place_of(options.place)
@@ -100,7 +98,7 @@ def reading_group(group_id: str, topic: str) -> str:
 
 def named(record: Record | None, partition: TopicPartition, offset: int) -> Record:
     """The group's next record. Raises RecordMissing unless it is the one that was named."""
-    from fleet_consumer.worker.commands.failed_reading import RecordMissing
+    from fleet_consumer.worker.commands.failed_records import RecordMissing
 
     if record is None:
         raise RecordMissing(f"the group has no record left in {partition.topic}-{partition.partition}")
@@ -115,7 +113,7 @@ def named(record: Record | None, partition: TopicPartition, offset: int) -> Reco
 def behind(offset: int, before: OffsetAndMetadata | None) -> OffsetAndMetadata:
     """The commit behind a record, in the same reading as the commit of before."""
     from fleet_consumer.group.membership import OffsetAndMetadata
-    from fleet_consumer.retry.reading import continued
+    from fleet_consumer.retry.headers import continued
 
     reading = continued(before)
     return OffsetAndMetadata(offset + 1, -1, "" if reading is None else reading.mark(offset + 1))
@@ -127,7 +125,7 @@ def _next_record(
     """The first record at the group's commit or behind it; from the start without a commit."""
     from fleet_consumer.clock import SystemClock
     from fleet_consumer.group.errors import DataPlaneFailed
-    from fleet_consumer.worker.commands.failed_reading import RecordMissing
+    from fleet_consumer.worker.commands.failed_records import RecordMissing
 
     if partition not in reader.partitions(partition.topic):
         raise RecordMissing(f"topic {partition.topic} has no partition {partition.partition}")

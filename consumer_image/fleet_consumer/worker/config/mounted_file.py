@@ -1,4 +1,4 @@
-"""JSON documents of mounted files, read again when they change.
+"""JSON documents of mounted files, read again when they change, so that a change helps without a rollout.
 
 The kubelet updates a mounted ConfigMap by replacing a symbolic link, so a change is never seen half written. A file
 written in place can be; it is then no JSON, and read again until it is.
@@ -7,8 +7,18 @@ written in place can be; it is then no JSON, and read again until it is.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
+from pathlib import Path
 from typing import Any, Final
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.contract.joins import parse_join
+from fleet_consumer.contract.pod import JOIN_FILE
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.contract.skips import Place, SkipsInvalid, parse_skips
+from fleet_consumer.worker.logs import fields
 
 LOOK_INTERVAL_S: Final = 1.0
 """Interval of checks for a change; a check without a change costs one system call."""
@@ -64,3 +74,73 @@ class MountedFile:
 
 def _stamp(found: os.stat_result) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+LOG = logging.getLogger("fleet_consumer.worker")
+
+
+def join_hold_s(skip_file: str | None, uid: str, pod: str, now: float) -> float:
+    """Seconds for which this pod's worker holds its first join; `now` in epoch seconds.
+
+    `skip_file` is the path beside which the file is mounted, None outside of a pod. Without a file, or with one that
+    cannot be read, nothing is held: the group then has one rebalance more.
+    """
+    ordinal = re.fullmatch(r".+-([0-9]+)", pod)
+    if skip_file is None or ordinal is None:
+        return 0.0
+    try:
+        step = parse_join(MountedFile(str(Path(skip_file).with_name(JOIN_FILE))).read(), uid)
+    except (FileUnreadable, SettingsInvalid) as error:
+        if not getattr(error, "missing", False):
+            LOG.warning("the file of the fleet's last step cannot be used", extra=fields(error=str(error)))
+        return 0.0
+    return 0.0 if step is None else step.hold_s(int(ordinal[1]), now)
+
+
+class SkipFile:
+    """The places of one file, for one thread; `uid` is that of the ConsumerGroup. The constructor reads nothing.
+
+    `places` are those of the last valid file, none before the first and while there is no file: the operator's
+    ConfigMap exists only where the spec names records. A change helps also where every worker dies at the record.
+    """
+
+    def __init__(self, path: str, uid: str, clock: Clock) -> None:
+        self._file = MountedFile(path)
+        self._uid = uid
+        self._clock = clock
+        self._look_at = float("-inf")
+        self._last_error = ""
+        self.places: frozenset[Place] = frozenset()
+
+    def look(self) -> None:
+        """Read the file if it has changed, at most once a second. `places` is replaced only by others."""
+        now = self._clock.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_INTERVAL_S
+        try:
+            places = self._read()
+        except (FileUnreadable, SkipsInvalid) as error:
+            if str(error) != self._last_error:
+                LOG.warning("the list of records to skip cannot be used", extra=fields(error=str(error)))
+            self._last_error = str(error)
+            self._file.reject()
+            return
+        self._last_error = ""
+        if places is not None and places != self.places:
+            self.places = places
+            LOG.info("records to skip read", extra=fields(count=len(places)))
+
+    def _read(self) -> frozenset[Place] | None:
+        try:
+            document = self._file.read()
+        except FileUnreadable as error:
+            if not error.missing:
+                raise
+            self._file.reject()
+            return frozenset()
+        if document is None:
+            return None
+        places = parse_skips(document, self._uid)
+        self._file.accept()
+        return places

@@ -1,7 +1,7 @@
 """Handling beside the loop's thread: in several threads, in an event loop, or on whole batches.
 
 The loop's thread polls, and never waits for a handler. It takes records up, keeps the order that keys ask for
-(`key_order`), gives an executor as many jobs as it has calls, writes what comes back, and commits. A record stands in
+(`KeyOrder`), gives an executor as many jobs as it has calls, writes what comes back, and commits. A record stands in
 its partition's `unfinished` from the moment it is taken up, so the committable offset is that of the first record that
 is not finished, however many behind it are.
 
@@ -20,18 +20,149 @@ meanwhile.
 
 from __future__ import annotations
 
-from typing import Final
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from fleet_consumer.record import Records, Run
+from fleet_consumer.librdkafka.fetched import as_read
+from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.retry.failure import is_endpoints
 from fleet_consumer.worker.breaker.pacing import Pace
 from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.loop import POLL_TIMEOUT_S, Loop
 from fleet_consumer.worker.consume.parts import LoopParts
-from fleet_consumer.worker.consume.pauses import WINDOW_FULL
-from fleet_consumer.worker.consume.pending import Calls, Concurrency, Pending
-from fleet_consumer.worker.consume.progress import PartitionProgress, Partitions
-from fleet_consumer.worker.consume.suspects import Suspects
+from fleet_consumer.worker.consume.pending import Calls, Concurrency, Pending, Work
+from fleet_consumer.worker.consume.progress import SUSPECT, WINDOW_FULL, PartitionProgress, Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The part of a partition that is in hand by itself."""
+
+    topic_partition: TopicPartition
+    partition: PartitionProgress
+    count: int
+    began: float
+
+
+class Suspects:
+    """The partitions of one loop that ask for care; they are paused until it ends.
+
+    One part of one partition is handed out at a time, and nothing beside it: should the process die, it is known with
+    which records. Other records of these partitions wait aside; after each part the loop's remaining records have a
+    turn.
+    """
+
+    def __init__(self, parts: LoopParts, loop: Loop, pending: Pending, calls: Calls, concurrency: Concurrency) -> None:
+        self._parts = parts
+        self._loop = loop
+        self._notes = loop.notes
+        self._pending = pending
+        self._calls = calls
+        self._batch = concurrency.batch
+        self._aside: dict[TopicPartition, list[Record]] = {}
+        self._alone: _Part | None = None
+        # Of the part in hand, what no call has taken yet.
+        self._waiting: deque[Work] = deque()
+        self._turn_of_others = False
+
+    @property
+    def aside(self) -> bool:
+        """True while records wait for care."""
+        return bool(self._aside)
+
+    def put_aside(self, run: Run) -> None:
+        """Have a run wait for its turns; its partition is not read meanwhile."""
+        if run.topic_partition in self._loop.progress.partitions:
+            self._aside.setdefault(run.topic_partition, []).extend(run.records)
+            self._parts.pauses.pause(run.topic_partition, SUSPECT)
+
+    def others_may_go(self, *, stopping: bool) -> bool:
+        """Go on with what waits aside; False while it has to be in hand alone, or waits for the others' end."""
+        if self._alone is not None:
+            self._issue()
+            if self._calls.out or self._waiting:
+                return False
+            self._come_back(self._alone)
+        if not self._aside or stopping or self._loop.pace is Pace.STOP:
+            return True
+        if self._turn_of_others:
+            self._turn_of_others = False
+            return True
+        if self._calls.out:
+            return False
+        partitions = self._loop.progress.partitions
+        topic_partition = min(self._aside, key=lambda each: self._notes.deaths(partitions[each]))
+        if partitions[topic_partition].unfinished:
+            return True  # what it has written is not acknowledged yet
+        if not self._hand_out(topic_partition, partitions[topic_partition]):
+            return True
+        self._issue()
+        return False
+
+    def take_waiting(self, partitions: Collection[PartitionProgress]) -> list[Work]:
+        """Take out what no call has taken yet of a part of these partitions."""
+        gone = [work for work in self._waiting if work.partition in partitions]
+        if gone:
+            self._waiting.clear()  # all of them are of one partition
+        return gone
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop what waits aside of these partitions."""
+        for topic_partition in partitions:
+            self._aside.pop(topic_partition, None)
+
+    def _issue(self) -> None:
+        while self._waiting and self._calls.out < self._calls.limit(self._loop.pace):
+            work = self._waiting.popleft()
+            self._pending.begin(work)
+            self._calls.give(work)
+
+    def _hand_out(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
+        """Begin with the next part of what waits aside. True when any of it is in hand now."""
+        records = self._aside[topic_partition]
+        probe = self._loop.pace is Pace.PROBE
+        most = 1 if probe else len(records) if self._batch else _side_by_side(records)
+        count, error = self._notes.take(topic_partition, partition, records[:most])
+        if not count:
+            return False
+        works = self._pending.works(topic_partition, partition, records[:count])
+        del records[:count]
+        self._alone = _Part(topic_partition, partition, count, self._parts.clock.monotonic())
+        for work in works:
+            # Without an order key: nothing of their partition is anywhere else, and no two of them have one key.
+            work.order_key = None
+            if error is None:
+                self._waiting.append(work)
+            else:
+                self._calls.conclude(work, error)
+        return True
+
+    def _come_back(self, alone: _Part) -> None:
+        self._alone, self._turn_of_others = None, True
+        topic_partition, partition = alone.topic_partition, alone.partition
+        if not self._loop.owns(topic_partition, partition):
+            return
+        self._notes.came_back(topic_partition, partition, alone.count, self._parts.clock.monotonic() - alone.began)
+        records = self._aside.get(topic_partition, [])
+        if topic_partition not in self._notes.careful or not records:
+            self._aside.pop(topic_partition, None)
+            self._parts.pauses.resume(topic_partition, SUSPECT)
+            if records:
+                self._pending.take_up(Run(topic_partition, records), partition)
+            self._loop.committing.soon()
+
+
+def _side_by_side(records: Sequence[Record]) -> int:
+    """Number of first records that may be in hand in any order: one of each key."""
+    keys = set[Any]()
+    for count, record in enumerate(records):
+        if (key := as_read(record).key) is not None and key in keys:
+            return count
+        keys.add(key)
+    return len(records)
+
 
 ENDPOINT_PAUSE_S: Final = 5.0
 """A record whose handler is deployed wrong is tried again so much later."""

@@ -16,8 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall
-from fleet_consumer.handlers.forked import end_forked_child
+from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall, end_forked_child
 from fleet_consumer.handlers.performing import Performer, Result
 from fleet_consumer.record import Record
 

@@ -17,10 +17,15 @@ from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.worker.consume.caution import Caution, poison, read_note
 from fleet_consumer.worker.consume.committing import Committing
 from fleet_consumer.worker.consume.parts import LoopParts
-from fleet_consumer.worker.consume.pauses import SUSPECT
-from fleet_consumer.worker.consume.progress import ConsumeProgress, PartitionProgress, Partitions, committable
+from fleet_consumer.worker.consume.progress import (
+    SUSPECT,
+    ConsumeProgress,
+    PartitionProgress,
+    Partitions,
+    committable,
+    note_starts,
+)
 from fleet_consumer.worker.consume.skips import skipped
-from fleet_consumer.worker.consume.starts import note_starts
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")

@@ -19,15 +19,14 @@ from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.naming import canonical_delay
 from fleet_consumer.contract.policies import Policies, Policy
 from fleet_consumer.contract.skips import PassedBy, Place
+from fleet_consumer.handlers.call import end_forked_child
 from fleet_consumer.handlers.decoding import Decoder
-from fleet_consumer.handlers.forked import end_forked_child
 from fleet_consumer.handlers.performing import Outputs, Result
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Produce, Record
-from fleet_consumer.retry.delivered import story_of
 from fleet_consumer.retry.failure import Drop, Failure, Retry, classify, cut, is_endpoints, traceback_of, without_words
 from fleet_consumer.retry.headers import without_details
-from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, partition_of, route
+from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, partition_of, route, story_of
 from fleet_consumer.worker.breaker.pacing import Course, Pacing
 from fleet_consumer.worker.consume.outbox import Outbox, Outgoing
 from fleet_consumer.worker.consume.progress import PartitionProgress, Unfinished

@@ -11,7 +11,7 @@ from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.worker.breaker.pacing import Pacing
 from fleet_consumer.worker.consume.intake import Intake
 from fleet_consumer.worker.consume.outcomes import Handle, Outcomes
-from fleet_consumer.worker.consume.pauses import Pauses
+from fleet_consumer.worker.consume.progress import Pauses
 from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.skips import Skips
 from fleet_consumer.worker.consume.writing import Writing

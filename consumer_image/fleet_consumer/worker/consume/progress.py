@@ -10,17 +10,21 @@ replaced as a whole, so they see an older or a newer value, never half of one.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.contract.breaker_mark import read_closed_mark, read_mark, without_mark
 from fleet_consumer.group.errors import ConsumerError, Refusal
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.retry.reading import Reading
+from fleet_consumer.record import Record, Records, TopicPartition
+from fleet_consumer.retry.headers import Reading
 from fleet_consumer.worker.consume.caution import Caution
 from fleet_consumer.worker.consume.outbox import Outgoing
+from fleet_consumer.worker.logs import fields
 
 
 @dataclass(slots=True)
@@ -202,3 +206,95 @@ def note_commit(
         elif (refusal := missing[topic_partition]) is not None:
             since = now if partition.refused is None else partition.refused.since
             partition.refused = RefusedCommit(refusal, since)
+
+
+LOG = logging.getLogger("fleet_consumer.worker")
+
+
+def note_start(
+    consumer: Consumer, topic_partition: TopicPartition, partition: PartitionProgress, offset: int | None = None
+) -> None:
+    """Note where the reading of a partition begins: at `offset` if it is known, else at the consumer's position.
+
+    Reading begins where the last commit ended, so these lines explain every record that comes twice.
+    """
+    if offset is None:
+        try:
+            offset = consumer.position(topic_partition)
+        except ConsumerError:
+            return  # it is just being lost; its next owner notes its start
+    if offset is not None:
+        partition.start = offset
+        LOG.info("partition started", extra=fields(**topic_partition._asdict(), offset=offset))
+
+
+def note_starts(consumer: Consumer, asked: Iterable[TopicPartition], partitions: Partitions) -> None:
+    """Note the starts of partitions that have handed out nothing yet; one that has is past its start already."""
+    for topic_partition in asked:
+        partition = partitions.get(topic_partition)
+        if partition is not None and partition.start is None:
+            note_start(consumer, topic_partition, partition)
+
+
+def note_polled(consumer: Consumer, records: Records, partitions: Partitions) -> None:
+    """Note starts and gaps of what a poll brought.
+
+    A start is that of the partition's first run, also when that is not going to be handled: the consumer's position is
+    past it by now, and committing that would skip it. Commits cover a gap once all before it is done, or a drained
+    partition would look behind.
+    """
+    for run in records.runs:
+        partition = partitions[run.topic_partition]
+        if partition.start is None:
+            note_start(consumer, run.topic_partition, partition, run.records[0].offset)
+        partition.read()
+    for topic_partition, gap in records.gaps.items():
+        partition = partitions[topic_partition]
+        if partition.start is None:
+            note_start(consumer, topic_partition, partition, gap.first)
+        partition.pass_gap(gap.first, gap.next)
+
+
+WRITES_HELD: Final = "WritesHeld"
+"""Paused because what its records wrote is not acknowledged."""
+WINDOW_FULL: Final = "WindowFull"
+"""Paused because its first unfinished record is too far behind."""
+NOT_DUE: Final = "NotDue"
+"""Paused because the record that comes next is not due yet."""
+BREAKER_OPEN: Final = "BreakerOpen"
+"""Paused because too much of what was handled lately failed."""
+SUSPECT: Final = "Suspect"
+"""Paused because one of the records in hand, or of those that come next, may have killed the partition's last owner."""
+
+
+class Pauses:
+    """The pauses of one consumer, each with its reasons (CamelCase): it ends when the last of them ends. Other threads
+    may read `reasons`, which is replaced as a whole."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self.reasons: Mapping[TopicPartition, frozenset[str]] = {}
+
+    def pause(self, partition: TopicPartition, reason: str) -> None:
+        """Add a reason; the first one pauses."""
+        known = self.reasons.get(partition, frozenset())
+        if not known:
+            self._consumer.pause([partition])
+        self.reasons = {**self.reasons, partition: known | {reason}}
+
+    def resume(self, partition: TopicPartition, reason: str) -> None:
+        """Take a reason away; the last one resumes."""
+        known = self.reasons.get(partition, frozenset())
+        if reason not in known:
+            return
+        left = known - {reason}
+        others = {each: why for each, why in self.reasons.items() if each != partition}
+        self.reasons = {**others, partition: left} if left else others
+        if not left:
+            self._consumer.resume([partition])
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop partitions that are not owned any more; the consumer has ended their pauses itself."""
+        gone = frozenset(partitions)
+        if not gone.isdisjoint(self.reasons):
+            self.reasons = {each: why for each, why in self.reasons.items() if each not in gone}

@@ -19,10 +19,9 @@ from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, Run, TopicPartition
-from fleet_consumer.retry.delivered import story_of, with_story
-from fleet_consumer.retry.reading import Reading, carried_on, continued
-from fleet_consumer.worker.consume.pauses import SUSPECT, Pauses
-from fleet_consumer.worker.consume.progress import Partitions, note_commit
+from fleet_consumer.retry.headers import Reading, carried_on, continued
+from fleet_consumer.retry.routing import story_of, with_story
+from fleet_consumer.worker.consume.progress import SUSPECT, Partitions, Pauses, note_commit
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")

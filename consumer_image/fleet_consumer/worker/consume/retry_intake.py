@@ -22,15 +22,13 @@ from fleet_consumer.contract import naming
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
 from fleet_consumer.record import Record, Run, TopicPartition
-from fleet_consumer.retry.delivered import retried
 from fleet_consumer.retry.due import DueClock
 from fleet_consumer.retry.headers import Story, clamped, read
+from fleet_consumer.retry.routing import retried
 from fleet_consumer.retry.suppression import REBUILD_RECORDS, Window, identity
 from fleet_consumer.worker.consume.intake import Intake, WaitingHead
 from fleet_consumer.worker.consume.outcomes import Handle, PassedOver
-from fleet_consumer.worker.consume.pauses import NOT_DUE, Pauses
-from fleet_consumer.worker.consume.progress import Partitions
-from fleet_consumer.worker.consume.starts import note_start
+from fleet_consumer.worker.consume.progress import NOT_DUE, Partitions, Pauses, note_start
 from fleet_consumer.worker.lifecycle.watchdog import Watch
 from fleet_consumer.worker.logs import LineBudget, about, fields
 from fleet_consumer.worker.stats import Stats

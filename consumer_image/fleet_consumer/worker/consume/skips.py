@@ -11,7 +11,7 @@ from fleet_consumer.contract.skips import Place
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.retry.failure import Skipped
-from fleet_consumer.worker.config.skip_file import SkipFile
+from fleet_consumer.worker.config.mounted_file import SkipFile
 
 
 def skipped() -> Skipped:

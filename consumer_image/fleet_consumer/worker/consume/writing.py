@@ -16,8 +16,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.consume.outbox import Outbox, hold_reason
 from fleet_consumer.worker.consume.outcomes import Outcomes
-from fleet_consumer.worker.consume.pauses import WRITES_HELD, Pauses
-from fleet_consumer.worker.consume.progress import Hold, PartitionProgress, Partitions, Unfinished
+from fleet_consumer.worker.consume.progress import WRITES_HELD, Hold, PartitionProgress, Partitions, Pauses, Unfinished
 from fleet_consumer.worker.logs import fields
 from fleet_consumer.worker.stats import Stats
 

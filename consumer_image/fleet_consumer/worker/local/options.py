@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from fleet_consumer.contract.log import FORMATS, LEVELS
-from fleet_consumer.worker.config.connection_options import add_connection_options
+from fleet_consumer.worker.commands.options import add_connection_options
 
 EXAMPLES: Final = """\
 examples:

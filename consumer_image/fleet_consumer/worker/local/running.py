@@ -26,7 +26,7 @@ from fleet_consumer.contract.policies import render_policies
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import VERSION, parse_config
 from fleet_consumer.worker.commands.check import CheckResult, examine
-from fleet_consumer.worker.config.connection_options import connection_of
+from fleet_consumer.worker.commands.options import connection_of
 from fleet_consumer.worker.config.settings import connection_settings
 from fleet_consumer.worker.consume.lags import lag_of
 from fleet_consumer.worker.local.policy import LocalPolicy, policy_of

@@ -11,8 +11,8 @@ from fleet_consumer.contract.breaker_mark import read_mark
 from fleet_consumer.contract.policies import DEFAULT_BUDGET, Policies
 from fleet_consumer.contract.policy_expansion import expand_policy
 from fleet_consumer.record import Fatal, Produce, Record
-from fleet_consumer.worker.consume.pauses import BREAKER_OPEN
 from fleet_consumer.worker.consume.pending import Concurrency
+from fleet_consumer.worker.consume.progress import BREAKER_OPEN
 from tests.unit.retry.policies import policies
 from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, P1, Bench

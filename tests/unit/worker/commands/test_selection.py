@@ -11,7 +11,7 @@ from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.record import Record
 from fleet_consumer.redrive.selection import matches
 from fleet_consumer.worker import cli
-from fleet_consumer.worker.commands.selection import filter_of
+from fleet_consumer.worker.commands.options import filter_of
 from tests.unit.redrive.documents import FAILED, NOW, failed
 
 WHERE = ("--group", "orders", "--bootstrap", "127.0.0.1:9")

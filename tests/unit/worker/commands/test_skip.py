@@ -7,8 +7,8 @@ import pytest
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.retry.reading import Reading, continued
-from fleet_consumer.worker.commands.failed_reading import RecordMissing
+from fleet_consumer.retry.headers import Reading, continued
+from fleet_consumer.worker.commands.failed_records import RecordMissing
 from fleet_consumer.worker.commands.skip import behind, named, place_of, reading_group
 
 PARTITION = TopicPartition("orders", 3)

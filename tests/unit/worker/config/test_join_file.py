@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet_consumer.contract.joins import HOLD_S, JoinStep, render_join
-from fleet_consumer.worker.config.join_file import join_hold_s
+from fleet_consumer.worker.config.mounted_file import join_hold_s
 
 NOW = 1_800_000_000.0
 

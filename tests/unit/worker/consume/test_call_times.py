@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet_consumer.record import Record
-from fleet_consumer.worker.consume.call_times import SHORT_RUN, CallTimes
+from fleet_consumer.worker.consume.inline import SHORT_RUN, CallTimes
 from fleet_consumer.worker.stats import HANDLING_BOUNDS_S, Histogram
 from tests.support.clock import StillClock
 from tests.unit.worker.scripted import P0, Bench

@@ -9,7 +9,7 @@ from fleet_consumer.contract.breaker_mark import breaker_mark, closed_mark, read
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.producer import ProduceFailed, SendHandle
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.retry.reading import Reading
+from fleet_consumer.retry.headers import Reading
 from fleet_consumer.worker.consume.outbox import Outgoing
 from fleet_consumer.worker.consume.progress import (
     ConsumeProgress,

@@ -11,8 +11,7 @@ import pytest
 from fleet_consumer.contract import naming
 from fleet_consumer.group.errors import OffsetLookupFailed, RebalanceInProgress
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.retry.headers import HeaderList
-from fleet_consumer.retry.reading import Reading
+from fleet_consumer.retry.headers import HeaderList, Reading
 from tests.unit.retry.policies import policies
 from tests.unit.worker.scripted import P0, P1, Bench, ScriptedConsumer
 

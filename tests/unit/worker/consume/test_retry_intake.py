@@ -15,8 +15,8 @@ from fleet_consumer.record import Gap, Record, Records, TopicPartition
 from fleet_consumer.retry.headers import HeaderList
 from fleet_consumer.retry.suppression import REBUILD_RECORDS
 from fleet_consumer.worker.consume import retry_intake
-from fleet_consumer.worker.consume.pauses import NOT_DUE
 from fleet_consumer.worker.consume.pending import Concurrency
+from fleet_consumer.worker.consume.progress import NOT_DUE
 from tests.unit.retry.policies import policies
 from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import Bench

@@ -14,8 +14,7 @@ from fleet_consumer.contract.skips import Place, render_skips
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.retry.failure import Skipped
 from fleet_consumer.retry.headers import HeaderList
-from fleet_consumer.worker.config.mounted_file import LOOK_INTERVAL_S
-from fleet_consumer.worker.config.skip_file import SkipFile
+from fleet_consumer.worker.config.mounted_file import LOOK_INTERVAL_S, SkipFile
 from fleet_consumer.worker.consume.caution import DEATHS_MAX, Note
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.skips import Skips

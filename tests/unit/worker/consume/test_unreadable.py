@@ -12,7 +12,7 @@ from fleet_consumer.contract.skips import PassedBy, Place, render_skips
 from fleet_consumer.fetch.read_errors import PartitionError
 from fleet_consumer.group.errors import DataUnreadable, OffsetLookupFailed
 from fleet_consumer.record import Produce
-from fleet_consumer.worker.consume.unreadable import AGAIN_S
+from fleet_consumer.worker.consume.loop import AGAIN_S
 from tests.unit.worker.consume.test_retry_intake import R0, START_MS, hop
 from tests.unit.worker.consume.test_retry_intake import Shop as RetryShop
 from tests.unit.worker.scripted import P0, P1, Bench, values

@@ -16,7 +16,7 @@ from fleet_consumer.record import Produce, Record, TopicPartition
 from fleet_consumer.retry.headers import DETAILS
 from fleet_consumer.worker.consume import writing
 from fleet_consumer.worker.consume.outbox import WRITE_BYTES, Outbox
-from fleet_consumer.worker.consume.pauses import BREAKER_OPEN, WRITES_HELD
+from fleet_consumer.worker.consume.progress import BREAKER_OPEN, WRITES_HELD
 from fleet_consumer.worker.consume.writing import ACK_LOOK_S, ACK_WAIT_S, BACKOFF_FIRST_S
 from tests.support.clock import StillClock
 from tests.unit.retry.policies import policies
