@@ -161,11 +161,12 @@ def next_suite(
     """The first suite that can begin beside the active ones; None if it is better to wait for the end of one.
 
     Tests with time limits of their own stay true while the processors have room: one suite more than that would slow
-    all of them.
+    all of them. Suites without such limits may use everything.
     """
-    room = USED_MAX * (os.cpu_count() or 1) - sum(plan.get(suite.name, UNKNOWN).share for suite in active)
+    used = sum(plan.get(suite.name, UNKNOWN).share for suite in active)
     for suite in waiting:
-        if (built or not suite.kubernetes) and (not active or plan.get(suite.name, UNKNOWN).share <= room):
+        limit = (USED_MAX if suite.real else 1.0) * (os.cpu_count() or 1)
+        if (built or not suite.kubernetes) and (not active or used + plan.get(suite.name, UNKNOWN).share <= limit):
             return suite
     return None
 

@@ -188,6 +188,14 @@ def test_suite_begins_when_the_processors_have_room_for_its_share(monkeypatch: p
     assert next_suite(suites("greedy"), [], PLAN, built=True) is not None, "whatever it takes, it runs at last"
 
 
+def test_suites_without_time_limits_of_their_own_use_all_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    plan = {name: Duration(100, 100) for name in ("one", "two", "three")}
+    one, two, three = (Suite(name, (name,), 60, real=False) for name in plan)
+    assert next_suite([two], [one], plan, built=True) == two
+    assert next_suite([three], [one, two], plan, built=True) is None
+
+
 def test_suite_that_needs_kubernetes_lets_others_pass_until_that_is_built() -> None:
     waiting = [*suites("long", kubernetes=True), *suites("short")]
     assert next_suite(waiting, [], PLAN, built=False) == waiting[1]
