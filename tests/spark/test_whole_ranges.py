@@ -134,7 +134,8 @@ def test_rate_limit_binds(place: Place, tmp_path: Path) -> None:
         assert ledger.counts.records_in == 1_200
         # About 400 offsets fit into two seconds at this rate.
         assert ledger.slices_done >= 3
-        assert 50 < ledger.records_per_second <= 220
+        # No lower bound: the limit promises none, and a busy machine has none.
+        assert 0 < ledger.records_per_second <= 220
 
 
 def _digest(values: object) -> str:
