@@ -22,7 +22,7 @@ from uuid import UUID
 
 from fleet_consumer.coordinator.flows import Flow, Pause
 from fleet_consumer.coordinator.lookups import Attempt, Start, try_committed, try_epoch_ends, try_offsets
-from fleet_consumer.coordinator.remade import see_ids, try_remade
+from fleet_consumer.coordinator.remade import see_ids, see_logs, try_remade
 from fleet_consumer.group import errors
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.topics import EARLIEST, LATEST
@@ -149,13 +149,14 @@ def find_starts(group_id: str, query: StartQuery, *, now_ms: int = 0) -> Flow[St
     """
     if query.delay_s:
         yield Pause(query.delay_s)
-    partitions, lost, remade = query.partitions, query.lost, query.remade
+    partitions, lost = query.partitions, query.lost
     starts = Starts(ids=(yield from see_ids(partitions)))
-    positions = {part: start for part, start in lost.items() if part not in remade}
+    remade = query.remade | (yield from _by_id(query, starts))
+    positions = {part: start for part, start in lost.items() if part not in remade and part not in starts.waiting}
     starts.remade |= remade
     starts.cut |= {part: start.offset for part, start in lost.items() if part in remade}
     unplaced: list[TopicPartition] = []
-    asked = tuple(part for part in partitions if part not in positions and part not in remade)
+    asked = tuple(part for part in partitions if part not in lost and part not in remade)
     if not query.use_committed:
         unplaced += asked
     elif asked:
@@ -172,6 +173,22 @@ def find_starts(group_id: str, query: StartQuery, *, now_ms: int = 0) -> Flow[St
     starts.without = tuple(without)
     yield from _by_time(times | dict.fromkeys(starts.remade, EARLIEST), starts, read_committed=query.read_committed)
     return starts
+
+
+def _by_id(query: StartQuery, starts: Starts) -> Flow[frozenset[TopicPartition]]:
+    """Find refused positions that are of a former topic: the new log may have grown past them since, with records of
+    which none was read. They wait while the brokers differ about the topic's id."""
+    former = {part: query.former[part] for part in query.lost.keys() & query.former.keys() - query.remade}
+    others = {part: id_ for part, id_ in former.items() if starts.ids.get(part, id_) != id_}
+    if not others:
+        return frozenset()
+    seen = yield from see_logs(others, delay_s=0.0)
+    for part in others.keys() - seen.remade:
+        if part in seen.ids:
+            starts.ids[part] = seen.ids[part]
+        else:
+            starts.waiting[part] = "not every broker has the id of its topic, which was deleted and created again"
+    return seen.remade
 
 
 def _by_epoch(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow[dict[TopicPartition, Start]]:

@@ -272,6 +272,24 @@ def test_topic_recreated_while_unread_starts_at_its_beginning_unless_committed()
     assert log.starts(query(ResetPolicy.LATEST), former=ANOTHER).found == {ONE: Start(100, 3)}
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_refused_position_that_a_recreated_topic_has_reached_meanwhile_is_not_kept(
+    policy: ResetPolicy, epoch: int
+) -> None:
+    """The new log was empty when it refused the position, and has grown past it at the lookup: all of it is unread."""
+    log = Log(first=0, end=100, leader_epoch=0, epoch_end=(0, 100))
+    starts = log.starts(query(policy), Start(100, epoch), former=ANOTHER)
+    assert (starts.found, starts.cut, starts.remade) == ({ONE: Start(0, 5)}, {ONE: 100}, {ONE})
+
+
+def test_refused_position_waits_while_brokers_do_not_agree_that_its_topic_was_recreated() -> None:
+    log = Log(first=0, end=100, leader_epoch=0, epoch_end=(0, 100))
+    log.view_ids = {2: ANOTHER}
+    starts = log.starts(query(), Start(100, 0), former=ANOTHER)
+    assert (starts.found, starts.remade, set(starts.waiting)) == ({}, set(), {ONE})
+
+
 def test_look_reports_ids_and_epochs() -> None:
     log = Log(end=500, leader_epoch=4)
     assert log.run(see_logs({ONE: None}, delay_s=30)) == LogsSeen({ONE: ID}, frozenset(), {ONE: 4})

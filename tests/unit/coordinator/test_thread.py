@@ -157,7 +157,7 @@ def test_close_leaves_the_group_though_its_commits_take_all_its_time() -> None:
         await_stable(thread)
         ticket = thread.commit({PART: OffsetAndMetadata(7)}, SystemClock().monotonic() + 60.0)
         eventually(lambda: broker.heard(OffsetCommitRequest), timeout_s=PATIENCE_S, what="the commit to be sent")
-        assert thread.close(leave=True, timeout_s=0.5)
+        assert thread.close(leave=True, timeout_s=3.0)
         assert isinstance(ticket.error, errors.ConsumerClosed)
         eventually(lambda: broker.heard(LeaveGroupRequest), timeout_s=PATIENCE_S, what="LeaveGroup")
 
