@@ -23,15 +23,13 @@ from e2e.local_cluster.kafka_node import (
 )
 from e2e.local_cluster.waiting import wait_until
 from tests.support.kafka_security import MUTUAL_LISTENER, SASL_TLS_LISTENER, TLS_LISTENER, BrokerPki, TokenIssuer
-from tests.support.kafka_template import new_cluster_id, quick_jvm, write_storage
+from tests.support.kafka_template import ADDRESS, STARTED, new_cluster_id, quick_jvm, static_quorum, write_storage
 from tests.support.lifetime import Server
 
 __all__ = ["ADDRESS", "KafkaBroker", "Place"]
 
-ADDRESS = "127.0.0.1"
 START_TIMEOUT_S = 180.0
 FREEZE_TIMEOUT_S = 60.0
-STARTED = "Kafka Server started"
 PROXIED_LISTENER = "PROXIED"
 
 
@@ -99,10 +97,7 @@ class KafkaBroker(Server):
             controller=self._place.controllers[self._place.node_id],
             inter_broker="PLAINTEXT",
         )
-        # Voters by configuration: no node is first, so all can be formatted and started at once.
-        del settings["controller.quorum.bootstrap.servers"]
-        voters = ",".join(f"{node}@{address}" for node, address in self._place.controllers.items())
-        settings |= {"node.id": str(self._place.node_id), "controller.quorum.voters": voters}
+        settings = static_quorum(settings, self._place.controllers, node_id=self._place.node_id)
         if self._users:
             settings |= sasl_properties(self._users)
         settings |= self._security_settings(settings)
@@ -261,7 +256,6 @@ class KafkaBroker(Server):
 
     def _started(self) -> bool:
         self._daemon.check_running()
-        # The listeners accept connections before the controller has let the broker in; this line comes after both.
         with self.log.open("rb") as log:
             log.seek(self._log_start)
-            return STARTED.encode() in log.read()
+            return STARTED in log.read()

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -28,30 +29,37 @@ from e2e.local_cluster.kafka_node import QUICK_JVM, find_java, format_properties
 from e2e.local_cluster.waiting import wait_until
 from tests.support.kafka_topics import make_topics
 
-__all__ = ["class_archive", "new_cluster_id", "quick_jvm", "write_storage"]
+__all__ = ["ADDRESS", "STARTED", "new_cluster_id", "quick_jvm", "static_quorum", "write_storage"]
 
 ADDRESS: Final = "127.0.0.1"
 TIMEOUT_S: Final = 180.0
 STARTED: Final = b"Kafka Server started"
+"""The line of a broker's log that comes after its listeners have opened and its controller has let it in."""
 ARCHIVE: Final = "kafka.jsa"
 BOOTSTRAP_RECORDS: Final = "bootstrap.checkpoint"
 """The first records of a cluster's metadata, features and no names: the same for every cluster of this version."""
 
 
 def quick_jvm() -> list[str]:
-    """Options of a JVM with Kafka's class path that starts quickly; another class path may only append to it."""
+    """Options of a JVM with Kafka's class path that starts quickly; another class path may only append to it.
+
+    It maps the classes that a broker loads into its memory (class data sharing, JEP 350).
+    """
     # An archive that another JVM made is ignored; the warning would go to standard output, among a tool's lines.
-    return [*QUICK_JVM, "-Xshare:auto", f"-XX:SharedArchiveFile={class_archive()}", "-Xlog:cds*=off"]
-
-
-def class_archive() -> Path:
-    """The classes that a broker loads, as the JVM maps them into its memory (class data sharing, JEP 350)."""
-    return _template() / ARCHIVE
+    return [*QUICK_JVM, "-Xshare:auto", f"-XX:SharedArchiveFile={_template() / ARCHIVE}", "-Xlog:cds*=off"]
 
 
 def new_cluster_id() -> str:
     """An id as Kafka's own tool makes them."""
     return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def static_quorum(settings: Mapping[str, str], controllers: Mapping[int, str], *, node_id: int) -> dict[str, str]:
+    """A node's settings with its voters by configuration: no node is first, so all can be formatted and started at
+    once. `controllers` has their addresses by node id."""
+    voters = ",".join(f"{node}@{address}" for node, address in controllers.items())
+    others = {key: value for key, value in settings.items() if key != "controller.quorum.bootstrap.servers"}
+    return others | {"node.id": str(node_id), "controller.quorum.voters": voters}
 
 
 def write_storage(data: Path, *, node_id: int, cluster_id: str) -> None:
@@ -80,8 +88,7 @@ def _make(into: Path, java: Path, jars: Path) -> None:
         settings = node_properties(
             data=str(data), listeners=listeners, advertised=listeners, controller=controller, inter_broker="PLAINTEXT"
         )
-        del settings["controller.quorum.bootstrap.servers"]
-        properties.write_text(format_properties(settings | {"controller.quorum.voters": f"1@{controller}"}))
+        properties.write_text(format_properties(static_quorum(settings, {1: controller}, node_id=1)))
         arguments = ("format", f"--cluster-id={new_cluster_id()}", "--config", str(properties))
         run(java_command(java, jars, "kafka.tools.StorageTool", *arguments, options=QUICK_JVM), reason="BuildFailed")
         shutil.copy(data / BOOTSTRAP_RECORDS, into)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Final
 
 from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS, WORKER_CONFIG
@@ -23,6 +24,13 @@ from fleet_consumer.worker.local.options import EXAMPLES, add_local_options
 
 READING_COMMANDS: Final = ("failed", "offsets")
 """Commands that do nothing but print: without a reader they are done."""
+BY_HAND: Final[Mapping[str, ModuleType]] = {
+    "failed": failed_command,
+    "redrive": redrive_command,
+    "reset": reset_command,
+    "skip": skip_command,
+}
+"""Commands that an engineer runs; each module has its examples, its options and what it does."""
 PACKAGES_OF_THE_EXTRA: Final = ("aiohttp", "prometheus_client", "re2")
 
 
@@ -56,14 +64,9 @@ def _run_command(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         return result.exit_code
     if options.command == "offsets":
         return offsets_command.run(options)
-    if options.command == "failed":
-        return failed_command.run(options)
-    if options.command == "redrive":
-        return redrive_command.run(options)
-    if options.command == "reset":
-        return reset_command.run(options)
-    if options.command == "skip":
-        return skip_command.run(options)
+    if options.command in BY_HAND:
+        code: int = BY_HAND[options.command].run(options)
+        return code
     if options.local is not None:
         if options.role != Role.MAIN.value:
             parser.error("--role is for --config; --local runs both roles by itself with --retry or --retry-policy")
@@ -100,42 +103,41 @@ def _parser() -> argparse.ArgumentParser:
         "be mended, 21 the surroundings (brokers, credentials, topics).",
     )
     offsets_command.add_options(commands.add_parser("offsets", help="show what a group has committed"))
-    failed = commands.add_parser(
+    _add_by_hand(
+        commands.add_parser,
         "failed",
         help="look into a group's failed records",
         description="Look into a group's failed topic. Joins no group, commits nothing, changes nothing.",
-        epilog=failed_command.EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    failed_command.add_options(failed)
-    redrive = commands.add_parser(
+    _add_by_hand(
+        commands.add_parser,
         "redrive",
         help="put failed records back for their group, once each",
         description="Write the selected records of a group's failed topic to its redrive topic, which its retry "
         "workers read at once. The records stay in the failed topic.",
-        epilog=redrive_command.EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    redrive_command.add_options(redrive)
-    reset = commands.add_parser(
+    _add_by_hand(
+        commands.add_parser,
         "reset",
         help="set the commits of a group without members",
         description="Set the commits of a group without members to the start, the end, or a time.",
-        epilog=reset_command.EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    reset_command.add_options(reset)
-    skip = commands.add_parser(
+    _add_by_hand(
+        commands.add_parser,
         "skip",
         help="set the next record of a group without members aside",
         description="Set the next record of a partition aside in the failed topic, without handling it.",
-        epilog=skip_command.EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    skip_command.add_options(skip)
     for command in (run, check):
         command.add_argument("--config", default=WORKER_CONFIG, metavar="FILE", help="default: %(default)s")
     return parser
+
+
+def _add_by_hand(add_parser: Callable[..., argparse.ArgumentParser], name: str, **texts: str) -> None:
+    """Add one of the commands that an engineer runs."""
+    command = BY_HAND[name]
+    parser = add_parser(name, epilog=command.EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, **texts)
+    command.add_options(parser)
 
 
 def _run(path: str, role: Role) -> int:

@@ -43,6 +43,12 @@ def known_groups(brokers: Brokers, timeout_s: float) -> set[str] | None:
     return {group.group_id for answer in answers for group in answer.groups}
 
 
+def absent_group(brokers: Brokers, group_id: str, timeout_s: float) -> str | None:
+    """The sentence for a group that Kafka does not have; None where it has it, or a broker does not tell its own."""
+    known = known_groups(brokers, timeout_s)
+    return None if known is None or group_id in known else no_group(group_id, known)
+
+
 def no_group(name: str, known: Collection[str]) -> str:
     """The sentence for a group that Kafka does not have, with the names that are most like its own."""
     similar = difflib.get_close_matches(name, known, n=SIMILAR_MAX)

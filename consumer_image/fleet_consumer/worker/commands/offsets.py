@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     from fleet_consumer.contract.brokers import parse_brokers
     from fleet_consumer.contract.section import Section
     from fleet_consumer.group.errors import ConsumerError
-    from fleet_consumer.worker.commands.empty_group import known_groups, no_group
+    from fleet_consumer.worker.commands.empty_group import absent_group
     from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
 
     try:
@@ -46,9 +46,9 @@ def run(options: argparse.Namespace) -> int:
     for row in rows:
         print(json.dumps(row, ensure_ascii=False))
     if not rows:
-        known = known_groups(brokers, options.timeout)
-        if known is not None and options.group not in known:
-            print(f"GroupMissing: {no_group(options.group, known)}", file=sys.stderr)
+        absent = absent_group(brokers, options.group, options.timeout)
+        if absent is not None:
+            print(f"GroupMissing: {absent}", file=sys.stderr)
             return EXIT_SURROUNDINGS
         print(f"group {options.group!r} has no committed offset", file=sys.stderr)
     return EXIT_OK

@@ -97,11 +97,11 @@ def target_of(text: str, now_ms: int) -> int | None:
 
 def _nothing_committed(brokers: Brokers, group_id: str, timeout_s: float) -> Exception:
     from fleet_consumer.group.errors import TopicMissing
-    from fleet_consumer.worker.commands.empty_group import known_groups, no_group
+    from fleet_consumer.worker.commands.empty_group import absent_group
 
-    known = known_groups(brokers, timeout_s)
-    if known is not None and group_id not in known:
-        return TopicMissing(f"{no_group(group_id, known)}. For a new group name its topics with --topic")
+    absent = absent_group(brokers, group_id, timeout_s)
+    if absent is not None:
+        return TopicMissing(f"{absent}. For a new group name its topics with --topic")
     return TopicMissing(f"group {group_id!r} has committed nothing; name its topics with --topic")
 
 

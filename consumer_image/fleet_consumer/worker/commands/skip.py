@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
     from fleet_consumer.group.errors import TopicMissing
     from fleet_consumer.librdkafka.bounded import BoundedReader
     from fleet_consumer.librdkafka.settings import consumer_config
-    from fleet_consumer.worker.commands.empty_group import empty_group, known_groups, no_group
+    from fleet_consumer.worker.commands.empty_group import absent_group, empty_group
     from fleet_consumer.worker.config.settings import connection_settings
 
     partition, offset = place_of(options.place)
@@ -67,9 +67,8 @@ def _run(options: argparse.Namespace) -> int:
         try:
             targets = len(reader.partitions(failed_topic(options.group)))
         except TopicMissing as missing:
-            known = known_groups(brokers, options.timeout)
-            wrong = known is not None and options.group not in known
-            advice = no_group(options.group, known or ()) if wrong else "The next start of the group's workers makes it"
+            absent = absent_group(brokers, options.group, options.timeout)
+            advice = absent or "The next start of the group's workers makes it"
             raise TopicMissing(f"{missing}. {advice}") from missing
         before = group.committed()
         found = _next_record(reader, partition, before.get(partition), options.timeout)
