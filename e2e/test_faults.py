@@ -12,32 +12,32 @@ import pytest
 from e2e.cluster import PATIENCE_S, conditions, eventually
 from e2e.conftest import Fleets
 from e2e.demo.fleet import FlightFleet
-from e2e.demo.flights import CANCELLED, FLIGHTS
+from e2e.demo.flights import first_flights
 from e2e.install import Installation
 
-SLOWLY = 0.12
+FLIGHTS = 60_000
+SLOWLY = 0.7
 """Seconds of rest for each thousand records: the flights take about forty seconds, long enough for three faults."""
-
 
 ON_THE_WAY = 500
 """Records that a worker has polled at once, whose outputs may be on their way together."""
 
 
 @contextmanager
-def records_flowing(fleet: FlightFleet) -> Iterator[None]:
-    """Flights are written in the background while the block runs; leaving it waits for the last one."""
+def records_flowing(fleet: FlightFleet, flights: bytes) -> Iterator[None]:
+    """These flights are written in the background while the block runs; leaving it waits for the last one."""
     failure: list[BaseException] = []
 
     def feed() -> None:
         try:
-            fleet.produce(pause_seconds_per_thousand=SLOWLY)
+            fleet.produce(flights, pause_seconds_per_thousand=SLOWLY)
         except BaseException as error:
             failure.append(error)
 
     thread = threading.Thread(target=feed, name="feed")
     thread.start()
     try:
-        eventually(lambda: fleet.lag()["end"] > 10_000, timeout_s=PATIENCE_S, what="records flow")
+        eventually(lambda: fleet.lag()["end"] > 5_000, timeout_s=PATIENCE_S, what="records flow")
         yield
     finally:
         thread.join()
@@ -78,11 +78,12 @@ def test_scaling_deleting_and_killing_while_records_flow_loses_nothing(
     fleets: Fleets, installation: Installation
 ) -> None:
     """Scale to three, delete a pod, kill -9 a worker: nothing lost, one owner each, duplicates explained."""
+    flights, cancelled = first_flights(FLIGHTS)
     with fleets.named("shaken") as fleet:
         fleet.make_group()
         fleet.wait_stable(members=2)
         logs: list[str] = []
-        with records_flowing(fleet):
+        with records_flowing(fleet, flights):
             fleet.kubectl("scale", "kcg/shaken", "--replicas=3")
             fleet.wait_stable(members=3)
             logs.append(fleet.kubectl("logs", "shaken-0"))
@@ -97,7 +98,7 @@ def test_scaling_deleting_and_killing_while_records_flow_loses_nothing(
         fleet.wait_drained()
         count = fleet.count()
         print(count.line())
-        assert (count.given, count.done, count.failed, count.lost) == (FLIGHTS, FLIGHTS - CANCELLED, CANCELLED, 0)
+        assert (count.given, count.done, count.failed, count.lost) == (FLIGHTS, FLIGHTS - cancelled, cancelled, 0)
         logs += [fleet.kubectl("logs", f"shaken-{ordinal}") for ordinal in range(3)]
         logs.append(fleet.kubectl("logs", "shaken-1", "--previous"))
         assert_every_duplicate_is_explained(count.repeated, resumed_positions(fleet, logs))

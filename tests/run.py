@@ -4,10 +4,10 @@
 that fails does not stop the later ones, so one run shows all failures. With `CI=true` a skipped test counts as a
 failure, because there nobody reads the reasons.
 
-The suites of one stage run side by side, the longest first, as many as the processors have room for by their measured
-shares (`tests/durations.json`; `--record` measures). On a machine that has no Kubernetes yet it is built meanwhile, and
-the suites that need it begin when it is there. Beside each other suites let pods take a minute to start, and wait for
-everything five.
+The suites of one stage run side by side, the longest first, as many as the processors have room for: by their measured
+shares (`tests/durations.json`; `--record` measures), and by what is seen when one could begin. On a machine that has no
+Kubernetes yet it is built meanwhile, and the suites that need it begin when it is there. Beside each other suites let
+pods take a minute to start, and wait for everything five.
 
 The tests of the embedded cluster itself, suite `cluster`, run when the cluster has changed since they passed.
 """
@@ -31,6 +31,7 @@ from pathlib import Path
 
 from tests.support.cluster_digest import PASSED, digest, passed_digest
 from tests.support.durations import Duration, durations, write_durations
+from tests.support.room import has_room
 from tests.support.suites import ROOT, Outcome, Suite, repeat_failed, run_suite
 
 REASON_MAX = 1_000
@@ -40,6 +41,11 @@ PROGRESS_EVERY_S = 60.0
 
 USED_MAX = 0.8
 """Share of the processors that suites side by side may be expected to use: what is measured one by one costs more."""
+
+SETTLING_S = 30.0
+"""Seconds after the begin of a suite until what it takes of the processors shows, so that another may begin."""
+ROOM_EVERY_S = 5.0
+"""Seconds between two looks whether there is room."""
 
 UNKNOWN = Duration(seconds=600, processor_seconds=300)
 """The expectation of a suite that nobody has measured."""
@@ -60,6 +66,7 @@ STAGES: tuple[Stage, ...] = (
         Suite("protocol", ("tests/protocol",), 60, real=False),
     ),
     (
+        Suite("apiserver", ("tests/apiserver",), 900, kubernetes=True),
         Suite("broker", ("tests/broker",), 660),
         Suite("worker", ("tests/worker",), 660),
         Suite("retries", ("tests/retries",), 540),
@@ -68,8 +75,7 @@ STAGES: tuple[Stage, ...] = (
         Suite("interop", ("tests/interop",), 240),
     ),
     (
-        # A cluster's pods have the least share of the processors: next to suites that compute, theirs would starve.
-        Suite("apiserver", ("tests/apiserver",), 900, kubernetes=True),
+        # Beside nothing else: its pods fill the processors, and whatever runs next to them starves, or they do.
         Suite("e2e", ("e2e",), 1800, kubernetes=True),
         CLUSTER,
     ),
@@ -131,7 +137,7 @@ def _run_side_by_side(
     """The outcomes of the suites in the order of the stage, and that of the builds."""
     plan = durations()
     waiting = longest_first(stage, plan)
-    progress = _Running()
+    progress, begun = _Running(), -math.inf
     running: dict[Suite, Future[Outcome]] = {}
     with ThreadPoolExecutor(len(stage) + 1, thread_name_prefix="suite") as pool, progress.reported():
         build = pool.submit(builds.wait) if builds is not None else None
@@ -140,13 +146,15 @@ def _run_side_by_side(
             if not waiting and not active:
                 break
             suite = next_suite(waiting, active, plan, built=build is None or build.done())
-            if suite is not None:
+            settled = not active or time.monotonic() - begun >= SETTLING_S
+            if suite is not None and (not suite.real or (settled and (not active or has_room()))):
                 waiting.remove(suite)
+                begun = time.monotonic()
                 running[suite] = pool.submit(_run_aside, suite, extra, scratch, progress)
             else:
                 awaited = [running[suite] for suite in active]
                 awaited += [build] if build is not None and not build.done() else []
-                wait(awaited, return_when=FIRST_COMPLETED)
+                wait(awaited, timeout=ROOM_EVERY_S, return_when=FIRST_COMPLETED)
         return {suite: running[suite].result() for suite in stage}, [build.result()] if build is not None else []
 
 

@@ -174,12 +174,12 @@ class FlightFleet:
 
         return eventually(probe, timeout_s=timeout_s, what=f"{self.name} is Stable, shared by {members} members")
 
-    def produce(self, *, pause_seconds_per_thousand: float = 0.0) -> int:
-        """Write all flights to the source topic; with a pause, slowly enough for faults in the middle."""
+    def produce(self, flights: bytes | None = None, *, pause_seconds_per_thousand: float = 0.0) -> int:
+        """Write these flights (a gzipped file), by default all, to the source topic; with a pause, slowly enough for
+        faults in the middle."""
         pause = ("--pause-seconds-per-thousand", str(pause_seconds_per_thousand))
-        return int(
-            self.inside("produce", "--topic", self.source, *pause, stdin=compressed_csv().read_bytes())["produced"]
-        )
+        rows = flights if flights is not None else compressed_csv().read_bytes()
+        return int(self.inside("produce", "--topic", self.source, *pause, stdin=rows)["produced"])
 
     def lag(self) -> dict[str, int]:
         """`end`: the sum of the source's end offsets; `lag`: how many of them the group has not committed."""

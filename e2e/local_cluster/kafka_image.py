@@ -18,7 +18,7 @@ from e2e.local_cluster.archives import ImageSettings, architecture, write_image,
 from e2e.local_cluster.cache import cache_entry, fleet_home
 from e2e.local_cluster.commands import run
 from e2e.local_cluster.jars import ensure_kafka_jars
-from e2e.local_cluster.kafka_node import HEAP_MIB, QUICK_JVM, find_java, java_command
+from e2e.local_cluster.kafka_node import HEAP_MIB, find_java, java_command
 from e2e.local_cluster.packages import KAFKA_PROGRAMS, ensure_programs_installed
 from e2e.local_cluster.steps import step
 
@@ -105,8 +105,9 @@ def _make(into: Path, jars: Path, java: Path) -> None:
 
 
 def _entrypoint() -> list[str]:
-    # Without a class to run: the pod says which of Kafka's.
-    options = [f"-Xmx{HEAP_MIB}m", *QUICK_JVM]
+    # Without a class to run: the pod says which of Kafka's. A broker in a pod handles millions of requests, so its code
+    # is compiled thoroughly; those of single tests live for seconds, and are not.
+    options = [f"-Xmx{HEAP_MIB}m", "-XX:+UseSerialGC"]
     return java_command(Path(RUNTIME, "bin", "java"), Path(JARS), "", options=options)[:-1]
 
 

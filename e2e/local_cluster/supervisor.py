@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from e2e.local_cluster.control_plane import GO_SETTINGS
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.node_state import ComponentState, NodeState, Phase
 
@@ -37,7 +38,12 @@ class Supervisor:
         """Start a component; what it prints is appended to its own log."""
         with (self._logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **GO_SETTINGS},
             )
         self._processes[name] = process
         self._components[name] = ComponentState(pid=process.pid, started_at=time.time())

@@ -96,6 +96,10 @@ class Client:
     def delete(self, namespace: str, body: dict[str, Any]) -> None:
         self.ask("DELETE", f"{_place(namespace, body)}/{body['metadata']['name']}")
 
+    def delete_all(self, plural: str, namespace: str) -> None:
+        """Delete the objects of a kind in a namespace, pods without their grace; those with finalizers go later."""
+        self.ask("DELETE", NAMES[plural].path(namespace), query={"gracePeriodSeconds": "0"})
+
     def merge_status(self, plural: str, namespace: str, name: str, status: Mapping[str, Any]) -> None:
         """Write into the status of an object, as another controller would."""
         path = NAMES[plural].path(namespace, name, "status")

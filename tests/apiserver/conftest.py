@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 
 from e2e.local_cluster.access import await_definitions
 from tests.apiserver import objects
-from tests.apiserver.client import Client, RefusedError
+from tests.apiserver.client import Client, NotFoundError, RefusedError
 from tests.apiserver.nodes import Nodes
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
@@ -32,6 +33,11 @@ TOPIC_TOOL = "org.apache.kafka.tools.TopicCommand"
 PARTITIONS = 6
 AT_ONCE = 5
 """Tests of the shared operator that run at a time: each has its own namespace, and mostly waits."""
+LEFT = (
+    *("consumergroups", "backfills", "redrives", "retrypolicies", "kafkaclusters"),
+    *("statefulsets", "sparkapplications", "pods"),
+)
+"""Kinds that cost something while they are there, in the order in which they can be deleted: what owns goes first."""
 PATIENCE_S = 180.0
 """For work of a few seconds on an idle machine. Only promised time limits are tighter."""
 
@@ -221,26 +227,37 @@ class Site:
         return eventually(seen, timeout_s=timeout_s, what=f"{count} ready workers of {name}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def site(api: ApiServer) -> Iterator[Callable[..., Site]]:
-    """Make fresh namespaces that the operator serves."""
+    """Make fresh namespaces that the operator serves, until the test ends.
+
+    What a hundred tests leave would cost more than a test does: the operator reads their groups from Kafka, the
+    stand-in lists their pods, and each list is longer than the one before.
+    """
+    made: list[Site] = []
     with Client(api.kubeconfig) as client:
-        yield site_maker(api, client)
+        yield site_maker(api, client, made)
+        for each, plural in itertools.product(made, LEFT):
+            with suppress(NotFoundError):  # the CRD of SparkApplications is there for some tests only
+                client.delete_all(plural, each.name)
 
 
 @pytest.fixture(scope="session")
 def quiet_site(quiet_api: ApiServer) -> Iterator[Callable[..., Site]]:
     """Make fresh namespaces that no operator serves."""
     with Client(quiet_api.kubeconfig) as client:
-        yield site_maker(quiet_api, client)
+        yield site_maker(quiet_api, client, [])
 
 
-def site_maker(api: ApiServer, client: Client) -> Callable[..., Site]:
-    numbers = itertools.count(1)
+_numbers = itertools.count(1)
+
+
+def site_maker(api: ApiServer, client: Client, made: list[Site]) -> Callable[..., Site]:
+    """A function that makes namespaces and adds them to `made`."""
 
     def make(name: str = "test") -> Site:
-        made = Site(api, client, f"{name}-{next(numbers)}")
-        made.apply(objects.namespace(made.name))
-        return made
+        made.append(Site(api, client, f"{name}-{next(_numbers)}"))
+        made[-1].apply(objects.namespace(made[-1].name))
+        return made[-1]
 
     return make

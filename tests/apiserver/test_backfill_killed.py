@@ -12,7 +12,6 @@ from multiprocessing.context import ForkServerContext
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.apiserver import killed_operator, objects, spark
 from tests.apiserver.client import Client, RefusedError
@@ -22,6 +21,7 @@ from tests.apiserver.test_operator_killed import Mortal
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 TOPIC = "backfilled-while-killed"
 KINDS = ("configmaps", "serviceaccounts", "roles", "rolebindings", "sparkapplications")
@@ -32,7 +32,7 @@ WATCHED = "consumerfleet.io/backfill"
 @pytest.fixture(scope="module")
 def topic(broker: KafkaBroker) -> str:
     make_topic(broker, TOPIC)
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     for number in range(PARTITIONS):
         producer.produce(TOPIC, str(number), partition=number)
     assert producer.flush(30) == 0

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from fleet_consumer.contract.backfill_config import parse_config
@@ -18,6 +18,7 @@ from tests.apiserver.conftest import PARTITIONS, PATIENCE_S, TOPIC_TOOL, Site, m
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 from tests.unit.api.crd_objects import JsonObject
 
 pytestmark = [pytest.mark.usefixtures("spark_crd", "operator"), pytest.mark.together]
@@ -37,7 +38,7 @@ def topic(broker: KafkaBroker) -> str:
     """A topic with some records in each partition."""
     name = "backfilled"
     make_topic(broker, name)
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     for number in range(RECORDS * PARTITIONS):
         producer.produce(name, str(number), partition=number % PARTITIONS)
     assert producer.flush(30) == 0
@@ -168,7 +169,7 @@ def test_ranges_are_resolved_by_time_and_by_offsets(site: MakeSite, broker: Kafk
     here, name, hour = site("backfill-times"), "hourly", 3_600_000
     settings = ("--config", "retention.ms=-1")
     broker.tool(TOPIC_TOOL, *("--bootstrap-server", broker.bootstrap, "--create", "--topic", name, *settings))
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     began = 1_600_000_000_000 // hour * hour
     for number in range(10):
         producer.produce(name, str(number), timestamp=began + number * hour)
@@ -197,7 +198,7 @@ def test_records_that_are_gone_fail_a_backfill_unless_it_takes_what_is_there(
 ) -> None:
     here, name = site("backfill-expired"), "expired"
     broker.tool(TOPIC_TOOL, "--bootstrap-server", broker.bootstrap, "--create", "--topic", name)
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     for number in range(10):
         producer.produce(name, str(number))
     assert producer.flush(30) == 0
@@ -222,11 +223,11 @@ def test_range_of_a_group_that_reads_committed_waits_for_an_open_transaction(
 ) -> None:
     here, name = site("backfill-transaction"), "transactional"
     broker.tool(TOPIC_TOOL, "--bootstrap-server", broker.bootstrap, "--create", "--topic", name)
-    plain = Producer({"bootstrap.servers": broker.bootstrap})
+    plain = SureProducer({"bootstrap.servers": broker.bootstrap})
     for number in range(3):
         plain.produce(name, str(number))
     assert plain.flush(30) == 0
-    writer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
+    writer = SureProducer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
     writer.init_transactions(30)
     writer.begin_transaction()
     for number in range(5):

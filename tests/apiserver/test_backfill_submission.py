@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.apiserver import objects, spark
 from tests.apiserver.conftest import PATIENCE_S, Site, make_topic
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 pytestmark = [pytest.mark.usefixtures("spark_crd", "operator"), pytest.mark.together]
 
@@ -26,7 +26,7 @@ def spark_crd(api: ApiServer) -> None:
 @pytest.fixture(scope="session")
 def submitted_topic(broker: KafkaBroker) -> str:
     make_topic(broker, "submitted")
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     producer.produce("submitted", "record")
     assert producer.flush(30) == 0
     return "submitted"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
 import fleet_consumer
 from fleet_operator.planning import times
@@ -17,6 +17,7 @@ from tests.broker.members import settings
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 RETENTION_S = 60.0
 FORGETFUL = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "500"}
@@ -62,7 +63,7 @@ def test_offsets_of_a_suspended_fleet_outlive_their_retention_and_the_operator(
     site = quiet_site("kept")
     with KafkaBroker(properties=FORGETFUL) as broker:
         make_topic(broker, "flights")
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer = SureProducer({"bootstrap.servers": broker.bootstrap})
         for partition in range(PARTITIONS):
             producer.produce("flights", b"x", partition=partition)
         assert producer.flush(60) == 0

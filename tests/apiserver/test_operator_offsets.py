@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import fleet_consumer
@@ -28,6 +28,7 @@ from tests.broker.operator_looks import PATIENCE_S
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 TOPIC = "declared"
 RECORDS = 100
@@ -49,7 +50,7 @@ def client(quiet_api: ApiServer) -> Iterator[Client]:
 def topic(broker: KafkaBroker) -> str:
     """A topic with a hundred records in each partition, at times of one second after another."""
     make_topic(broker, TOPIC)
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     for partition in range(PARTITIONS):
         for number in range(RECORDS):
             producer.produce(TOPIC, b"x", partition=partition, timestamp=(BEGAN + number) * 1000)

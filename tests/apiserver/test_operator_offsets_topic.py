@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -30,6 +30,7 @@ from tests.support.kafka import KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_topics import make_topics
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 from tests.unit.planning.builders import kafka_cluster
 
 OFFSETS = "__consumer_offsets"
@@ -77,7 +78,7 @@ def sized(site: Site, status: str, reason: str) -> str:
 
 def consume(bootstrap: str, group_id: str, topic: str = "flights") -> int:
     """Read one record as a member of a group, and commit it; returns the partition."""
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer({"bootstrap.servers": bootstrap})
     producer.produce(topic, b"x")
     assert producer.flush(60) == 0
     reader = Consumer(

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from fleet_consumer.contract.policies import parse_policies
@@ -17,6 +17,7 @@ from tests.apiserver import objects
 from tests.apiserver.conftest import PARTITIONS, PATIENCE_S, Site
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.together]
 
@@ -63,7 +64,7 @@ def follow(here: Site, attempts: int) -> bool:
 
 def produce(broker: KafkaBroker, topic: str, count: int = 1) -> None:
     """Write records to partition 0 and the next ones."""
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     for number in range(count):
         producer.produce(topic, f"{number}".encode(), partition=number % PARTITIONS)
     assert producer.flush(20) == 0

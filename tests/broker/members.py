@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from fleet_consumer import Consumer, ConsumerSettings, TopicPartition
 from fleet_consumer.group.membership import Membership, OffsetAndMetadata
 from fleet_consumer.net import ConnectionSettings
-from tests.support.kafka_topics import make_topics
+from tests.support.kafka_topics import add_partitions, make_topics
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 _names = itertools.count()
 
@@ -40,23 +40,18 @@ def create_topic(
 
 def grow_topic(bootstrap: str, topic: str, partitions: int) -> None:
     """Add partitions up to this number."""
-    _await(AdminClient({"bootstrap.servers": bootstrap}), "create_partitions", NewPartitions(topic, partitions))
+    add_partitions(AdminClient({"bootstrap.servers": bootstrap}), topic, partitions)
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
     """Remove a topic."""
-    _await(AdminClient({"bootstrap.servers": bootstrap}), "delete_topics", topic)
-
-
-def _await(admin: Any, call: str, what: Any) -> None:
-    # The client must live until its futures are done.
-    for done in getattr(admin, call)([what]).values():
-        done.result()
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # it must live until its future is done
+    admin.delete_topics([topic])[topic].result()
 
 
 def produce(bootstrap: str, topic: str, partitions: int, each: int, first: int = 0) -> set[tuple[int, int]]:
     """Write records to every partition; return their places, as (partition, offset) from offset `first`."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    producer = SureProducer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     for partition in range(partitions):
         for number in range(first, first + each):
             producer.produce(topic, key=str(partition).encode(), value=str(number).encode(), partition=partition)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Part
 from confluent_kafka.admin import AdminClient
 
@@ -20,6 +20,7 @@ from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
 from fleet_operator.observe.observer import failure
 from fleet_operator.planning.observation import ClusterObservation, RetryObservation
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 PATIENCE_S = 240.0
 
@@ -123,7 +124,7 @@ def looking(bootstrap: str, interest: GroupInterest) -> Iterator[Watcher]:
 
 def write(bootstrap: str, topic: str, partition: int, count: int) -> None:
     """Write records one after the other, so that many have different times."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    producer = SureProducer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     for number in range(count):
         producer.produce(topic, value=str(number).encode(), partition=partition)
         assert producer.flush(PATIENCE_S) == 0
@@ -131,7 +132,7 @@ def write(bootstrap: str, topic: str, partition: int, count: int) -> None:
 
 def write_together(bootstrap: str, topic: str, partition: int, count: int) -> None:
     """Write records in one batch: the broker gives them all the same append time."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 500, "batch.num.messages": count})
+    producer = SureProducer({"bootstrap.servers": bootstrap, "linger.ms": 500, "batch.num.messages": count})
     for number in range(count):
         producer.produce(topic, value=str(number).encode(), partition=partition)
     assert producer.flush(PATIENCE_S) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Producer
 
 from fleet_consumer import Consumer, TopicPartition
 from fleet_consumer.group import errors
@@ -20,6 +19,7 @@ from tests.broker.members import (
 )
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 pytestmark = pytest.mark.together
 
@@ -157,7 +157,7 @@ def test_lag_under_read_committed_ends_where_an_open_transaction_begins(broker: 
     topic = create_topic(broker.bootstrap, 1)
     produce(broker.bootstrap, topic, 1, 10)
     part = TopicPartition(topic, 0)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": unique("open")})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap, "transactional.id": unique("open")})
     producer.init_transactions(60)
     producer.begin_transaction()
     for _ in range(5):

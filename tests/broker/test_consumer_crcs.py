@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import confluent_kafka
 import pytest
 
 from fleet_consumer import Consumer, TopicPartition
@@ -15,6 +14,7 @@ from tests.broker.members import create_topic, settings, unique
 from tests.support import segments
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 KINDS: dict[str, tuple[segments.Damage, str, str]] = {
     "BAD_MSG": (segments.flip_bit, "none", "failed CRC32C check"),
@@ -31,9 +31,7 @@ HEALTHY = len(KINDS)
 
 def write(broker: KafkaBroker, topic: str, partition: int, codec: str, firsts: Sequence[int]) -> None:
     """Batches of three records of about 200 bytes, whose values are their offsets."""
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": broker.bootstrap, "compression.type": codec, "linger.ms": 10_000}
-    )
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap, "compression.type": codec, "linger.ms": 10_000})
     for first in firsts:
         for offset in range(first, first + 3):
             producer.produce(topic, value=(b"%d " % offset) * 80, partition=partition)

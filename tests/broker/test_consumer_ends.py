@@ -20,6 +20,7 @@ from tests.broker.workers import Fleet, Kafka
 from tests.support.kafka import KafkaBroker
 from tests.support.kafka_topics import make_topics
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 
 class Transactions:
@@ -27,7 +28,7 @@ class Transactions:
 
     def __init__(self, broker: KafkaBroker, topic: str) -> None:
         self._topic = topic
-        self._producer = confluent_kafka.Producer(
+        self._producer = SureProducer(
             {"bootstrap.servers": broker.bootstrap, "transactional.id": unique("transactions")}
         )
         self._producer.init_transactions(60)

@@ -26,6 +26,7 @@ from tests.broker.members import (
 )
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 pytestmark = pytest.mark.together
 
@@ -47,10 +48,9 @@ def test_one_consumer_reads_everything_once_and_the_next_continues_after_it(brok
 
 
 def test_records_carry_every_written_field(broker: KafkaBroker) -> None:
-    from confluent_kafka import Producer
 
     topic = create_topic(broker.bootstrap, 1)
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     producer.produce(topic, key=b"k", value=b"v", timestamp=1_700_000_000_123, headers=[("a", b"1"), ("a", None)])
     producer.produce(topic, key=None, value=None, timestamp=1_700_000_000_124)
     assert producer.flush(60) == 0

@@ -6,7 +6,6 @@ import time
 from unittest.mock import patch
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Part
 
 from fleet_consumer import Consumer, TopicPartition
@@ -16,6 +15,7 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from tests.broker.members import Member, await_shares, committed, create_topic, iterate, produce, settings, unique
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 pytestmark = pytest.mark.together
 
@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 
 
 def write_at(broker: KafkaBroker, topic: str, times: list[int]) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     for moment in times:
         producer.produce(topic, value=str(moment).encode(), partition=0, timestamp=moment)
     assert producer.flush(60) == 0
@@ -103,7 +103,7 @@ def test_offsets_go_with_a_transaction_of_librdkafkas_producer(broker: KafkaBrok
     """Read, write, and commit the input's offsets in one transaction; an abort takes back both."""
     source, target, group = create_topic(broker.bootstrap, 1), create_topic(broker.bootstrap, 1), unique("group")
     produce(broker.bootstrap, source, 1, 10)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": unique("transaction")})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap, "transactional.id": unique("transaction")})
     producer.init_transactions(20)
     part = TopicPartition(source, 0)
     with Consumer(settings(broker.bootstrap, group)) as consumer:
@@ -133,7 +133,7 @@ def test_offsets_go_with_a_transaction_of_librdkafkas_producer(broker: KafkaBrok
 def test_transaction_of_a_member_that_lost_its_place_is_refused(broker: KafkaBroker) -> None:
     topic, group = create_topic(broker.bootstrap, 1), unique("group")
     produce(broker.bootstrap, topic, 1, 5)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": unique("transaction")})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap, "transactional.id": unique("transaction")})
     producer.init_transactions(20)
     with Consumer(settings(broker.bootstrap, group)) as consumer:
         consumer.subscribe([topic])

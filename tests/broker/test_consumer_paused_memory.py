@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import confluent_kafka
 import pytest
 
 from fleet_consumer import Consumer, Record, TopicPartition
 from tests.broker.members import create_topic, settings, unique
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 PARTITIONS = 30
 BUDGET = 1_000_000
@@ -24,7 +24,7 @@ def test_paused_partitions_stay_within_the_budget_and_resume_complete(
 ) -> None:
     topic = create_topic(broker.bootstrap, PARTITIONS)
     parts = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     for part in parts:
         for _ in range(each):
             producer.produce(topic, bytes(size), b"key", partition=part.partition)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Producer
 
 from fleet_consumer import Consumer, Record, TimestampType
 from tests.broker.members import create_topic, iterate, settings, unique
 from tests.support.kafka import KafkaBroker
+from tests.support.writing import SureProducer
 
 LONG_AGO_MS = 1_000_000_000_000
 
@@ -16,7 +16,7 @@ LONG_AGO_MS = 1_000_000_000_000
 @pytest.mark.parametrize("wanted", [TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME])
 def test_timestamp_type_is_that_of_the_topic(broker: KafkaBroker, wanted: TimestampType) -> None:
     topic = create_topic(broker.bootstrap, 1, config={"message.timestamp.type": wanted})
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     for _ in range(3):
         producer.produce(topic, b"value", timestamp=LONG_AGO_MS)
     assert producer.flush(60) == 0

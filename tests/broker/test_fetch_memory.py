@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import confluent_kafka
 import pytest
 
 from fleet_consumer import Consumer, TopicPartition
@@ -13,6 +12,7 @@ from fleet_consumer.fetch.thread import FetchThread
 from tests.broker.members import create_topic, iterate, settings, unique
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 QUEUE_KIB = 8_192
 BOUND_MIB = 40
@@ -31,7 +31,7 @@ def test_absent_user_grows_no_memory_and_loses_nothing(
 ) -> None:
     """Back-pressure by not reading: librdkafka fills its queue and stops, and no other buffer is in front of it."""
     topic = create_topic(broker.bootstrap, 1)
-    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "queue.buffering.max.messages": count})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap, "queue.buffering.max.messages": count})
     for number in range(count):
         producer.produce(topic, bytes(size), str(number).encode(), partition=0)
         producer.poll(0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclOperation,
     AdminClient,
@@ -24,6 +24,7 @@ from tests.broker.operator_looks import PATIENCE_S, watching
 from tests.broker.test_operator_kafka_side import grant
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 SESSION_MS = 10_000
 
@@ -64,7 +65,7 @@ def member(bootstrap: str, group_id: str, topic: str) -> Consumer:
 
 def read_and_leave(bootstrap: str, group_id: str, topic: str) -> None:
     """Commit as a member, and leave: what the group is like after a fleet was suspended."""
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = SureProducer({"bootstrap.servers": bootstrap})
     for partition in range(2):
         producer.produce(topic, b"x", partition=partition)
     assert producer.flush(60) == 0

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
-from confluent_kafka import Producer
 
 from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.planning.backfill.ranges import RangeQuestion
@@ -19,6 +18,7 @@ from tests.broker.operator_looks import Watcher, commit, cut, looking
 from tests.support import group_tool
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 pytestmark = pytest.mark.together
 
@@ -63,9 +63,9 @@ def tool_lag(broker: KafkaBroker, group: str) -> dict[tuple[str, int], str]:
     return {(row["TOPIC"], int(row["PARTITION"])): row["LAG"] for row in rows}
 
 
-def transaction(broker: KafkaBroker, topic: str) -> Producer:
+def transaction(broker: KafkaBroker, topic: str) -> SureProducer:
     patient = {"transactional.id": unique("transaction"), "transaction.timeout.ms": 600_000}
-    producer = Producer({"bootstrap.servers": broker.bootstrap, **patient})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap, **patient})
     producer.init_transactions(60)
     producer.begin_transaction()
     for number in range(3):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fleet_consumer.librdkafka.producer import RecordProducer
+from tests.broker.members import create_topic
 from tests.broker.workers import Kafka
 from tests.support.kafka import KafkaBroker
 from tests.support.refusing_proxy import RefusingProxy
+from tests.support.writing import SureProducer
 
 TOPIC = "fresh"
 PATIENCE_S = 240.0
@@ -28,3 +32,12 @@ def test_first_batch_that_is_refused_while_the_second_is_accepted_is_not_lost() 
         assert producer.flush(PATIENCE_S) == 0
         assert [(each.done, each.error) for each in (first, second)] == [(True, None)] * 2
         assert sorted(each.value or b"" for each in kafka.read(TOPIC)) == [b"first", b"second"]
+
+
+def test_tests_own_producer_fails_for_a_record_that_no_broker_has(broker: KafkaBroker) -> None:
+    """librdkafka's `flush` counts a record for an unknown partition as done: the records of a test were not there."""
+    topic = create_topic(broker.bootstrap, 1)
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(topic, value=b"lost", partition=1)
+    with pytest.raises(AssertionError, match=f"{topic}-1: .*Unknown partition"):
+        producer.flush(PATIENCE_S)

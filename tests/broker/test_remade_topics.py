@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from confluent_kafka import Producer
 
 from fleet_consumer import Consumer, TopicPartition
 from fleet_consumer.group import errors
 from tests.broker.members import create_topic, delete_topic, produce, settings, unique
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 OLD, NEW = 100, 150
 PATIENCE_S = 240.0
@@ -54,7 +54,7 @@ def remake(broker: KafkaBroker, topic: str) -> None:
     """The recreated topic, with more records than the former one."""
     delete_topic(broker.bootstrap, topic)
     eventually(lambda: create_topic(broker.bootstrap, 1, topic), timeout_s=PATIENCE_S, what="the topic anew")
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     for number in range(NEW):
         producer.produce(topic, value=b"new-%d" % number, partition=0)
     assert producer.flush(60) == 0

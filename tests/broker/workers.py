@@ -27,6 +27,7 @@ from e2e.local_cluster.daemons import free_ports
 from fleet_consumer.contract import naming
 from tests.support.kafka_topics import make_topics
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 COMMAND = str(Path(sys.executable).parent / "fleet-consumer")
 READ_TIMEOUT_S = 240.0
@@ -112,7 +113,7 @@ class Kafka:
 
     def produce(self, topic: str, values: Iterable[bytes], *, partition: int | None = None) -> int:
         """Write values with keys; return their number."""
-        producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        producer = SureProducer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
         count = 0
         where: dict[str, Any] = {} if partition is None else {"partition": partition}
         for count, value in enumerate(values, 1):
@@ -124,7 +125,7 @@ class Kafka:
 
     def produce_keyed(self, topic: str, records: Iterable[tuple[bytes | None, bytes]]) -> None:
         """Write pairs of key and value; keys choose their partitions."""
-        producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        producer = SureProducer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
         for key, value in records:
             producer.produce(topic, value, key)
         assert producer.flush(60) == 0

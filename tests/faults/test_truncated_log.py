@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from fleet_consumer import Consumer, TopicPartition
@@ -16,6 +15,7 @@ from tests.faults.conftest import Proxied
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_topics import make_topics
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 POLICIES = ("earliest", "latest")
 SHARED, LOST, GROWN = 900, 100, 50
@@ -60,7 +60,7 @@ def reader(cluster: KafkaCluster, topic: str, group: str, policy: str) -> Reader
 
 
 def write(cluster: KafkaCluster, topic: str, count: int, word: str) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "1", "message.timeout.ms": 120_000})
+    producer = SureProducer({"bootstrap.servers": cluster.bootstrap, "acks": "1", "message.timeout.ms": 120_000})
     for _ in range(count):
         producer.produce(topic, value=word.encode(), partition=0)
     assert producer.flush(120) == 0

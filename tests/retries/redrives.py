@@ -24,6 +24,7 @@ from fleet_consumer.worker.commands import redrive as redrive_command
 from tests.broker.retry_fleet import MANAGED, MESSAGE_BYTES_MAX
 from tests.broker.workers import COMMAND, Kafka, Written
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 PARTITIONS = 4
 RUN_TIMEOUT_S = 240.0
@@ -135,7 +136,7 @@ class FailedTopic:
     def write_records(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Write records as librdkafka's producer takes them."""
         limits = {"message.max.bytes": 4_000_000, "batch.size": MESSAGE_BYTES_MAX}
-        producer = confluent_kafka.Producer({"bootstrap.servers": self.kafka.bootstrap, "linger.ms": 5, **limits})
+        producer = SureProducer({"bootstrap.servers": self.kafka.bootstrap, "linger.ms": 5, **limits})
         refused: list[Any] = []
         for record in records:
             producer.produce(self.failed, on_delivery=lambda e, _: refused.append(e) if e else None, **record)

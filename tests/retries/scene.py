@@ -23,6 +23,7 @@ from tests.broker.retry_fleet import MESSAGE_BYTES_MAX, RetryFleet
 from tests.broker.workers import QUIET, Kafka, Worker, Written
 from tests.support.metrics import sample
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 HANDLER = '''
 """Does what a record's value asks for, and writes down each delivery."""
@@ -181,7 +182,7 @@ class Flow(RetryFleet):
     def write(self, topic: str, records: Iterable[Mapping[str, Any]]) -> None:
         """Write records as they are given: `value`, `key`, `headers`, `partition`."""
         limits = {"message.max.bytes": 4_000_000, "batch.size": MESSAGE_BYTES_MAX}
-        producer = confluent_kafka.Producer({"bootstrap.servers": self.kafka.bootstrap, **limits})
+        producer = SureProducer({"bootstrap.servers": self.kafka.bootstrap, **limits})
         refused: list[Any] = []
 
         def delivered(error: Any, _: Any) -> None:

@@ -29,6 +29,7 @@ from tests.retries.redrives import FailedTopic, failed_record
 from tests.support.kafka import KafkaBroker
 from tests.support.odd_headers import send_with_odd_name
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 PAGE = Path(__file__).parents[2] / "docs" / "retries.md"
 USER, PASSWORD = "viewer", "viewer-secret"
@@ -248,7 +249,7 @@ def test_read_on_the_failed_topic_is_enough_and_its_lack_is_reported(tmp_path: P
         kafka = Kafka(broker.bootstrap)
         failed = naming.failed_topic("orders")
         kafka.create(failed, partitions=1, config=MANAGED)
-        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+        producer = SureProducer({"bootstrap.servers": broker.bootstrap})
         producer.produce(failed, **failed_record("orders", 1))
         assert producer.flush(60) == 0
         where = ("--group", "orders", "--bootstrap", broker.sasl_bootstrap)
@@ -287,7 +288,7 @@ def test_documented_commands_run(kafka: Kafka) -> None:
     """As written, except the broker's address."""
     failed = naming.failed_topic("orders")
     kafka.create(failed, partitions=1, config=MANAGED)
-    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap})
+    producer = SureProducer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(failed, **failed_record("orders", 1))
     assert producer.flush(60) == 0
     found = [line for line in PAGE.read_text().splitlines() if line.startswith("fleet-consumer failed ")]

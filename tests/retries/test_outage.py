@@ -15,11 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
-
 from tests.broker.workers import Kafka, Worker
 from tests.retries.scene import Flow, metric
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 
 SEQUENCE = ("3s", "3s", "4s")
 SEQUENCE_S = 10
@@ -41,7 +40,7 @@ class Traffic:
     """Records at a steady rate, on a thread, until `stop`."""
 
     def __init__(self, flow: Flow) -> None:
-        self._producer = confluent_kafka.Producer({"bootstrap.servers": flow.kafka.bootstrap, "linger.ms": 5})
+        self._producer = SureProducer({"bootstrap.servers": flow.kafka.bootstrap, "linger.ms": 5})
         self._topic = flow.source
         self._ended = threading.Event()
         self.sent = 0

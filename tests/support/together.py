@@ -1,8 +1,8 @@
 """Concurrent tests of one folder, since most of what they do is wait.
 
 A folder's conftest enables it in its `pytest_configure`. The tests marked `together` come before the folder's others,
-the longest by `tests/durations.json` first, and begin with the first of them, a few at a time; each still fails by
-itself, and the others run one by one after them.
+the longest by `tests/durations.json` first, and begin with the first of them, a few at a time, while the processors
+have room for more than one; each still fails by itself, and the others run one by one after them.
 Those marked `together("name")` are one after another among themselves, because several of them would be too much for
 the machine at a time.
 A marked test has names of its own, and leaves shared things as they were: running, with everything in them. It may take
@@ -28,6 +28,7 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 from tests.support.durations import seconds_of_test
+from tests.support.room import has_room
 
 __all__ = ["ALONE", "Later", "play_together"]
 
@@ -36,13 +37,15 @@ T = TypeVar("T")
 ALONE = "FLEET_TESTS_ALONE"
 """An environment variable that makes marked tests run one by one too. `support.suites` sets it to repeat a failed test
 alone."""
+TURN_S = 0.5
+"""Seconds between two questions for room."""
 
 
-def play_together(config: pytest.Config, folder: Path, at_once: int) -> None:
+def play_together(config: pytest.Config, folder: Path, at_once: int, room: Callable[[], bool] = has_room) -> None:
     """Run the marked tests in `folder` concurrently, `at_once` of them and one of each named lane; one at a time if
-    `ALONE` is set."""
+    `ALONE` is set, and while there is no `room`."""
     config.addinivalue_line("markers", "together(lane): played at the same time as others, one after another in a lane")
-    config.pluginmanager.register(_Together(folder, None if os.environ.get(ALONE) else at_once))
+    config.pluginmanager.register(_Together(folder, None if os.environ.get(ALONE) else at_once, room))
 
 
 class Later(Generic[T]):
@@ -70,14 +73,38 @@ class Later(Generic[T]):
         self._ends.close()
 
 
+class _Turnstile:
+    """Lets one test in at any time, and more while the processors have room; a context manager for each test."""
+
+    def __init__(self, room: Callable[[], bool]) -> None:
+        self._room = room
+        self._lock = Lock()
+        self._inside = 0
+
+    def __enter__(self) -> None:
+        while not self._let_in():
+            time.sleep(TURN_S)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+
+    def _let_in(self) -> bool:
+        with self._lock:
+            free = self._inside == 0 or self._room()
+            self._inside += free
+            return free
+
+
 class _Together:
-    def __init__(self, folder: Path, at_once: int | None) -> None:
+    def __init__(self, folder: Path, at_once: int | None, room: Callable[[], bool]) -> None:
         self._folder = folder
         self._at_once = at_once
         # By the lane's name; the lane without a name is the one of those that run at once.
         self._pools: dict[str, ThreadPoolExecutor] = {}
         # The future of each run by the test's id; its result is the duration in seconds.
         self._plays: dict[str, Future[float]] = {}
+        self._turnstile = _Turnstile(room)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -124,7 +151,7 @@ class _Together:
             at_once = 1 if lane or self._at_once is None else self._at_once
             self._pools[lane] = ThreadPoolExecutor(at_once, thread_name_prefix=f"together-{lane}")
         try:
-            return self._pools[lane].submit(_Play(item).run)
+            return self._pools[lane].submit(_Play(item).run, self._turnstile)
         except Exception as error:
             # A test's error is raised at its turn.
             failed: Future[float] = Future()
@@ -166,10 +193,10 @@ class _Play:
                 assert ours, f"{self._item.nodeid} runs concurrently, and cannot take {name}"
                 self._share(fixture.func)
 
-    def run(self) -> float:
-        """Run the test; returns its duration in seconds."""
-        started = time.monotonic()
-        with ExitStack() as ends:
+    def run(self, turnstile: _Turnstile) -> float:
+        """Run the test once it is let in; returns its duration in seconds."""
+        with turnstile, ExitStack() as ends:
+            started = time.monotonic()
             self._item.obj(**self._taken(self._item.obj, ends))
         return time.monotonic() - started
 

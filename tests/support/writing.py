@@ -1,4 +1,4 @@
-"""A producer that keeps writing while a test breaks things, and counts the acknowledgements."""
+"""Producers of tests: one whose `flush` proves that the brokers have the records, and one that writes all the time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,34 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-__all__ = ["Writer"]
+__all__ = ["SureProducer", "Writer"]
 
 TICK_S = 0.05
 VALUE = b"x" * 64
+
+
+class SureProducer(Producer):
+    """A producer whose `flush` fails if brokers refused a record, or librdkafka gave one up.
+
+    librdkafka's own `flush` counts such a record as done, and the test would look for it in vain.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__(dict(settings))
+        self._refused: list[str] = []
+
+    def produce(self, topic: str, *arguments: Any, **options: Any) -> None:
+        super().produce(topic, *arguments, **{"on_delivery": self._delivered, **options})
+
+    def flush(self, timeout: float = -1) -> int:
+        """The number of records without an answer; raises AssertionError if there is a refused one."""
+        left = int(super().flush(timeout))
+        assert not self._refused, self._refused[:5]
+        return left
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self._refused.append(f"{message.topic()}-{message.partition()}: {error}")
 
 
 class Writer:

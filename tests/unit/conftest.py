@@ -17,4 +17,4 @@ settings.load_profile("unit")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    play_together(config, Path(__file__).parent, AT_ONCE)
+    play_together(config, Path(__file__).parent, AT_ONCE, room=lambda: True)

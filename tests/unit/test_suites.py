@@ -19,6 +19,7 @@ from tests.run import (
 )
 from tests.support.cluster_digest import digest
 from tests.support.durations import PROCESSOR_SECONDS, Duration, durations, seconds_of_test, write_durations
+from tests.support.room import has_room
 from tests.support.suites import REPEATED_MAX, Outcome, Suite, repeat_failed, run_suite
 
 FAILS_ONCE = """
@@ -124,7 +125,7 @@ def test_failed_test_of_pure_code_is_not_repeated(tmp_path: Path) -> None:
 def test_tests_that_run_together_have_what_they_use_and_a_lane_keeps_its_order(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "from pathlib import Path\nfrom tests.support.together import play_together\n"
-        "def pytest_configure(config):\n    play_together(config, Path(__file__).parent, 1)\n"
+        "def pytest_configure(config):\n    play_together(config, Path(__file__).parent, 1, lambda: True)\n"
     )
     outcome = run(suite_of(tmp_path, TOGETHER, real=False), tmp_path)
     assert (outcome.passed, outcome.failed) == (4, [])
@@ -142,11 +143,41 @@ def test_crashed_suite_fails_the_run(tmp_path: Path) -> None:
     assert verdict([outcome], ci=False) == 1
 
 
+@pytest.mark.parametrize("room", [False, True])
+def test_full_machine_runs_tests_one_by_one_and_a_free_one_several(tmp_path: Path, room: bool) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "from pathlib import Path\nfrom tests.support.together import play_together\n"
+        f"def pytest_configure(config):\n    play_together(config, Path(__file__).parent, 2, lambda: {room})\n"
+    )
+    counts = (
+        "import pytest, threading\n\n"
+        "HERE, MET = threading.Semaphore(1), threading.Event()\n\n"
+        "@pytest.mark.together\n@pytest.mark.parametrize('name', 'ab')\n"
+        "def test_one_of_two(name):\n"
+        "    if HERE.acquire(blocking=False):\n"
+        f"        assert MET.wait(30 if {room} else 1.5) is {room}\n"
+        "        HERE.release()\n"
+        "    else:\n        MET.set()\n"
+    )
+    outcome = run(suite_of(tmp_path, counts, real=False), tmp_path)
+    assert (outcome.passed, outcome.failed) == (2, [])
+
+
+def test_pressure_on_the_processors_leaves_no_room(tmp_path: Path) -> None:
+    pressure = tmp_path / "cpu"
+    pressure.write_text("some avg10=12.50 avg60=95.00 avg300=90.00 total=1\nfull avg10=0.00 avg60=0.00 total=0\n")
+    assert has_room(pressure)
+    pressure.write_text("some avg10=93.73 avg60=12.00 avg300=0.00 total=1\nfull avg10=0.00 avg60=0.00 total=0\n")
+    assert not has_room(pressure)
+
+
 def test_failed_tests_are_repeated_once_the_other_suites_of_the_stage_are_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A machine that the other lane still uses would fail them again."""
     monkeypatch.setattr("tests.run.PROGRESS_EVERY_S", 0.01)
+    monkeypatch.setattr("tests.run.SETTLING_S", 0.0)
+    monkeypatch.setattr("tests.run.has_room", lambda: True)
     busy = tmp_path / "busy"
     (noisy := tmp_path / "noisy").mkdir()
     (slow := tmp_path / "slow").mkdir()

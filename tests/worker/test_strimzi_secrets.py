@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import confluent_kafka
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
@@ -36,6 +35,7 @@ from tests.support.kafka import KafkaBroker
 from tests.support.kafka_security import BROKER_NAMES
 from tests.support.mounted_pod import MountedPod
 from tests.support.waiting import eventually
+from tests.support.writing import SureProducer
 from tests.unit.runtime.memory_kube import MemoryKube
 
 PATIENCE_S = 240.0
@@ -63,7 +63,7 @@ class Load:
     def __init__(self, kafka: Kafka, topic: str) -> None:
         # Without idempotence a restarted broker may hold a record twice.
         settings = {"bootstrap.servers": kafka.bootstrap, "linger.ms": 5, "enable.idempotence": True, **QUIET}
-        self._producer = confluent_kafka.Producer(settings)
+        self._producer = SureProducer(settings)
         self._topic = topic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
