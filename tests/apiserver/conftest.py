@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from e2e.local_cluster.access import await_definitions
 from tests.apiserver import objects
@@ -23,13 +24,13 @@ from tests.apiserver.client import Client, NotFoundError, RefusedError
 from tests.apiserver.nodes import Nodes
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
+from tests.support.kafka_topics import make_topics
 from tests.support.programs import API_SERVER, build_before
 from tests.support.together import play_together
 from tests.support.waiting import eventually
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
-TOPIC_TOOL = "org.apache.kafka.tools.TopicCommand"
 PARTITIONS = 6
 AT_ONCE = 5
 """Tests of the shared operator that run at a time: each has its own namespace, and mostly waits."""
@@ -82,10 +83,10 @@ def broker() -> Iterator[KafkaBroker]:
         yield kafka
 
 
-def make_topic(kafka: KafkaBroker, name: str) -> None:
-    kafka.tool(
-        TOPIC_TOOL, "--bootstrap-server", kafka.bootstrap, "--create", "--topic", name, "--partitions", str(PARTITIONS)
-    )
+def make_topic(kafka: KafkaBroker, name: str, partitions: int = PARTITIONS, **config: str) -> None:
+    """Create a topic; `config` by the names of its settings, with `_` for a dot."""
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    make_topics(AdminClient({"bootstrap.servers": kafka.bootstrap}), [NewTopic(name, partitions, 1, config=settings)])
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 
 from fleet_operator.api.v1alpha1.conditions import CONSUMER_GROUP_CONDITIONS
 from tests.apiserver import objects
-from tests.apiserver.conftest import PATIENCE_S, TOPIC_TOOL, Site
+from tests.apiserver.conftest import PATIENCE_S, Site
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
@@ -65,14 +65,9 @@ def test_failed_topic_is_made_like_the_source(site: MakeSite, broker: KafkaBroke
     here = site("topic")
     start_fleet(here, broker)
     here.wait_condition("consumergroups", "flights", "TopicsReady", status="True", reason="TopicsExist")
-    described = broker.tool(
-        TOPIC_TOOL,
-        "--bootstrap-server",
-        broker.bootstrap,
-        "--describe",
-        "--topic",
-        f"_fleet.{here.name}.flights.failed",
-    )
+    name = f"_fleet.{here.name}.flights.failed"
+    words = ("--bootstrap-server", broker.bootstrap, "--describe", "--topic", name)
+    described = broker.tool("org.apache.kafka.tools.TopicCommand", *words)
     assert "PartitionCount: 6" in described
     assert "retention.ms=2592000000" in described
 
