@@ -1,4 +1,4 @@
-"""The fleet of the Backfill suites: a year of flights that is handled already, and a volume for Parquet."""
+"""The fleet of the Backfill suites: months of flights that are handled already, and a volume for Parquet."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def parquet() -> dict[str, Any]:
 
 @contextmanager
 def backfill_scene(
-    installation: Installation, fleets: Fleets, name: str, *, handler: str | None = None
+    installation: Installation, fleets: Fleets, name: str, *, flights: bytes = b"", handler: str | None = None
 ) -> Iterator[BackfillScene]:
-    """A fleet in a namespace of its own that has handled all flights; or one with this handler, and no record yet."""
+    """A fleet in a namespace of its own that has handled these flights; or one with this handler, and no record yet."""
     installation.install_spark_operator()
     with fleets.named(name) as fleet:
         image = installation.spark_image
@@ -115,8 +115,8 @@ def backfill_scene(
             lake.make()
             fleet.cluster.apply(manifests(fleet, handler), namespace=fleet.namespace)
             fleet.wait_stable(members=2)
-            if handler is None:
-                fleet.produce()
+            if flights:
+                fleet.produce(flights)
                 fleet.wait_drained()
             with described_failure(BackfillScene(fleet, backfills, lake, image)) as scene:
                 yield scene
