@@ -27,7 +27,7 @@ def described_failure(fleet: FlightFleet) -> Iterator[None]:
 def described(fleet: FlightFleet) -> str:
     """The group, its conditions, pods and last log lines, and those of the operator."""
     try:
-        parts = [fleet.kubectl("get", "consumergroups,pods,statefulsets", "--output", "wide")]
+        parts = [_rollouts(fleet), fleet.kubectl("get", "consumergroups,pods,statefulsets", "--output", "wide")]
         group = fleet.group()
         status = group.get("status") or {}
         parts.append(json.dumps({key: status[key] for key in SHOWN if key in status}, indent=1))
@@ -41,3 +41,16 @@ def described(fleet: FlightFleet) -> str:
     except CommandFailed as failure:
         return str(failure)
     return "\n".join(parts)
+
+
+def _rollouts(fleet: FlightFleet) -> str:
+    """What a rollout waits for, in a line for each StatefulSet and each pod: a summary shows no more of a failure."""
+    lines = []
+    for kind in ("statefulsets", "pods"):
+        for each in fleet.cluster.list(kind, namespace=fleet.namespace, selector="consumerfleet.io/group"):
+            metadata, status = each["metadata"], each.get("status") or {}
+            shown = {key: value for key, value in status.items() if key.endswith(("eplicas", "Revision", "Generation"))}
+            ready = [entry["status"] for entry in status.get("conditions", ()) if entry["type"] == "Ready"]
+            leaves = metadata.get("deletionTimestamp", "stays")
+            lines.append(f"{metadata['name']} generation={metadata.get('generation')} {ready} {leaves} {shown}")
+    return "\n".join(lines)
