@@ -44,7 +44,7 @@ def described(fleet: FlightFleet) -> str:
 
 
 def _rollouts(fleet: FlightFleet) -> str:
-    """What a rollout waits for, in a line for each StatefulSet and each pod: a summary shows no more of a failure."""
+    """Facts that a rollout waits for, a line for each StatefulSet and pod: a summary shows no more of a failure."""
     lines = []
     for kind in ("statefulsets", "pods"):
         for each in fleet.cluster.list(kind, namespace=fleet.namespace, selector="consumerfleet.io/group"):

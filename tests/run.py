@@ -4,12 +4,13 @@
 that fails does not stop the later ones, so one run shows all failures. With `CI=true` a skipped test counts as a
 failure, because there nobody reads the reasons.
 
-The suites of one stage run side by side, the longest first, as many as the processors have room for: by their measured
-shares (`tests/durations.json`; `--record` measures), and by what is seen when one could begin. On a machine that has no
-Kubernetes yet it is built meanwhile, and the suites that need it begin when it is there. Beside each other suites let
-pods take a minute to start, and wait for everything five.
+The suites of one stage run side by side, the longest first (`tests/durations.json`; `--record` measures), as many as
+the processors have room for when one could begin. On a machine that has no Kubernetes yet it is built meanwhile, and
+the suites that need it begin when it is there. Beside each other suites let pods take a minute to start, and wait for
+everything five.
 
-The tests of the embedded cluster itself, suite `cluster`, run when the cluster has changed since they passed.
+Two long suites run when anything they depend on has changed since they passed (`tests/support/recorded.py`): `cluster`,
+the tests of the embedded cluster itself, and `load`, what computes for minutes in it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.cluster_digest import PASSED, digest, passed_digest
 from tests.support.durations import Duration, durations, write_durations
+from tests.support.recorded import RECORDED, Recorded
 from tests.support.room import has_room
 from tests.support.suites import ROOT, Outcome, Suite, repeat_failed, run_suite
 
@@ -38,9 +39,6 @@ REASON_MAX = 1_000
 """Characters of a failure's reason in the summary; the whole of it stands above, in its suite's output."""
 PROGRESS_EVERY_S = 60.0
 """Interval of reports on the running suites in a run with several lanes: their output is printed when they end."""
-
-USED_MAX = 0.8
-"""Share of the processors that suites side by side may be expected to use: what is measured one by one costs more."""
 
 SETTLING_S = 30.0
 """Seconds after the begin of a suite until what it takes of the processors shows, so that another may begin."""
@@ -53,7 +51,6 @@ UNKNOWN = Duration(seconds=600, processor_seconds=300)
 Stage = tuple[Suite, ...]
 
 LINT = Suite("lint", (), 150, real=False)
-CLUSTER = Suite("cluster", ("tests/local_cluster",), 600, kubernetes=True)
 OPERATOR_UNIT = tuple(
     f"tests/unit/{each}" for each in ("reconcilers", "planning", "observe", "runtime", "clients", "api", "chart")
 )
@@ -74,11 +71,10 @@ STAGES: tuple[Stage, ...] = (
         Suite("spark", ("tests/spark",), 420),
         Suite("interop", ("tests/interop",), 240),
     ),
-    (
-        # Beside nothing else: its pods fill the processors, and whatever runs next to them starves, or they do.
-        Suite("e2e", ("e2e",), 1800, kubernetes=True),
-        CLUSTER,
-    ),
+    # Each beside nothing else: pods fill the processors, and whatever runs next to them starves, or they do.
+    (Suite("e2e", ("e2e", "--ignore=e2e/load"), 1500, kubernetes=True),),
+    (Suite("load", ("e2e/load",), 1200, kubernetes=True),),
+    (Suite("cluster", ("tests/local_cluster",), 600, kubernetes=True),),
 )
 SUITES: tuple[Suite, ...] = tuple(suite for stage in STAGES for suite in stage)
 
@@ -145,9 +141,9 @@ def _run_side_by_side(
             active = [suite for suite, future in running.items() if not future.done()]
             if not waiting and not active:
                 break
-            suite = next_suite(waiting, active, plan, built=build is None or build.done())
-            settled = not active or time.monotonic() - begun >= SETTLING_S
-            if suite is not None and (not suite.real or (settled and (not active or has_room()))):
+            room = time.monotonic() - begun >= SETTLING_S and has_room()
+            suite = next_suite(waiting, active, plan, built=build is None or build.done(), room=room)
+            if suite is not None:
                 waiting.remove(suite)
                 begun = time.monotonic()
                 running[suite] = pool.submit(_run_aside, suite, extra, scratch, progress)
@@ -164,17 +160,17 @@ def longest_first(stage: Stage, plan: Mapping[str, Duration]) -> list[Suite]:
 
 
 def next_suite(
-    waiting: Sequence[Suite], active: Collection[Suite], plan: Mapping[str, Duration], *, built: bool
+    waiting: Sequence[Suite], active: Collection[Suite], plan: Mapping[str, Duration], *, built: bool, room: bool
 ) -> Suite | None:
     """The first suite that can begin beside the active ones; None if it is better to wait for the end of one.
 
-    Tests with time limits of their own stay true while the processors have room: one suite more than that would slow
-    all of them. Suites without such limits may use everything.
+    Tests with time limits of their own stay true while the processors have `room`: one suite more than that would slow
+    all of them. Suites without such limits may use everything, and each uses what it was measured to use.
     """
     used = sum(plan.get(suite.name, UNKNOWN).share for suite in active)
     for suite in waiting:
-        limit = (USED_MAX if suite.real else 1.0) * (os.cpu_count() or 1)
-        if (built or not suite.kubernetes) and (not active or used + plan.get(suite.name, UNKNOWN).share <= limit):
+        fits = room if suite.real else used + plan.get(suite.name, UNKNOWN).share <= (os.cpu_count() or 1)
+        if (built or not suite.kubernetes) and (not active or fits):
             return suite
     return None
 
@@ -300,26 +296,26 @@ def verdict(outcomes: Sequence[Outcome], *, ci: bool, notes: Sequence[str] = ())
     return 1 if bad else 0
 
 
-def default_suites(passed: str, found: str) -> tuple[list[str], list[str]]:
-    """Names of the suites of a whole run, and notes on what is left out; `passed` and `found` are the cluster's
-    digests: the one of the last green run of its tests, and today's."""
-    names = [suite.name for suite in SUITES]
-    if passed != found:
-        return names, []
-    names.remove(CLUSTER.name)
-    return names, [
-        f"left out: {CLUSTER.name}: e2e/local_cluster and its tests are as they were when these passed; to run them: "
-        f"python -m tests.run --suite {CLUSTER.name}"
+def default_suites(recorded: Sequence[Recorded] = RECORDED) -> tuple[list[str], list[str]]:
+    """Names of the suites of a whole run, and notes on what is left out: suites that passed on what is there now."""
+    kept = {each.suite for each in recorded if each.passed() == each.found()}
+    notes = [
+        f"left out: {name}: all that it depends on is as it was when it passed; to run it: "
+        f"python -m tests.run --suite {name}"
+        for name in sorted(kept)
     ]
+    return [suite.name for suite in SUITES if suite.name not in kept], notes
 
 
-def recorded_pass(outcomes: Sequence[Outcome], found: str, path: Path = PASSED) -> list[str]:
-    """Write down that the cluster's tests have passed on what is there now; notes on what to do with it."""
-    green = any(outcome.name == CLUSTER.name and outcome.exit_code == 0 and outcome.passed for outcome in outcomes)
-    if not green or passed_digest(path) == found:
-        return []
-    path.write_text(f"{found}\n")
-    return [f"the cluster's tests have passed on a new cluster: commit {path.name} in {path.parent} with the change"]
+def record_passes(outcomes: Sequence[Outcome], recorded: Sequence[Recorded] = RECORDED) -> list[str]:
+    """Write down that suites have passed on what is there now; notes on what to do with it."""
+    green = {outcome.name for outcome in outcomes if outcome.exit_code == 0 and outcome.passed}
+    notes = []
+    for each in recorded:
+        if each.suite in green and each.passed() != each.found():
+            each.path.write_text(f"{each.found()}\n")
+            notes.append(f"{each.suite} has passed on what is new: commit {each.path} with the change")
+    return notes
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -329,14 +325,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--record", action="store_true", help="write the measured durations to tests/durations.json")
     parser.add_argument("pytest_arguments", nargs="*", help="passed on to pytest, after --")
     options = parser.parse_args(arguments)
-    found = digest()
-    wanted, notes = (options.suite, []) if options.suite else default_suites(passed_digest(), found)
+    wanted, notes = (options.suite, []) if options.suite else default_suites()
     with tempfile.TemporaryDirectory(prefix="fleet-tests-") as scratch:
         # What killed processes leave behind lies in here, and goes with it.
         os.environ["TMPDIR"] = scratch
         outcomes = run_all(chosen_stages(wanted), options.pytest_arguments, Path(scratch))
     if not options.pytest_arguments:
-        notes = [*notes, *recorded_pass(outcomes, found)]
+        notes = [*notes, *record_passes(outcomes)]
     if options.record:
         write_durations({outcome.name: outcome.duration for outcome in outcomes if outcome.duration is not None})
     return verdict(outcomes, ci=os.environ.get("CI") == "true", notes=notes)

@@ -35,7 +35,7 @@ PAGES = (
     "docs/upgrades.md",
 )
 ON_A_CLUSTER = ("docs/install.md", "docs/own-image.md", "docs/backfill.md", "examples/flights/backfill.yaml")
-"""Run by e2e/test_walkthrough.py, e2e/test_backfill_page.py and e2e/demo: a watch of Backfills never ends."""
+"""Run by e2e/test_walkthrough.py, e2e/load/test_backfill_page.py and e2e/demo: a watch of Backfills never ends."""
 EXAMPLES = (
     *("flights/handler.py", "flights/fleet.yaml", "flights/redrive.yaml", "flights/compare.yaml"),
     "http/fleet.yaml",

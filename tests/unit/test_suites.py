@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.run import (
-    CLUSTER,
     SUITES,
     chosen_stages,
     default_suites,
     longest_first,
     next_suite,
-    recorded_pass,
+    record_passes,
     run_stage,
     verdict,
 )
-from tests.support.cluster_digest import digest
 from tests.support.durations import PROCESSOR_SECONDS, Duration, durations, seconds_of_test, write_durations
+from tests.support.recorded import RECORDED, Recorded, digest
 from tests.support.room import has_room
 from tests.support.suites import REPEATED_MAX, Outcome, Suite, repeat_failed, run_suite
 
@@ -211,27 +210,26 @@ def test_longest_suites_begin_first_and_the_unmeasured_one_in_the_middle() -> No
     assert [suite.name for suite in longest_first(stage, PLAN)] == ["long", "new", "middle", "short"]
 
 
-def test_suite_begins_when_the_processors_have_room_for_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    active = suites("long", "middle")
-    assert next_suite(suites("greedy", "short"), active, PLAN, built=True) == suites("short")[0]
-    assert next_suite(suites("greedy"), active, PLAN, built=True) is None
-    assert next_suite(suites("greedy"), [], PLAN, built=True) is not None, "whatever it takes, it runs at last"
+def test_suite_begins_when_the_processors_have_room() -> None:
+    active = suites("long")
+    assert next_suite(suites("greedy", "short"), active, PLAN, built=True, room=True) == suites("greedy")[0]
+    assert next_suite(suites("greedy"), active, PLAN, built=True, room=False) is None
+    assert next_suite(suites("greedy"), [], PLAN, built=True, room=False) is not None, "whatever it takes, it runs"
 
 
 def test_suites_without_time_limits_of_their_own_use_all_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     plan = {name: Duration(100, 100) for name in ("one", "two", "three")}
     one, two, three = (Suite(name, (name,), 60, real=False) for name in plan)
-    assert next_suite([two], [one], plan, built=True) == two
-    assert next_suite([three], [one, two], plan, built=True) is None
+    assert next_suite([two], [one], plan, built=True, room=False) == two
+    assert next_suite([three], [one, two], plan, built=True, room=True) is None
 
 
 def test_suite_that_needs_kubernetes_lets_others_pass_until_that_is_built() -> None:
     waiting = [*suites("long", kubernetes=True), *suites("short")]
-    assert next_suite(waiting, [], PLAN, built=False) == waiting[1]
-    assert next_suite(waiting[:1], [], PLAN, built=False) is None
-    assert next_suite(waiting, [], PLAN, built=True) == waiting[0]
+    assert next_suite(waiting, [], PLAN, built=False, room=True) == waiting[1]
+    assert next_suite(waiting[:1], [], PLAN, built=False, room=True) is None
+    assert next_suite(waiting, [], PLAN, built=True, room=True) == waiting[0]
 
 
 def test_durations_are_recorded_from_the_report_and_kept_for_suites_that_did_not_run(tmp_path: Path) -> None:
@@ -257,38 +255,55 @@ def test_recorded_durations_are_of_suites_and_tests_that_exist() -> None:
     assert seconds_of_test(f"{path.replace('.', '/')}.py::{name}") == longest[1]
 
 
-def test_tests_of_the_cluster_run_when_it_has_changed_and_are_named_when_left_out(
-    capsys: pytest.CaptureFixture[str],
+def recorded(folder: Path, passed: str = "") -> Recorded:
+    """The record of the suite `load` with one input."""
+    (folder / "inputs").mkdir(exist_ok=True)
+    (folder / "inputs" / "code.py").write_text("one")
+    if passed:
+        (folder / "passed").write_text(passed)
+    return Recorded("load", folder / "passed", (folder / "inputs",), folder)
+
+
+def test_recorded_suite_runs_when_an_input_has_changed_and_is_named_when_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names, notes = default_suites("same", "same")
-    assert CLUSTER.name not in names
-    assert not any(CLUSTER in stage for stage in chosen_stages(names))
+    before = recorded(tmp_path).found()
+    names, notes = default_suites([recorded(tmp_path, before)])
+    assert "load" not in names
+    assert not any(suite.name == "load" for stage in chosen_stages(names) for suite in stage)
     assert verdict([], ci=True, notes=notes) == 0
-    assert "left out: cluster:" in capsys.readouterr().out
-    names, notes = default_suites("before", "now")
+    assert "left out: load:" in capsys.readouterr().out
+    (tmp_path / "inputs" / "code.py").write_text("two")
+    names, notes = default_suites([Recorded("load", tmp_path / "passed", (tmp_path / "inputs",), tmp_path)])
     assert (set(names), notes) == ({suite.name for suite in SUITES}, [])
 
 
-def test_green_run_on_a_changed_cluster_is_recorded_and_a_red_one_is_not(tmp_path: Path) -> None:
-    passed = tmp_path / "passed"
+def test_green_run_on_changed_inputs_is_recorded_and_a_red_one_is_not(tmp_path: Path) -> None:
+    kept = recorded(tmp_path)
     for exit_code, tests in ((1, 8), (0, 0)):
-        assert recorded_pass([Outcome(CLUSTER.name, 1.0, exit_code, passed=tests)], "now", passed) == []
-        assert not passed.exists()
-    (note,) = recorded_pass([Outcome(CLUSTER.name, 1.0, 0, passed=8)], "now", passed)
-    assert "commit passed" in note
-    assert passed.read_text() == "now\n"
-    assert recorded_pass([Outcome(CLUSTER.name, 1.0, 0, passed=8)], "now", passed) == []
+        assert record_passes([Outcome("load", 1.0, exit_code, passed=tests)], [kept]) == []
+        assert kept.passed() == ""
+    (note,) = record_passes([Outcome("load", 1.0, 0, passed=8)], [kept])
+    assert f"commit {kept.path}" in note
+    assert kept.passed() == kept.found()
+    assert record_passes([Outcome("load", 1.0, 0, passed=8)], [kept]) == []
 
 
-def test_digest_of_the_cluster_changes_with_names_and_contents_of_what_matters(tmp_path: Path) -> None:
+def test_recorded_suites_and_their_inputs_exist() -> None:
+    for each in RECORDED:
+        assert each.suite in {suite.name for suite in SUITES}
+        assert all(place.exists() for place in each.inputs)
+
+
+def test_digest_changes_with_names_and_contents_of_what_matters(tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     (sums := tmp_path / "modules" / "go.sum").write_text("one")
-    seen = [digest([tmp_path])]
+    seen = [digest([tmp_path], tmp_path)]
     sums.write_text("two")
-    seen.append(digest([tmp_path]))
+    seen.append(digest([tmp_path], tmp_path))
     sums.rename(tmp_path / "modules" / "go.mod")
-    seen.append(digest([tmp_path]))
+    seen.append(digest([tmp_path], tmp_path))
     assert len(set(seen)) == 3
     (tmp_path / "README.md").write_text("words")
     (tmp_path / "passed").write_text(seen[-1])
-    assert digest([tmp_path]) == seen[-1]
+    assert digest([tmp_path], tmp_path) == seen[-1]

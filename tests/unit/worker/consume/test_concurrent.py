@@ -274,7 +274,7 @@ def test_failed_commit_is_repeated() -> None:
     assert shop.consumer.offsets == {P0: 2, P1: 2}
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 6), batch=st.booleans(), window=st.integers(1, 12))
 def test_any_schedule_loses_nothing_and_keeps_keys_in_order(seed: int, size: int, batch: bool, window: int) -> None:
     """Random ends of handlers, revocations, losses and failures of commits: what is committed has been handled, every

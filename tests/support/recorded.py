@@ -1,0 +1,75 @@
+"""Passes of the longest suites, kept by a digest of all that they depend on, as build tools keep results of tests.
+
+Such a suite runs when its digest is another than that of its last green run, which writes it to the file `passed` in
+the suite's folder. That file is committed with the change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = ["RECORDED", "Recorded", "digest"]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+NAME: Final = "passed"
+UNREAD: Final = (".md", ".pyc")
+
+
+def digest(places: Iterable[Path], root: Path = ROOT) -> str:
+    """A digest of the names and contents of all files that matter to the tests."""
+    content = hashlib.sha256()
+    for place in places:
+        for file in [place] if place.is_file() else sorted(place.rglob("*")):
+            if file.is_file() and file.suffix not in UNREAD and file.name != NAME:
+                content.update(f"{file.relative_to(root)}\0{file.stat().st_size}\0".encode())
+                content.update(file.read_bytes())
+    return content.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A suite whose green run is on record; `inputs` are the files and folders that its tests depend on."""
+
+    suite: str
+    path: Path
+    inputs: tuple[Path, ...]
+    root: Path = ROOT
+
+    def found(self) -> str:
+        """The digest of what is there now."""
+        return digest(self.inputs, self.root)
+
+    def passed(self) -> str:
+        """The digest that the tests last passed on; empty if there is none."""
+        return self.path.read_text().strip() if self.path.exists() else ""
+
+
+CLUSTER: Final = Recorded(
+    "cluster",
+    ROOT / "tests" / "local_cluster" / NAME,
+    (ROOT / "e2e" / "local_cluster", ROOT / "tests" / "local_cluster"),
+)
+"""The embedded cluster, with all versions and module sums that it is built from, and its tests."""
+LOAD: Final = Recorded(
+    "load",
+    ROOT / "e2e" / "load" / NAME,
+    tuple(
+        ROOT / place
+        for place in (
+            "operator",
+            "consumer_image",
+            "crds",
+            "charts",
+            "examples",
+            "requirements",
+            "e2e",
+            "tests/support",
+        )
+    ),
+)
+"""Scaling and Backfills in the cluster: everything that is installed, and everything that installs and watches it."""
+RECORDED: Final = (CLUSTER, LOAD)
