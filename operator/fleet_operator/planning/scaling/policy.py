@@ -183,9 +183,15 @@ class _Policy:
         return self.step(back, limits.DOWNSTREAM, reason, bound=bound), trail
 
     def settled(self, trail: Trail) -> bool:
-        """True if all workers have been in one generation for a while, and were measured there."""
+        """True if all workers have been in one generation for a while, and were measured there.
+
+        The generation of the last step's rebalance, or a later one. A look between the two rebalances of a cooperative
+        assignor sees a Stable group with the new members, which seems to have been Stable since before the step.
+        """
         observed, since = self.facts.observed, self.facts.stable_since
         if observed is None or since is None or not self.complete:
+            return False
+        if any(since < at for at in self.steps):
             return False
         return trail.newest is not None and observed.observed_at - since >= SETTLED_S + SETTLE_S
 

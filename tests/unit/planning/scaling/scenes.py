@@ -51,6 +51,8 @@ class Scene:
     """Partitions whose ends, or whose commits, are unknown from now on; both have no lag."""
     open_transactions: Mapping[tuple[str, int], OpenTransaction] = field(default_factory=dict)
     samples: list[ProgressSample] = field(default_factory=list)
+    rebalance_seen: bool = True
+    """False where the rebalance of a step has not been observed yet, though its workers are in the group."""
     decision: ScaleDecision | None = None
 
     def __post_init__(self) -> None:
@@ -84,8 +86,13 @@ class Scene:
         self.decision, self.trail = decide(self.facts(), self.trail, self.now)
         self.memory = self.decision.memory or self.memory
         if self.decision.replicas != self.current:
-            self.current, self._since = self.decision.replicas, self.now
+            self.current = self.decision.replicas
+            self._since = self.now if self.rebalance_seen else self._since
         return self.decision
+
+    def see_rebalance(self) -> None:
+        """Note the rebalance of the last step now."""
+        self._since = self.now
 
     def facts(self) -> ScalingFacts:
         latest = self.samples[-1]
