@@ -125,7 +125,7 @@ def test_records_walk_through_every_delay_and_end_in_the_failed_topic(scene: Sce
         assert settings["message.timestamp.type"] == "LogAppendTime", name
         headers = 131_072 if name == "failed" else 65_536
         assert int(settings["max.message.bytes"]) == 1_048_588 + headers, name
-        days = {"failed": 30, "redrive": 30 + 7 + 1}.get(name, 7)  # the ledger outlives a segment of failed records
+        days = {"redrive": 30 + 7 + 1}.get(name, 30)  # the ledger outlives a segment of failed records
         assert int(settings["retention.ms"]) == days * 86_400_000, name
 
     def shown() -> bool:
