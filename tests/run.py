@@ -254,6 +254,7 @@ def run_all(stages: Sequence[Stage], extra: Sequence[str], scratch: Path) -> lis
             needed = any(suite.kubernetes for suite in stage)
             machine, started = _Machine(), time.monotonic()
             outcomes += run_stage(stage, extra, scratch, builds if needed else None)
+            builds = None if needed else builds  # the first stage that needs them has waited for them
             names = " ".join(suite.name for suite in stage)
             seconds = time.monotonic() - started
             print(f"\nstage {names}: {seconds:.0f} s, {machine.idle_percent():.0f} % idle", flush=True)
