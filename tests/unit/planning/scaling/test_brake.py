@@ -50,3 +50,16 @@ def test_growth_is_not_judged_while_workers_have_nothing_to_do() -> None:
     assert not can_judge(GREW, measured(100.0, busy=False))
     assert not can_judge(Growth(before=0, after=6, commits=0.0, at=NOW), measured(100.0)), "a fleet that woke"
     assert not can_judge(Growth(before=2, after=6, commits=0.0, at=NOW), measured(100.0)), "a changed bound"
+
+
+def test_growth_is_judged_after_its_own_rebalance_was_seen() -> None:
+    """A look between the two generations of a cooperative rebalance sees a Stable group with all new members, and none
+    of the states between; what was measured until then is the work of the old ones."""
+    scene = Scene(current=2, arrival=600.0, handled=120.0, rebalance_seen=False)
+    scene.pass_time(60)
+    assert scene.current == 12
+    scene.pass_time(120)
+    assert scene.current == 12
+    scene.see_rebalance()
+    scene.pass_time(90)
+    assert scene.current == 2

@@ -359,19 +359,6 @@ def test_growth_is_taken_back_to_what_handles_the_rate_that_was_reached() -> Non
     assert scene.current == 3
 
 
-def test_growth_is_judged_after_its_own_rebalance_was_seen() -> None:
-    """A look between the two generations of a cooperative rebalance sees a Stable group with all new members, and none
-    of the states between; what was measured until then is the work of the old ones."""
-    scene = Scene(current=2, arrival=600.0, handled=120.0, rebalance_seen=False)
-    scene.pass_time(60)
-    assert scene.current == 12
-    scene.pass_time(120)
-    assert scene.current == 12
-    scene.see_rebalance()
-    scene.pass_time(90)
-    assert scene.current == 2
-
-
 def test_growth_that_helped_stays() -> None:
     scene = Scene(current=2, arrival=600.0, handled=120.0)
     scene.pass_time(90)
