@@ -313,8 +313,8 @@ def record_passes(outcomes: Sequence[Outcome], recorded: Sequence[Recorded] = RE
     green = {outcome.name for outcome in outcomes if outcome.exit_code == 0 and outcome.passed}
     notes = []
     for each in recorded:
-        if each.suite in green and each.passed() != each.found():
-            each.path.write_text(f"{each.found()}\n")
+        if each.suite in green and each.passed() != (found := each.found()):
+            each.path.write_text(f"{found}\n")
             notes.append(f"{each.suite} has passed on what is new: commit {each.path} with the change")
     return notes
 

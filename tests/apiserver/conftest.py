@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from e2e.local_cluster.access import await_definitions
 from tests.apiserver import objects
 from tests.apiserver.client import Client, NotFoundError, RefusedError
 from tests.apiserver.nodes import Nodes
+from tests.broker.members import create_topic
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
-from tests.support.kafka_topics import make_topics
 from tests.support.programs import API_SERVER, build_before
 from tests.support.together import play_together
 from tests.support.waiting import eventually
@@ -83,10 +82,9 @@ def broker() -> Iterator[KafkaBroker]:
         yield kafka
 
 
-def make_topic(kafka: KafkaBroker, name: str, partitions: int = PARTITIONS, **config: str) -> None:
-    """Create a topic; `config` by the names of its settings, with `_` for a dot."""
-    settings = {key.replace("_", "."): value for key, value in config.items()}
-    make_topics(AdminClient({"bootstrap.servers": kafka.bootstrap}), [NewTopic(name, partitions, 1, config=settings)])
+def make_topic(kafka: KafkaBroker, name: str) -> None:
+    """Create a topic with as many partitions as `flights`."""
+    create_topic(kafka.bootstrap, PARTITIONS, name)
 
 
 @pytest.fixture(scope="session")

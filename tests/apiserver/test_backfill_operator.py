@@ -15,6 +15,7 @@ from fleet_consumer.contract.backfill_config import parse_config
 from fleet_operator.planning import times
 from tests.apiserver import objects, spark
 from tests.apiserver.conftest import PARTITIONS, PATIENCE_S, Site, make_topic
+from tests.broker.members import create_topic
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
@@ -36,8 +37,7 @@ def spark_crd(api: ApiServer) -> None:
 @pytest.fixture(scope="session")
 def topic(broker: KafkaBroker) -> str:
     """A topic with some records in each partition."""
-    name = "backfilled"
-    make_topic(broker, name)
+    make_topic(broker, name := "backfilled")
     producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     for number in range(RECORDS * PARTITIONS):
         producer.produce(name, str(number), partition=number % PARTITIONS)
@@ -167,7 +167,7 @@ def test_ranges_are_resolved_by_time_and_by_offsets(site: MakeSite, broker: Kafk
     The range that allows for two hours is read up to the first record that is two hours after its end.
     """
     here, name, hour = site("backfill-times"), "hourly", 3_600_000
-    make_topic(broker, name, 1, retention_ms="-1")
+    create_topic(broker.bootstrap, 1, name, {"retention.ms": "-1"})
     producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     began = 1_600_000_000_000 // hour * hour
     for number in range(10):
@@ -196,7 +196,7 @@ def test_records_that_are_gone_fail_a_backfill_unless_it_takes_what_is_there(
     site: MakeSite, broker: KafkaBroker
 ) -> None:
     here, name = site("backfill-expired"), "expired"
-    make_topic(broker, name, 1)
+    create_topic(broker.bootstrap, 1, name)
     producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     for number in range(10):
         producer.produce(name, str(number))
@@ -221,7 +221,7 @@ def test_range_of_a_group_that_reads_committed_waits_for_an_open_transaction(
     site: MakeSite, broker: KafkaBroker
 ) -> None:
     here, name = site("backfill-transaction"), "transactional"
-    make_topic(broker, name, 1)
+    create_topic(broker.bootstrap, 1, name)
     plain = SureProducer({"bootstrap.servers": broker.bootstrap})
     for number in range(3):
         plain.produce(name, str(number))
