@@ -66,7 +66,8 @@ def test_rebalance_that_a_slow_handler_holds_up_is_shown_with_its_causes(install
         return eventually(there, timeout_s=timeout_s, what=f"{state} with {members} members", poll_s=0.5)
 
     try:
-        wait("Stable", 1, last={"to": "Stable", "generation": 1})
+        # Without its generation where the worker's report is late: the operator asks an idle group for a minute.
+        wait("Stable", 1, last={"to": "Stable"})
         tools.inside("write", "--topic", NAME, stdin=b"slow\nslow")
         cluster.kubectl(
             "--namespace",

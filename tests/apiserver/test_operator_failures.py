@@ -178,7 +178,7 @@ def test_every_failure_is_reported_in_time_and_then_writes_stop(site: Callable[.
                 "consumergroups", "flights", "Ready", status="False", reason=case.reason, timeout_s=TOLD_WITHIN_S
             )
             assert case.hint in condition["message"], condition
-            assert here.names("statefulsets") == [], "no worker of a fleet that cannot run"
+            assert here.names("statefulsets") == [], f"{case.name}: no worker of a fleet that cannot run"
         healthy.wait_ready_replicas(1)
         wait_recorded(healthy)
         wait_at_rest(healthy)

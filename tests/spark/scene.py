@@ -23,6 +23,7 @@ from fleet_consumer.contract.backfill_ledger import (
 )
 from tests.broker.workers import Kafka
 from tests.support.config_map_server import ConfigMapServer
+from tests.support.spark import ensure_driver_classes, submit_arguments
 from tests.support.suites import ROOT
 from tests.support.waiting import eventually
 from tests.support.writing import SureProducer
@@ -70,17 +71,12 @@ class Driver:
         self.log = folder / f"attempt-{attempt}.log"
         scratch = folder / f"scratch-{attempt}"
         scratch.mkdir(exist_ok=True)
-        settings = "--driver-memory 600m --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 "
-        settings += f"--conf spark.local.dir={scratch} --conf spark.log.level=WARN "
-        settings += f"{scene.conf} "
-        # Short runs: a JVM that compiles less starts in half the time.
-        settings += "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' pyspark-shell"
         own = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
             "PYTHONPATH": str(ROOT / "consumer_image"),
             "PYSPARK_PYTHON": str(python),
-            "PYSPARK_SUBMIT_ARGS": settings,
+            **submit_arguments(scratch, ensure_driver_classes(), scene.conf),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "FLEET_API_SERVER": scene.api.url,
             "TMPDIR": str(scratch),

@@ -21,7 +21,7 @@ from e2e.local_cluster.images import CONSUMER, OPERATOR, SPARK, build_images
 from e2e.local_cluster.jars import ensure_kafka_jars
 from e2e.local_cluster.kafka_image import kafka_archive
 from e2e.local_cluster.program_images import coredns_archive, pause_archive
-from tests.support.spark import ensure_spark
+from tests.support.spark import ensure_driver_classes
 
 __all__ = ["API_SERVER", "CLUSTER", "build_before", "is_embedded"]
 
@@ -68,7 +68,7 @@ def main() -> None:
         os.nice(19)
     try:
         # Spark's environment first: the suite that runs in it needs no cluster, and so it does not come last.
-        for build in (ensure_spark, *(CLUSTER if is_embedded() else API_SERVER)):
+        for build in (ensure_driver_classes, *(CLUSTER if is_embedded() else API_SERVER)):
             build()
     except ClusterError as error:
         sys.exit(f"error: {error}")

@@ -57,19 +57,12 @@ CLUSTER: Final = Recorded(
 LOAD: Final = Recorded(
     "load",
     ROOT / "e2e" / "load" / NAME,
-    tuple(
-        ROOT / place
-        for place in (
-            "operator",
-            "consumer_image",
-            "crds",
-            "charts",
-            "examples",
-            "requirements",
-            "e2e",
-            "tests/support",
-        )
+    (
+        *(ROOT / each for each in ("operator", "consumer_image", "crds", "charts", "examples", "requirements")),
+        ROOT / "pyproject.toml",
+        *(each for each in sorted((ROOT / "e2e").iterdir()) if not each.name.startswith("test_")),
     ),
 )
-"""Scaling and Backfills in the cluster: everything that is installed, and everything that installs and watches it."""
+"""Scaling and Backfills in the cluster: everything that is installed, and everything that installs and watches it; not
+the runner of tests, nor e2e's other tests."""
 RECORDED: Final = (CLUSTER, LOAD)

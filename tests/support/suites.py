@@ -138,7 +138,9 @@ def _run_pytest(
     cache = scratch / f"{suite.name}-cache"
     report = scratch / f"{suite.name}{'-repeated' if alone else ''}.xml"
     command = [sys.executable, "-m", "pytest", "-q", *SLOW, f"--junit-xml={report}", "-o", f"cache_dir={cache}"]
-    environment = {**os.environ, ALONE: "1"} if alone else None
+    # Hundreds of workers and operators start here, and each would compile all of its modules again.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment |= {ALONE: "1"} if alone else {}
     code, seconds, processor_seconds = _run([*command, *suite.paths, *extra], output, environment)
     outcome = Outcome(suite.name, seconds, code)
     read_report(report, outcome)

@@ -98,6 +98,12 @@ def run(suite: Suite, folder: Path) -> Outcome:
     return outcome
 
 
+def test_processes_of_tests_keep_the_bytecode_of_their_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    suite = suite_of(tmp_path, "import sys\n\ndef test_kept():\n    assert not sys.dont_write_bytecode\n")
+    assert run(suite, tmp_path).passed == 1
+
+
 def test_a_failed_test_on_real_parts_that_passes_alone_is_flaky(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

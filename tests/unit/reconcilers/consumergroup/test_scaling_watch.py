@@ -113,7 +113,9 @@ def test_growth_taken_back_between_reconciles_is_taken_back_by_the_reconcile_tha
     facts = replace(scene.facts(), current=12, found=12, ready=12, memory=memory, members=facts.members)
     assert facts.observed is not None
     assert facts.lag is not None
-    observed = replace(facts.observed, transitions=(replace(facts.observed.transitions[0], at=scene.now - 60.0),))
+    assert memory.growth is not None
+    rebalance = replace(facts.observed.transitions[0], at=memory.growth.at)
+    observed = replace(facts.observed, transitions=(rebalance,))
     watch.follow(KEY, facts, ScaleDecision(replicas=12, current=12), trail, {})
     clock.now = scene.now - 1_700_000_000.0
     assert watch.has_news(KEY, observed, facts.lag)
