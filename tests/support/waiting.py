@@ -10,17 +10,19 @@ from typing import TypeVar
 
 T = TypeVar("T")
 POLL_SECONDS = 0.05
+POLL_SECONDS_MAX = 0.5
 TIMEOUT_S = 240.0
 """Default deadline. Far beyond any wait on an idle machine, so that a busy one fails no test."""
 
 
-def eventually(probe: Callable[[], T], *, what: str, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_SECONDS) -> T:
+def eventually(probe: Callable[[], T], *, what: str, timeout_s: float = TIMEOUT_S, poll_s: float | None = None) -> T:
     """Return `probe()`'s first truthy answer; fail after `timeout_s`, naming `what` was awaited and last seen.
 
-    An AssertionError or OSError inside the probe counts as "not yet" and is shown as the last thing seen.
+    An AssertionError or OSError inside the probe counts as "not yet" and is shown as the last thing seen. Without
+    `poll_s` the probes get rarer the longer the wait: what asks a server 20 times a second is most of its load.
     """
     pause = threading.Event()
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     while True:
         try:
             seen = probe()
@@ -30,16 +32,17 @@ def eventually(probe: Callable[[], T], *, what: str, timeout_s: float = TIMEOUT_
             if seen:
                 return seen
             last = seen
-        if time.monotonic() >= deadline:
+        waited = time.monotonic() - began
+        if waited >= timeout_s:
             raise AssertionError(f"not within {timeout_s} s: {what}; last seen: {last!r}")
-        pause.wait(poll_s)
+        pause.wait(pause_after(waited) if poll_s is None else poll_s)
 
 
 async def eventually_async(
-    probe: Callable[[], Awaitable[T]], *, what: str, timeout_s: float = TIMEOUT_S, poll_s: float = POLL_SECONDS
+    probe: Callable[[], Awaitable[T]], *, what: str, timeout_s: float = TIMEOUT_S, poll_s: float | None = None
 ) -> T:
     """`eventually` for a coroutine function."""
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     while True:
         try:
             seen = await probe()
@@ -49,6 +52,12 @@ async def eventually_async(
             if seen:
                 return seen
             last = seen
-        if time.monotonic() >= deadline:
+        waited = time.monotonic() - began
+        if waited >= timeout_s:
             raise AssertionError(f"not within {timeout_s} s: {what}; last seen: {last!r}")
-        await asyncio.sleep(poll_s)
+        await asyncio.sleep(pause_after(waited) if poll_s is None else poll_s)
+
+
+def pause_after(waited: float) -> float:
+    """Seconds until the next probe: a tenth of the time waited, so that no wait is much longer than it need be."""
+    return min(max(POLL_SECONDS, waited / 10), POLL_SECONDS_MAX)
