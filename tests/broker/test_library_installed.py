@@ -49,7 +49,7 @@ def run(
         env={**clean, **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done
