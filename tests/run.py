@@ -44,6 +44,8 @@ SETTLING_S = 30.0
 """Seconds after the begin of a suite until what it takes of the processors shows, so that another may begin."""
 ROOM_EVERY_S = 5.0
 """Seconds between two looks whether there is room."""
+AT_ONCE = 3
+"""The most suites on real parts at a time: each has moments in which it waits, and then all of them compute."""
 
 UNKNOWN = Duration(seconds=600, processor_seconds=300)
 """The expectation of a suite that nobody has measured."""
@@ -167,9 +169,9 @@ def next_suite(
     Tests with time limits of their own stay true while the processors have `room`: one suite more than that would slow
     all of them. Suites without such limits may use everything, and each uses what it was measured to use.
     """
-    used = sum(plan.get(suite.name, UNKNOWN).share for suite in active)
+    free = (os.cpu_count() or 1) - sum(plan.get(suite.name, UNKNOWN).share for suite in active)
     for suite in waiting:
-        fits = room if suite.real else used + plan.get(suite.name, UNKNOWN).share <= (os.cpu_count() or 1)
+        fits = room and len(active) < AT_ONCE if suite.real else plan.get(suite.name, UNKNOWN).share <= free
         if (built or not suite.kubernetes) and (not active or fits):
             return suite
     return None

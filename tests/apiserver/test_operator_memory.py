@@ -19,8 +19,8 @@ COUNTS = (40, 120)
 PEAK_MIB = 400.0
 """Peak limit, of the 512 MiB that the chart grants; an idle machine shows less than 240."""
 MORE_MIB = 120.0
-"""Largest difference between the peaks of two starts. 80 more objects of each kind hold 160 MiB in bytes alone; what one
-answer of the server takes while it is read differs by 80 MiB on a machine that is busy."""
+"""Largest difference between the peaks of two starts. 80 more objects of each kind hold 160 MiB in bytes alone; what
+one answer of the server takes while it is read differs by 80 MiB on a machine that is busy."""
 
 
 def test_large_objects_of_others_do_not_fill_the_memory(quiet_site: Callable[..., Site]) -> None:

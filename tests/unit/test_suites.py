@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.run import (
+    AT_ONCE,
     SUITES,
     chosen_stages,
     default_suites,
@@ -221,6 +222,9 @@ def test_suite_begins_when_the_processors_have_room() -> None:
     assert next_suite(suites("greedy", "short"), active, PLAN, built=True, room=True) == suites("greedy")[0]
     assert next_suite(suites("greedy"), active, PLAN, built=True, room=False) is None
     assert next_suite(suites("greedy"), [], PLAN, built=True, room=False) is not None, "whatever it takes, it runs"
+    crowd = suites("a", "b", "c")
+    assert len(crowd) == AT_ONCE
+    assert next_suite(suites("short"), crowd, PLAN, built=True, room=True) is None, "each of them may compute at once"
 
 
 def test_suites_without_time_limits_of_their_own_use_all_processors(monkeypatch: pytest.MonkeyPatch) -> None:
