@@ -9,8 +9,8 @@ the processors have room for when one could begin. On a machine that has no Kube
 the suites that need it begin when it is there. Beside each other suites let pods take a minute to start, and wait for
 everything five.
 
-Two long suites run when anything they depend on has changed since they passed (`tests/support/recorded.py`): `cluster`,
-the tests of the embedded cluster itself, and `load`, what computes for minutes in it.
+Three long suites run when anything they depend on has changed since they passed (`tests/support/recorded.py`):
+`cluster`, the tests of the embedded cluster itself, `load`, what computes for minutes in it, and `spark`.
 """
 
 from __future__ import annotations

@@ -65,4 +65,14 @@ LOAD: Final = Recorded(
 )
 """Scaling and Backfills in the cluster: everything that is installed, and everything that installs and watches it; not
 the runner of tests, nor e2e's other tests."""
-RECORDED: Final = (CLUSTER, LOAD)
+SPARK: Final = Recorded(
+    "spark",
+    ROOT / "tests" / "spark" / NAME,
+    (
+        *(ROOT / each for each in ("consumer_image", "requirements", "pyproject.toml", "tests/spark")),
+        *(ROOT / each for each in ("tests/support/spark.py", "tests/support/spark_classes.py")),
+        ROOT / "e2e" / "local_cluster" / "jars.py",
+    ),
+)
+"""Backfills' drivers on Spark's local master: everything of the worker's image, which they are made of."""
+RECORDED: Final = (CLUSTER, LOAD, SPARK)
