@@ -18,7 +18,7 @@ BUDGET = 1_000_000
 
 
 @pytest.mark.together
-@pytest.mark.parametrize(("size", "each"), [(10, 1_000), (20_000, 20), (400_000, 1)])
+@pytest.mark.parametrize(("size", "each"), [(10, 1_000), (20_000, 20), (400_000, 1), (999_000, 1)])
 def test_paused_partitions_stay_within_the_budget_and_resume_complete(
     broker: KafkaBroker, size: int, each: int
 ) -> None:

@@ -16,6 +16,7 @@ from tests.support.writing import SureProducer
 pytestmark = pytest.mark.together
 
 SOURCE_LIMIT = 1_048_588
+SIZES = (10, 1_000, 20_000, 400_000, 999_000)
 KEY = b"key"
 FOREIGN: list[tuple[str, str | bytes | None]] = [("trace", b"t-1"), ("trace", b"t-2"), ("empty", b""), ("none", None)]
 
@@ -49,6 +50,18 @@ def test_small_records_behind_a_large_one_are_not_refused_with_it(kafka: Kafka, 
     flow = Flow(kafka, tmp_path, "1s", partitions=1)
     filling = os.urandom(SOURCE_LIMIT // 2).hex()
     values = [value_of(filling, size) for size in (300, 900_000, 300, 700_000, 300, 300)]
+    for value in values:
+        assert write(flow, value) is None
+    with flow.worker(), flow.retry_worker():
+        failed = flow.wait_failed(len(values))
+        flow.wait_drained()
+    assert [each.value for each in sorted(failed, key=lambda each: each.offset)] == values
+
+
+def test_records_of_every_size_come_to_the_failed_topic_unchanged_and_in_order(kafka: Kafka, tmp_path: Path) -> None:
+    flow = Flow(kafka, tmp_path, "1s", partitions=1)
+    (tmp_path / "handler.py").write_text("def handle(record):\n    raise ValueError('asked to fail')\n")
+    values = [os.urandom(size) for size in (*SIZES, *reversed(SIZES))]
     for value in values:
         assert write(flow, value) is None
     with flow.worker(), flow.retry_worker():
