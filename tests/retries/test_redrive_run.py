@@ -213,7 +213,7 @@ def test_records_of_every_size_are_moved_complete(topic: FailedTopic) -> None:
     values = [random.Random(size).randbytes(size) for size in (10, 1_000, 20_000, 400_000, 999_000, 10)]
     topic.write_records([failed_record(topic.group, n, value=value) for n, value in enumerate(values)])
     assert topic.run().counts == (6, 6, 0)
-    assert sorted(each.value for each in topic.moved()) == sorted(values)
+    assert {each.value for each in topic.moved()} == set(values)
 
 
 def test_record_without_a_key_is_partitioned_by_origin(topic: FailedTopic) -> None:
