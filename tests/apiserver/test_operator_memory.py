@@ -14,13 +14,13 @@ from tests.apiserver.conftest import PATIENCE_S, Operator, Site
 from tests.support.waiting import eventually
 
 MIB = 1024 * 1024
-COUNTS = (40, 120)
-"""Objects of a MiB of each kind, at the first and the second start: more objects must not need more memory."""
+COUNTS = (40, 120, 120)
+"""Objects of a MiB of each kind at each start: more objects must not need more memory. What a busy machine adds to a
+peak is not there at each start, what the objects need is: so the smaller of two peaks is compared."""
 PEAK_MIB = 400.0
 """Peak limit, of the 512 MiB that the chart grants; an idle machine shows less than 240."""
-MORE_MIB = 120.0
-"""Largest difference between the peaks of two starts. 80 more objects of each kind hold 160 MiB in bytes alone; what
-one answer of the server takes while it is read differs by 80 MiB on a machine that is busy."""
+MORE_MIB = 80.0
+"""Largest difference between the peaks of two starts: half of what 80 more objects of each kind hold in bytes."""
 
 
 def test_large_objects_of_others_do_not_fill_the_memory(quiet_site: Callable[..., Site]) -> None:
@@ -28,18 +28,18 @@ def test_large_objects_of_others_do_not_fill_the_memory(quiet_site: Callable[...
     here = quiet_site("memory")
     peaks = []
     with _large_objects(here) as make:
-        for count in COUNTS:
+        for start, count in enumerate(COUNTS):
             with _working(here):
                 make(count)
             with _working(here) as restarted:
                 group = objects.group(here.name)
-                group["metadata"]["name"] = name = f"seen-beside-{count}"
+                group["metadata"]["name"] = name = f"seen-at-start-{start}"
                 here.apply(group)
                 here.wait_condition("consumergroups", name, "Ready", status="False", reason="ClusterNotFound")
                 peaks.append(_peak_mib(restarted))
     print(f"peaks of {peaks} MiB beside {COUNTS} objects of a MiB of each kind")
     assert max(peaks) < PEAK_MIB
-    assert peaks[1] - peaks[0] < MORE_MIB
+    assert min(peaks[1:]) - peaks[0] < MORE_MIB
 
 
 @contextmanager
