@@ -48,18 +48,21 @@ class Recorded:
         return self.path.read_text().strip() if self.path.exists() else ""
 
 
+def _below_root(*names: str) -> tuple[Path, ...]:
+    return tuple(ROOT / name for name in names)
+
+
 CLUSTER: Final = Recorded(
     "cluster",
     ROOT / "tests" / "local_cluster" / NAME,
-    (ROOT / "e2e" / "local_cluster", ROOT / "tests" / "local_cluster"),
+    _below_root("e2e/local_cluster", "tests/local_cluster"),
 )
 """The embedded cluster, with all versions and module sums that it is built from, and its tests."""
 LOAD: Final = Recorded(
     "load",
     ROOT / "e2e" / "load" / NAME,
     (
-        *(ROOT / each for each in ("operator", "consumer_image", "crds", "charts", "examples", "requirements")),
-        ROOT / "pyproject.toml",
+        *_below_root("operator", "consumer_image", "crds", "charts", "examples", "requirements", "pyproject.toml"),
         *(each for each in sorted((ROOT / "e2e").iterdir()) if not each.name.startswith("test_")),
     ),
 )
@@ -68,11 +71,17 @@ the runner of tests, nor e2e's other tests."""
 SPARK: Final = Recorded(
     "spark",
     ROOT / "tests" / "spark" / NAME,
-    (
-        *(ROOT / each for each in ("consumer_image", "requirements", "pyproject.toml", "tests/spark")),
-        *(ROOT / each for each in ("tests/support/spark.py", "tests/support/spark_classes.py")),
-        ROOT / "e2e" / "local_cluster" / "jars.py",
+    _below_root(
+        "consumer_image",
+        "requirements",
+        "pyproject.toml",
+        "tests/spark",
+        "tests/support/spark.py",
+        "tests/support/spark_classes.py",
+        "e2e/local_cluster/jars.py",
+        "e2e/local_cluster/versions.py",
     ),
 )
-"""Backfills' drivers on Spark's local master: everything of the worker's image, which they are made of."""
+"""Backfills' drivers on Spark's local master: everything of the worker's image, which they are made of, and the
+versions of Spark's Kafka source and of the broker."""
 RECORDED: Final = (CLUSTER, LOAD, SPARK)
