@@ -18,6 +18,8 @@ from tests.unit.retry.policies import NO_BUDGET
 
 MESSAGE_BYTES_MAX = 1_114_124
 """Kafka's default limit of a source topic plus 64 KiB."""
+SIZES = (10, 1_000, 20_000, 400_000, 999_000)
+"""Bytes of records that a source takes, from the smallest to nearly the largest."""
 MANAGED = {
     "message.timestamp.type": "LogAppendTime",
     "cleanup.policy": "delete",

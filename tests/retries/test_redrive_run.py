@@ -12,7 +12,7 @@ import confluent_kafka
 import pytest
 
 from fleet_consumer.contract import naming
-from tests.broker.retry_fleet import MESSAGE_BYTES_MAX
+from tests.broker.retry_fleet import MESSAGE_BYTES_MAX, SIZES
 from tests.broker.workers import Kafka
 from tests.retries.redrives import PARTITIONS, FailedTopic, failed_record
 from tests.support.waiting import eventually
@@ -210,7 +210,7 @@ def test_record_at_the_size_limit_is_moved_complete(topic: FailedTopic) -> None:
 
 
 def test_records_of_every_size_are_moved_complete(topic: FailedTopic) -> None:
-    values = [random.Random(size).randbytes(size) for size in (10, 1_000, 20_000, 400_000, 999_000, 10)]
+    values = [random.Random(size).randbytes(size) for size in (*SIZES, SIZES[0])]
     topic.write_records([failed_record(topic.group, n, value=value) for n, value in enumerate(values)])
     assert topic.run().counts == (6, 6, 0)
     assert {each.value for each in topic.moved()} == set(values)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.broker.retry_fleet import SIZES
 from tests.broker.workers import Kafka
 from tests.retries.scene import Flow
 from tests.support.writing import SureProducer
@@ -16,7 +17,6 @@ from tests.support.writing import SureProducer
 pytestmark = pytest.mark.together
 
 SOURCE_LIMIT = 1_048_588
-SIZES = (10, 1_000, 20_000, 400_000, 999_000)
 KEY = b"key"
 FOREIGN: list[tuple[str, str | bytes | None]] = [("trace", b"t-1"), ("trace", b"t-2"), ("empty", b""), ("none", None)]
 
@@ -50,18 +50,18 @@ def test_small_records_behind_a_large_one_are_not_refused_with_it(kafka: Kafka, 
     flow = Flow(kafka, tmp_path, "1s", partitions=1)
     filling = os.urandom(SOURCE_LIMIT // 2).hex()
     values = [value_of(filling, size) for size in (300, 900_000, 300, 700_000, 300, 300)]
-    for value in values:
-        assert write(flow, value) is None
-    with flow.worker(), flow.retry_worker():
-        failed = flow.wait_failed(len(values))
-        flow.wait_drained()
-    assert [each.value for each in sorted(failed, key=lambda each: each.offset)] == values
+    assert_fail_in_order(flow, values)
 
 
 def test_records_of_every_size_come_to_the_failed_topic_unchanged_and_in_order(kafka: Kafka, tmp_path: Path) -> None:
     flow = Flow(kafka, tmp_path, "1s", partitions=1)
     (tmp_path / "handler.py").write_text("def handle(record):\n    raise ValueError('asked to fail')\n")
     values = [os.urandom(size) for size in (*SIZES, *reversed(SIZES))]
+    assert_fail_in_order(flow, values)
+
+
+def assert_fail_in_order(flow: Flow, values: list[bytes]) -> None:
+    """Write records to the one partition of the source; all come to the failed topic, unchanged and in their order."""
     for value in values:
         assert write(flow, value) is None
     with flow.worker(), flow.retry_worker():
