@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, Protocol, Self
 from urllib.parse import urlencode
 
@@ -39,6 +39,8 @@ PAGE_OBJECTS: Final = 5
 PAGE_OBJECTS_MAX: Final = 500
 PAGE_BYTES: Final = 1024 * 1024
 """Size that the pages of a list are held near: to read one keeps the event loop for milliseconds."""
+PAGE_BYTES_MAX: Final = 8 * PAGE_BYTES
+"""Largest page that is read: after many small objects the next page may ask for hundreds of large ones."""
 
 MESSAGE_CHARACTERS_MAX: Final = 1024
 """Foreign text is cut to this length before it enters our errors, logs and conditions."""
@@ -86,6 +88,14 @@ class KubeUnavailableError(KubeError):
     """No answer, or an answer that says "later" (429, 5xx). A write may or may not have happened."""
 
     reason = "ApiServerUnavailable"
+
+
+class _AnswerTooLargeError(Exception):
+    """A page that was not read to its end; `size` is in bytes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"more than {size} bytes")
+        self.size = size
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +258,12 @@ class AioKubeClient:
         query = [("labelSelector", label_selector)] if label_selector else []
         limit, accept = PAGE_OBJECTS, view.accepts(many=True)
         while True:
-            page, size = await self._answer("GET", kind.path(namespace), [("limit", str(limit)), *query], accept=accept)
+            ask = partial(self._answer, "GET", kind.path(namespace), [("limit", str(limit)), *query], accept=accept)
+            try:
+                page, size = await ask(bytes_max=PAGE_BYTES_MAX if limit > 1 else None)
+            except _AnswerTooLargeError as error:  # its token stays valid, for a smaller page too
+                limit = max(1, limit * PAGE_BYTES // error.size)
+                continue
             # Members of a list carry no type of their own, or that of the metadata alone.
             typed = ({**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or ())
             listing = Listing(list(map(view.trim, typed)), page["metadata"]["resourceVersion"])
@@ -310,8 +325,9 @@ class AioKubeClient:
         body: JsonObject | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
+        bytes_max: int | None = None,
     ) -> tuple[JsonObject, int]:
-        """The answer and its size in bytes."""
+        """The answer and its size in bytes. Raises _AnswerTooLargeError if it has more than `bytes_max`."""
         where = f"{method} {path}"
         headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": FIELD_MANAGER}
         url = URL(f"{self._api.configuration.host}{path}{'?' + urlencode(query) if query else ''}", encoded=True)
@@ -320,7 +336,7 @@ class AioKubeClient:
             try:
                 await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
                 async with self._session.request(method, url, data=data, headers=headers, **self._route) as response:
-                    payload = await response.read()
+                    payload = await _read(response, bytes_max)
             except (aiohttp.ClientError, OSError, TimeoutError, kube_config.ConfigException) as error:
                 self.answered(method, _plural_of(path), 0)
                 raise KubeUnavailableError(
@@ -335,6 +351,20 @@ class AioKubeClient:
             raise KubeInvalidError(f"{where}: the answer cannot be read: {error}") from error
         assert isinstance(parsed, dict), f"{where}: the API server always answers with an object"
         return parsed, len(payload)
+
+
+async def _read(response: aiohttp.ClientResponse, bytes_max: int | None) -> bytes:
+    """The body; one that exceeds `bytes_max` is not read further, and the connection is closed with the rest of it."""
+    if bytes_max is None:
+        return await response.read()
+    chunks, size = list[bytes](), 0
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > bytes_max:
+            response.close()
+            raise _AnswerTooLargeError(size)
+    return b"".join(chunks)
 
 
 def _plural_of(path: str) -> str:

@@ -134,6 +134,29 @@ async def test_pages_of_a_list_grow_up_to_a_size(site: Site, object_bytes: int, 
     assert sizes == limits
 
 
+async def test_page_of_large_objects_after_many_small_ones_is_asked_for_again_with_fewer(site: Site) -> None:
+    """Otherwise whoever makes hundreds of large objects fills the operator's memory at its next start."""
+    objects = [200] * 315 + [1 << 20] * 12
+    answered: list[int] = []
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        begin, limit = int(request.query.get("continue", "0")), int(request.query["limit"])
+        end = min(len(objects), begin + limit)
+        items = [{"metadata": {"name": "x" * size}} for size in objects[begin:end]]
+        answered.append(end - begin)
+        token = str(end) if end < len(objects) else ""
+        return web.json_response({"items": items, "metadata": {"resourceVersion": "7", "continue": token}})
+
+    site.answer = page
+    async with running(site) as client:
+        pages = [
+            [len(item["metadata"]["name"]) for item in listed.items] async for listed in client.pages(CONFIG_MAP, None)
+        ]
+    assert [size for page in pages for size in page] == objects
+    assert max(map(sum, pages)) <= 8 << 20
+    assert answered == [5, 10, 20, 40, 80, 160, 12, 12, *(len(page) for page in pages[6:])]
+
+
 async def test_renewed_token_is_used_for_the_next_request(site: Site) -> None:
     """A service account's token ends after an hour; the library reads it again from its file."""
     tokens = iter(("second", "third"))
