@@ -27,8 +27,9 @@ from fleet_operator.planning.status.members import STABLE
 TRANSITIONS_MAX: Final = 10
 CAUSE_CHARACTERS_MAX: Final = 1024
 """The CRD's limits."""
-REPORT_SECONDS: Final = 60.0
-"""Time after which no worker is expected to say more about a transition."""
+REPORT_SECONDS: Final = 300.0
+"""Time after which no worker is expected to say more about a transition. A generation needs an observation and an older
+report; on a busy machine either may come minutes late."""
 
 PREPARING: Final = "PreparingRebalance"
 COMPLETING: Final = "CompletingRebalance"

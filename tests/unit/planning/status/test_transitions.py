@@ -285,6 +285,7 @@ def test_idle_group_is_asked_for_its_generation_for_a_while() -> None:
     mirror = Mirror().sees(STABLE, A).writes()
     entries, report = mirror.status["transitions"], worker(0, 3, heard_at=0.0)
     assert awaits_report(entries, [report], mirror.now + 5)
+    assert awaits_report(entries, [report], mirror.now + 240), "a busy machine reports late"
     unjoined = worker(0, -1, heard_at=0.0, state="Unjoined")
     assert awaits_report(entries, [unjoined], mirror.now + 5), "as it answered before it joined"
     assert not awaits_report(entries, [], mirror.now + 5), "nobody can be asked"
