@@ -57,7 +57,7 @@ class Case:
 
     @property
     def answer(self) -> Answer | None:
-        """What a check finds that asks Kafka; the stand-in for nodes knows handlers only, and would let it pass."""
+        """The answer of a check that asks Kafka. The stand-in for nodes knows handlers only, and would let it pass."""
         asks = self.reason in ("TopicNotFound", "AuthenticationFailed", "BrokerUnreachable")
         return Answer(EXIT_SURROUNDINGS, self.reason, self.hint) if asks else None
 

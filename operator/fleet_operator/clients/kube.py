@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final, Protocol, Self
 from urllib.parse import urlencode
 
@@ -25,6 +25,7 @@ from kubernetes.aio.client.configuration import Configuration
 from yarl import URL
 
 from fleet_operator.clients import json_text
+from fleet_operator.clients.bodies import read_body
 from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View, kind_of
 
 FIELD_MANAGER: Final = "consumer-fleet"
@@ -90,12 +91,8 @@ class KubeUnavailableError(KubeError):
     reason = "ApiServerUnavailable"
 
 
-class _AnswerTooLargeError(Exception):
-    """A page that was not read to its end; `size` is in bytes."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(f"more than {size} bytes")
-        self.size = size
+class _PageTooLargeError(Exception):
+    """A page of a list was not read to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,11 +255,11 @@ class AioKubeClient:
         query = [("labelSelector", label_selector)] if label_selector else []
         limit, accept = PAGE_OBJECTS, view.accepts(many=True)
         while True:
-            ask = partial(self._answer, "GET", kind.path(namespace), [("limit", str(limit)), *query], accept=accept)
+            paged, bytes_max = [("limit", str(limit)), *query], PAGE_BYTES_MAX if limit > 1 else None
             try:
-                page, size = await ask(bytes_max=PAGE_BYTES_MAX if limit > 1 else None)
-            except _AnswerTooLargeError as error:  # its token stays valid, for a smaller page too
-                limit = max(1, limit * PAGE_BYTES // error.size)
+                page, size = await self._answer("GET", kind.path(namespace), paged, accept=accept, bytes_max=bytes_max)
+            except _PageTooLargeError:  # its token stays valid, for a smaller page too
+                limit = max(1, limit * PAGE_BYTES // PAGE_BYTES_MAX)
                 continue
             # Members of a list carry no type of their own, or that of the metadata alone.
             typed = ({**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or ())
@@ -327,7 +324,7 @@ class AioKubeClient:
         accept: str = "application/json",
         bytes_max: int | None = None,
     ) -> tuple[JsonObject, int]:
-        """The answer and its size in bytes. Raises _AnswerTooLargeError if it has more than `bytes_max`."""
+        """The answer and its size in bytes. Raises _PageTooLargeError if it has more than `bytes_max`."""
         where = f"{method} {path}"
         headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": FIELD_MANAGER}
         url = URL(f"{self._api.configuration.host}{path}{'?' + urlencode(query) if query else ''}", encoded=True)
@@ -336,13 +333,15 @@ class AioKubeClient:
             try:
                 await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
                 async with self._session.request(method, url, data=data, headers=headers, **self._route) as response:
-                    payload = await _read(response, bytes_max)
+                    payload = await (response.read() if bytes_max is None else read_body(response, bytes_max))
             except (aiohttp.ClientError, OSError, TimeoutError, kube_config.ConfigException) as error:
                 self.answered(method, _plural_of(path), 0)
                 raise KubeUnavailableError(
                     f"{where}: {type(error).__name__}: {error}"[:MESSAGE_CHARACTERS_MAX]
                 ) from error
         self.answered(method, _plural_of(path), response.status)
+        if payload is None:
+            raise _PageTooLargeError(where)
         if not 200 <= response.status <= 299:
             raise _error(response.status, payload.decode("utf-8", "replace"), where, _retry_after(response.headers))
         try:
@@ -351,20 +350,6 @@ class AioKubeClient:
             raise KubeInvalidError(f"{where}: the answer cannot be read: {error}") from error
         assert isinstance(parsed, dict), f"{where}: the API server always answers with an object"
         return parsed, len(payload)
-
-
-async def _read(response: aiohttp.ClientResponse, bytes_max: int | None) -> bytes:
-    """The body; one that exceeds `bytes_max` is not read further, and the connection is closed with the rest of it."""
-    if bytes_max is None:
-        return await response.read()
-    chunks, size = list[bytes](), 0
-    async for chunk in response.content.iter_any():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > bytes_max:
-            response.close()
-            raise _AnswerTooLargeError(size)
-    return b"".join(chunks)
 
 
 def _plural_of(path: str) -> str:

@@ -15,6 +15,7 @@ import aiohttp
 from fleet_consumer.contract import failure_reasons
 from fleet_consumer.contract.pod import MEMBER_PAGE
 from fleet_consumer.contract.skips import PassedBy, Place
+from fleet_operator.clients.bodies import read_body
 from fleet_operator.planning import times
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.lag import lag_bucket
@@ -59,14 +60,11 @@ class WorkerStatusClient:
                 async with self._session.get(url, headers=token, allow_redirects=False) as answer:
                     if answer.status != 200:
                         return None
-                    body = b""
-                    # One read returns what has arrived, and a report of a few hundred partitions comes in pieces.
-                    while piece := await answer.content.read(ANSWER_BYTES_MAX + 1 - len(body)):
-                        body += piece
+                    body = await read_body(answer, ANSWER_BYTES_MAX)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 log.debug("worker did not answer", extra={"pod": pod, "error": str(error)})
                 return None
-        if len(body) > ANSWER_BYTES_MAX:
+        if body is None:
             log.warning("report of a worker is too large", extra={"pod": pod, "bytes_max": ANSWER_BYTES_MAX})
             return None
         return parse_member(pod, body)

@@ -155,6 +155,7 @@ async def test_page_of_large_objects_after_many_small_ones_is_asked_for_again_wi
     assert [size for page in pages for size in page] == objects
     assert max(map(sum, pages)) <= 8 << 20
     assert answered == [5, 10, 20, 40, 80, 160, 12, 12, *(len(page) for page in pages[6:])]
+    assert site.counted == [("GET", "configmaps", 200)] * len(answered)
 
 
 async def test_renewed_token_is_used_for_the_next_request(site: Site) -> None:
