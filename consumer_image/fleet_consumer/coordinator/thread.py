@@ -78,8 +78,10 @@ IDLE_S = 1.0
 """The longest sleep of the loop."""
 CLOSE_GRACE_S = 1.0
 """Time kept for LeaveGroup while closing, when commits take long."""
-LEAVE_GRACE_S = 0.25
-"""The shortest wait for LeaveGroup, even with no time left: otherwise the group waits for a session timeout."""
+LEAVE_GRACE_S = 0.75
+"""The shortest wait for LeaveGroup, even with no time left: otherwise the group waits for a session timeout. A
+connection that has to be made again needs several turns; `close` waits CLOSE_GRACE_S beyond its time, which is longer.
+"""
 LEAVE_TURNS = 3
 """Turns of I/O for a leave, however late it is: one may only take up the wake-up, and a starved thread has no time
 for a second."""
