@@ -63,6 +63,7 @@ STAGES: tuple[Stage, ...] = (
         Suite("unit", ("tests/unit", *(f"--ignore={each}" for each in OPERATOR_UNIT)), 180, real=False),
         Suite("operator", OPERATOR_UNIT, 180, real=False),
         Suite("protocol", ("tests/protocol",), 60, real=False),
+        Suite("pythons", ("tests/pythons",), 420, real=False),
     ),
     (
         Suite("apiserver", ("tests/apiserver",), 900, kubernetes=True),

@@ -40,9 +40,9 @@ def test_any_bytes_are_either_decoded_or_undecodable(raw: bytes, format_name: st
     ("raw", "told"),
     [
         (b"", "character 0"),
-        (b'{"a": 1,}', "character 8"),
+        (b'{"a": 1,}', "character [78]"),  # Python 3.13 and newer name the comma
         (b"NaN", "NaN"),
-        (b"[" * 100_000, "recursion"),
+        (b"[" * 1_000_000, "recursion|Stack overflow"),
         (b"9" * 5000, "digits"),
         (b'"\xff"', "UTF-8 at byte 1"),
         (b"\xef\xbb\xbf{}", "character 0"),

@@ -1,0 +1,67 @@
+"""Other versions of Python than the one that runs the tests, built from their sources, with the packages of the lock.
+
+The sources come as a Go module, with its sum committed: Go's tools are here anyway, and no other registry of the tests
+has Python itself. Each is built once for each version and each content of the lock, and kept in the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from e2e.local_cluster.cache import cache_entry, fleet_home
+from e2e.local_cluster.commands import run, stream
+from e2e.local_cluster.gomodules import module_folder
+from e2e.local_cluster.steps import step
+from tests.support.suites import ROOT
+
+__all__ = ["MODULES", "ensure_python", "make_environment"]
+
+MODULES: Final = ROOT / "tests" / "pythons" / "modules"
+"""A folder for each minor version, whose go.mod names the patch and whose go.sum has its sum."""
+SOURCE: Final = "github.com/python/cpython"
+LOCK: Final = ROOT / "requirements" / "dev.txt"
+OPTIONS: Final = ("--quiet", "--disable-test-modules")
+JOBS: Final = str(os.cpu_count() or 1)
+
+
+def ensure_python(minor: str) -> Path:
+    """Return the interpreter of a version such as 3.14, with all packages of the lock; built if it is not there yet.
+
+    Raises ClusterError (``DownloadFailed``, ``BuildFailed``).
+    """
+    pins = MODULES / minor
+    content = (pins / "go.sum").read_bytes() + LOCK.read_bytes() + repr(OPTIONS).encode()
+    folder = fleet_home() / "pythons" / f"{minor}-{hashlib.sha256(content).hexdigest()[:8]}"
+    made = cache_entry(folder, lambda into: _build(minor, pins, into), purpose=f"building Python {minor}")
+    return made / "bin" / f"python{minor}"
+
+
+def _build(minor: str, pins: Path, into: Path) -> None:
+    source, logs = module_folder(SOURCE, pins), fleet_home() / "logs"
+    made = into / "build"
+    made.mkdir()
+    # The module's folder cannot be written to, and Go's archives keep no file modes.
+    configure = ["sh", source / "configure", *OPTIONS, f"--prefix={into}"]
+    for what, command in (
+        ("configure", configure),
+        ("compile", ["make", "--silent", f"--jobs={JOBS}", "all"]),
+        ("install", ["make", "--silent", "install"]),
+    ):
+        with step(f"Python {minor}: {what}"):
+            log = logs / f"python-{minor}-{what}.log"
+            stream([str(word) for word in command], log=log, on_line=lambda _: None, reason="BuildFailed", cwd=made)
+    run(["rm", "-rf", made])
+    with step(f"Python {minor}: packages"):
+        pip = [into / "bin" / f"python{minor}", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        run([*pip, "--root-user-action=ignore", "--requirement", LOCK], reason="BuildFailed")
+
+
+def make_environment(python: Path, into: Path) -> Path:
+    """Make a virtual environment on top of an interpreter's packages, with this checkout in it; its interpreter."""
+    run([python, "-m", "venv", "--system-site-packages", "--without-pip", into], reason="BuildFailed")
+    pip = [python, "-m", "pip", "--python", into / "bin" / "python", "--disable-pip-version-check", "install"]
+    run([*pip, "--quiet", "--no-deps", "--no-build-isolation", "--editable", ROOT], reason="BuildFailed")
+    return into / "bin" / "python"
