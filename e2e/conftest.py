@@ -22,9 +22,9 @@ from tests.support.programs import API_SERVER, CLUSTER, build_before, is_embedde
 from tests.support.together import play_together
 
 FOLDER = Path(__file__).parent
-AT_ONCE = 2
-"""Next to them run one test with Spark, whose submission alone takes a processor for seconds, and one that moves many
-records. With more of them pods of two processors start so late that what waits for them fails."""
+AT_ONCE = 4
+"""At most, while the processors have room. Next to them runs one test with Spark, whose submission alone takes a
+processor for seconds, and one that moves many records."""
 LAST = ("test_uninstall", "test_walkthrough")
 TIMEOUT_S = 1500
 """Seconds for one test: the first may have to make the cluster, and a concurrent one waits for its turn."""

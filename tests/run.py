@@ -9,8 +9,8 @@ the processors have room for when one could begin. On a machine that has no Kube
 the suites that need it begin when it is there. Beside each other suites let pods take a minute to start, and wait for
 everything five.
 
-Three long suites run when anything they depend on has changed since they passed (`tests/support/recorded.py`):
-`cluster`, the tests of the embedded cluster itself, `load`, what computes for minutes in it, and `spark`.
+Some suites run when anything they depend on has changed since they passed (`tests/support/recorded.py`): those of the
+library and the worker, of the embedded cluster itself, and of what computes for minutes in it. `--all` runs all.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     (
         Suite("apiserver", ("tests/apiserver",), 900, kubernetes=True),
+        Suite("operators", ("tests/operators",), 900, kubernetes=True),
         Suite("broker", ("tests/broker",), 660),
         Suite("worker", ("tests/worker",), 660),
         Suite("retries", ("tests/retries",), 540),
@@ -326,10 +327,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__.splitlines()[0])
     names = [suite.name for suite in SUITES]
     parser.add_argument("--suite", action="append", choices=names, help="run only this suite; repeatable")
+    parser.add_argument("--all", action="store_true", help="also suites that passed on what is there now")
     parser.add_argument("--record", action="store_true", help="write the measured durations to tests/durations.json")
     parser.add_argument("pytest_arguments", nargs="*", help="passed on to pytest, after --")
     options = parser.parse_args(arguments)
-    wanted, notes = (options.suite, []) if options.suite else default_suites()
+    wanted, notes = (options.suite or names, []) if options.suite or options.all else default_suites()
     with tempfile.TemporaryDirectory(prefix="fleet-tests-") as scratch:
         # What killed processes leave behind lies in here, and goes with it.
         os.environ["TMPDIR"] = scratch

@@ -8,20 +8,26 @@ from pathlib import Path
 import pytest
 
 from tests.support.pythons import MODULES, ensure_python, make_environment
+from tests.support.recorded import ROOMS
 from tests.support.suites import ROOT
 
 VERSIONS = sorted(each.name for each in MODULES.iterdir())
-LIBRARY = ROOT / "consumer_image" / "fleet_consumer"
-ROOMS = sorted(
-    str(each.relative_to(ROOT)) for each in (ROOT / "tests" / "unit").iterdir() if (LIBRARY / each.name).is_dir()
-)
 LIMIT_S = 1800
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_library_and_worker_pass_their_unit_tests(version: str, tmp_path: Path) -> None:
     python = make_environment(ensure_python(version), tmp_path / "environment")
-    command = [str(python), "-m", "pytest", "-q", "--tb=short", "-o", f"cache_dir={tmp_path / 'cache'}", *ROOMS]
+    command = [
+        str(python),
+        "-m",
+        "pytest",
+        "-q",
+        "--tb=short",
+        "-o",
+        f"cache_dir={tmp_path / 'cache'}",
+        *map(str, ROOMS),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
     print(done.stdout[-20_000:], done.stderr[-5_000:])
     ended = done.stdout.strip().splitlines()[-1:]

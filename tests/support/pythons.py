@@ -55,13 +55,16 @@ def _build(minor: str, pins: Path, into: Path) -> None:
             stream([str(word) for word in command], log=log, on_line=lambda _: None, reason="BuildFailed", cwd=made)
     run(["rm", "-rf", made])
     with step(f"Python {minor}: packages"):
-        pip = [into / "bin" / f"python{minor}", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        run([*pip, "--root-user-action=ignore", "--requirement", LOCK], reason="BuildFailed")
+        _pip(into / "bin" / f"python{minor}", "install", "--root-user-action=ignore", "--requirement", LOCK)
 
 
 def make_environment(python: Path, into: Path) -> Path:
     """Make a virtual environment on top of an interpreter's packages, with this checkout in it; its interpreter."""
+    made = into / "bin" / "python"
     run([python, "-m", "venv", "--system-site-packages", "--without-pip", into], reason="BuildFailed")
-    pip = [python, "-m", "pip", "--python", into / "bin" / "python", "--disable-pip-version-check", "install"]
-    run([*pip, "--quiet", "--no-deps", "--no-build-isolation", "--editable", ROOT], reason="BuildFailed")
-    return into / "bin" / "python"
+    _pip(python, "--python", made, "install", "--no-deps", "--no-build-isolation", "--editable", ROOT)
+    return made
+
+
+def _pip(python: Path, *arguments: str | Path) -> None:
+    run([python, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments], reason="BuildFailed")

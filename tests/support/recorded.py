@@ -1,4 +1,4 @@
-"""Passes of the longest suites, kept by a digest of all that they depend on, as build tools keep results of tests.
+"""Passes of suites, kept by a digest of all that they depend on, as build tools keep results of tests.
 
 Such a suite runs when its digest is another than that of its last green run, which writes it to the file `passed` in
 the suite's folder. That file is committed with the change.
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["RECORDED", "Recorded", "digest"]
+from tests.support.inputs import files_behind
+
+__all__ = ["RECORDED", "ROOMS", "Recorded", "digest"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 NAME: Final = "passed"
@@ -23,8 +25,10 @@ def digest(places: Iterable[Path], root: Path = ROOT) -> str:
     """A digest of the names and contents of all files that matter to the tests."""
     content = hashlib.sha256()
     for place in places:
-        for file in [place] if place.is_file() else sorted(place.rglob("*")):
-            if file.is_file() and file.suffix not in UNREAD and file.name != NAME:
+        # A page among the inputs is one that tests read.
+        files = [place] if place.is_file() else [each for each in sorted(place.rglob("*")) if each.suffix not in UNREAD]
+        for file in files:
+            if file.is_file() and file.name != NAME:
                 content.update(f"{file.relative_to(root)}\0{file.stat().st_size}\0".encode())
                 content.update(file.read_bytes())
     return content.hexdigest()
@@ -68,20 +72,28 @@ LOAD: Final = Recorded(
 )
 """Scaling and Backfills in the cluster: everything that is installed, and everything that installs and watches it; not
 the runner of tests, nor e2e's other tests."""
-SPARK: Final = Recorded(
-    "spark",
-    ROOT / "tests" / "spark" / NAME,
-    _below_root(
-        "consumer_image",
-        "requirements",
-        "pyproject.toml",
-        "tests/spark",
-        "tests/support/spark.py",
-        "tests/support/spark_classes.py",
-        "e2e/local_cluster/jars.py",
-        "e2e/local_cluster/versions.py",
-    ),
+WORKER: Final = ("consumer_image", "requirements", "pyproject.toml")
+"""All that workers' processes and the library are made of."""
+LIBRARY: Final = ROOT / "consumer_image" / "fleet_consumer"
+UNIT: Final = ROOT / "tests" / "unit"
+ROOMS: Final = tuple(each for each in sorted(UNIT.iterdir()) if (LIBRARY / each.name).is_dir())
+"""The unit tests of the library and the worker."""
+
+
+def _of_workers(suite: str, *pages: str, tests: Iterable[Path] = ()) -> Recorded:
+    """A suite of the library and the worker, which may read some pages and run other tests."""
+    folder = ROOT / "tests" / suite
+    return Recorded(suite, folder / NAME, (*files_behind(folder, *tests), *_below_root(*WORKER, *pages)))
+
+
+WORKERS: Final = (
+    _of_workers("pythons", tests=ROOMS),
+    _of_workers("worker", "README.md", "docs/metrics.md"),
+    _of_workers("retries", "docs/retries.md"),
+    _of_workers("faults"),
+    _of_workers("interop"),
+    _of_workers("spark"),
 )
-"""Backfills' drivers on Spark's local master: everything of the worker's image, which they are made of, and the
-versions of Spark's Kafka source and of the broker."""
-RECORDED: Final = (CLUSTER, LOAD, SPARK)
+"""What an operator's change leaves as it is: the worker and the library on other versions of Python, beside real
+brokers, beside other clients, and under Spark."""
+RECORDED: Final = (CLUSTER, LOAD, *WORKERS)

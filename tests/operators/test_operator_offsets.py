@@ -17,14 +17,15 @@ from confluent_kafka.admin import AdminClient
 import fleet_consumer
 from fleet_consumer.contract import naming
 from fleet_operator.planning import times
-from tests.apiserver import killed_operator, objects
+from tests.apiserver import objects
 from tests.apiserver.client import Client
 from tests.apiserver.conftest import PARTITIONS, Operator, make_topic
-from tests.apiserver.killed_operator import Moment
 from tests.apiserver.nodes import Nodes
-from tests.apiserver.test_operator_killed import Mortal, apply
 from tests.broker.members import settings
 from tests.broker.operator_looks import PATIENCE_S
+from tests.operators import killed_operator
+from tests.operators.killed_operator import Moment
+from tests.operators.test_operator_killed import Mortal, apply
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually

@@ -33,11 +33,12 @@ from fleet_operator.planning.labels import (
     SIBLINGS_ANNOTATION,
 )
 from fleet_operator.runtime.settings import Settings
-from tests.apiserver import killed_operator, objects
+from tests.apiserver import objects
 from tests.apiserver.client import Client
 from tests.apiserver.conftest import Operator
-from tests.apiserver.killed_operator import Moment
 from tests.apiserver.nodes import Nodes
+from tests.operators import killed_operator
+from tests.operators.killed_operator import Moment
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
