@@ -68,6 +68,7 @@ STAGES: tuple[Stage, ...] = (
     (
         Suite("apiserver", ("tests/apiserver",), 900, kubernetes=True),
         Suite("operators", ("tests/operators",), 900, kubernetes=True),
+        Suite("observe", ("tests/observe",), 480),
         Suite("broker", ("tests/broker",), 660),
         Suite("worker", ("tests/worker",), 660),
         Suite("retries", ("tests/retries",), 540),

@@ -6,17 +6,12 @@ otherwise a drained partition would always show lag.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from fleet_consumer import Consumer, Record, TopicPartition
-from fleet_operator.planning.lag import partition_lag
 from tests.broker.members import committed, create_topic, produce, settings, unique
-from tests.broker.workers import Fleet, Kafka
 from tests.support.kafka import KafkaBroker
 from tests.support.kafka_topics import make_topics
 from tests.support.waiting import eventually
@@ -170,28 +165,3 @@ def test_end_from_before_a_seek_moves_nothing_and_a_pause_keeps_it_back(broker: 
             list(consumer.poll(0.0))
             consumer.seek(part, start)
             assert [record.offset for record in read_to_the_end(consumer, part, 21)] == list(range(start, 20))
-
-
-@pytest.mark.together
-@pytest.mark.parametrize("concurrency", [1, 4])
-def test_worker_that_has_drained_a_transactional_source_has_no_lag(
-    broker: KafkaBroker, tmp_path: Path, concurrency: int
-) -> None:
-    """The lag that the operator scales by: the end of the log less the commit."""
-    fleet = Fleet(Kafka(broker.bootstrap), tmp_path, f"drained-{concurrency}", partitions=1)
-    producer = Transactions(broker, fleet.source)
-    value = json.dumps({"do": "ok", "n": 1}).encode()
-    producer.write(5, value=value)
-    producer.write(3, value=value, commit=False)
-    with fleet.worker(handler__concurrency=concurrency, consumer__isolationLevel="ReadCommitted") as worker:
-        worker.wait_ready()
-
-        def lag() -> int | None:
-            committed = fleet.kafka.committed(fleet.name, fleet.source).get(0)
-            return partition_lag(committed, fleet.kafka.end_offsets(fleet.source)[0], 0, "Earliest")
-
-        eventually(lambda: lag() == 0, what="a lag of 0")
-        producer.write(2, value=value)
-        eventually(lambda: len(set(fleet.origins_done())) == 7, what="what came behind the gap")
-        eventually(lambda: lag() == 0, what="a lag of 0 again")
-    assert sorted(fleet.origins_done()) == [(0, offset) for offset in (0, 1, 2, 3, 4, 10, 11)]

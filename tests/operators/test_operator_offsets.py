@@ -22,7 +22,7 @@ from tests.apiserver.client import Client
 from tests.apiserver.conftest import PARTITIONS, Operator, make_topic
 from tests.apiserver.nodes import Nodes
 from tests.broker.members import settings
-from tests.broker.operator_looks import PATIENCE_S
+from tests.observe.looks import PATIENCE_S
 from tests.operators import killed_operator
 from tests.operators.killed_operator import Moment
 from tests.operators.test_operator_killed import Mortal, apply

@@ -88,6 +88,8 @@ def _of_workers(suite: str, *pages: str, tests: Iterable[Path] = ()) -> Recorded
 
 WORKERS: Final = (
     _of_workers("pythons", tests=ROOMS),
+    _of_workers("protocol"),
+    _of_workers("broker", "docs/library.md"),
     _of_workers("worker", "README.md", "docs/metrics.md"),
     _of_workers("retries", "docs/retries.md"),
     _of_workers("faults"),

@@ -9,7 +9,9 @@ import pytest
 from tests.support.inputs import files_behind
 from tests.support.recorded import ROOT, WORKERS, Recorded, digest
 
-OPERATOR = ROOT / "operator"
+PACKAGE = ROOT / "operator" / "fleet_operator"
+CONNECTION = {PACKAGE / "__init__.py", PACKAGE / "observe" / "__init__.py", PACKAGE / "observe" / "interests.py"}
+"""What of the operator a test of secured connections needs."""
 
 
 def names(*folders: Path) -> set[str]:
@@ -42,11 +44,11 @@ def test_suites_of_the_worker_depend_on_its_image_and_on_their_own_files(suite: 
     assert set((ROOT / "tests" / suite.suite).glob("*.py")) <= inputs
 
 
-@pytest.mark.parametrize("suite", ["worker", "retries", "faults", "interop"])
+@pytest.mark.parametrize("suite", ["protocol", "broker", "worker", "retries", "faults", "interop"])
 def test_suites_beside_brokers_do_not_depend_on_the_operator(suite: str) -> None:
-    """A change of the operator would run them all again; tests of both are in the suite `broker`."""
+    """A change of the operator would run them all again; tests of both are in the suite `observe`."""
     (found,) = (each for each in WORKERS if each.suite == suite)
-    assert not [each for each in found.inputs if each.is_relative_to(OPERATOR)]
+    assert {each for each in found.inputs if each.is_relative_to(PACKAGE)} <= CONNECTION
 
 
 def test_page_that_tests_read_counts_and_others_do_not(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import yaml
 from e2e.strimzi import CLUSTER_CA_SECRET, CREDENTIALS_LABEL, Strimzi, scram_user
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from fleet_operator.api.v1alpha1.model import CustomResource
-from tests.broker.test_operator_rights import rights
+from tests.observe.test_rights import rights
 
 PAGE = Path(__file__).parents[2] / "docs" / "strimzi.md"
 MODELS: dict[str, type[CustomResource]] = {"KafkaCluster": KafkaCluster, "ConsumerGroup": ConsumerGroup}

@@ -17,7 +17,7 @@ from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.observer import Observer
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
 from tests.broker.members import Member, await_shares, create_topic, settings, unique
-from tests.broker.operator_looks import commit, looking
+from tests.observe.looks import commit, looking
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 

@@ -15,7 +15,7 @@ from fleet_consumer.contract.managed_topics import WantedTopic
 from fleet_operator.planning.observation import Gap
 from fleet_operator.planning.retry.topics import TopicsPlan
 from tests.broker.members import create_topic, unique
-from tests.broker.operator_looks import Watcher, append_times, commit, cut, watching, write, write_together
+from tests.observe.looks import Watcher, append_times, commit, cut, watching, write, write_together
 from tests.support.kafka import KafkaBroker
 
 pytestmark = pytest.mark.together

@@ -7,7 +7,7 @@ from fleet_consumer.contract.managed_topics import WantedTopic
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.retry.topics import TopicsPlan
 from tests.broker.members import unique
-from tests.broker.operator_looks import PATIENCE_S, commit, watching, write
+from tests.observe.looks import PATIENCE_S, commit, watching, write
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.waiting import eventually
 

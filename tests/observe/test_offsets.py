@@ -12,7 +12,7 @@ from fleet_consumer.contract import naming
 from fleet_consumer.net import ConnectionSettings, KafkaError, NetworkClient
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from tests.broker.members import Member, create_topic, produce, settings, unique
-from tests.broker.operator_looks import PATIENCE_S
+from tests.observe.looks import PATIENCE_S
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 

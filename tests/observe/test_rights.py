@@ -37,9 +37,9 @@ from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.kafka_admin import KafkaAdmin, Refusal
 from fleet_operator.planning.retry.topics import TopicsPlan
 from tests.broker.members import unique
-from tests.broker.operator_looks import Watcher, commit
 from tests.broker.retry_fleet import PAUSING_BUDGET, RetryFleet
 from tests.broker.workers import COMMAND, QUIET, Kafka, Worker
+from tests.observe.looks import Watcher, commit
 from tests.retries.redrives import Ended, redrive_settings, start_redrive
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually

@@ -20,8 +20,8 @@ from fleet_operator.observe.group_visit import GroupVisit, VisitOutcome
 from fleet_operator.observe.interests import CLIENT_ID
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from tests.broker.members import create_topic, unique
-from tests.broker.operator_looks import PATIENCE_S, watching
-from tests.broker.test_operator_kafka_side import grant
+from tests.observe.looks import PATIENCE_S, watching
+from tests.observe.test_kafka_side import grant
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 from tests.support.writing import SureProducer

@@ -14,7 +14,7 @@ from fleet_operator.planning.lag import GroupLag, ResetPolicy, group_lag
 from fleet_operator.planning.observation import GroupObservation
 from fleet_operator.planning.transactions import HANGS_S
 from tests.broker.members import create_topic, delete_topic, grow_topic, produce, unique
-from tests.broker.operator_looks import Watcher, commit, cut, looking
+from tests.observe.looks import Watcher, commit, cut, looking
 from tests.support import group_tool
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually

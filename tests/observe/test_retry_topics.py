@@ -24,7 +24,7 @@ from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
 from fleet_operator.planning.retry.topics import TopicsPlan, plan_topics
 from tests.broker.members import Member, create_topic, grow_topic, settings, unique
-from tests.broker.operator_looks import PATIENCE_S, Watcher, commit, watching, write
+from tests.observe.looks import PATIENCE_S, Watcher, commit, watching, write
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 from tests.unit.planning.builders import consumer_group
