@@ -1,6 +1,6 @@
 """docs/install.md and docs/own-image.md, typed command by command on a cluster without the operator.
 
-It runs last (e2e/conftest.py), because its last command removes the CRDs, and with them every object of the project.
+It has a cluster of its own, because its last command removes the CRDs, and with them every object of the project.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ UNTIL_DONE = (
 
 
 @pytest.fixture
-def bare(installation: Installation) -> Cluster:
-    """The cluster as it was before anybody installed the operator; tests before this one may have."""
-    cluster = installation.cluster
-    cluster.helm("uninstall", "consumer-fleet", "--namespace", OPERATOR_NAMESPACE, "--ignore-not-found", "--wait")
-    cluster.kubectl("delete", "namespace", OPERATOR_NAMESPACE, SHOP, "--ignore-not-found", "--timeout=290s")
-    return cluster
+def bare() -> Iterator[Installation]:
+    """A cluster with Kafka, from which the operator has been uninstalled."""
+    made = Installation(name="reader")
+    made.down()
+    made.up()
+    made.cluster.helm("uninstall", "consumer-fleet", "--namespace", OPERATOR_NAMESPACE, "--wait")
+    made.cluster.kubectl("delete", "namespace", OPERATOR_NAMESPACE, "--timeout=290s")
+    yield made
+    made.down()
 
 
 @contextmanager
@@ -75,15 +78,14 @@ def worker_images(cluster: Cluster) -> set[str]:
     return {pod["spec"]["containers"][0]["image"].rpartition("/")[2] for pod in pods}
 
 
+@pytest.mark.together
 @pytest.mark.skipif(not is_embedded(), reason="another cluster has no builder's images, and keeps its CRDs")
-def test_reader_installs_runs_an_own_image_upgrades_and_uninstalls(
-    installation: Installation, bare: Cluster, tmp_path: Path
-) -> None:
-    page, own = sections(INSTALL), sections(OWN_IMAGE)
-    shop = FlightFleet(bare, namespace=SHOP, consumer_image=installation.consumer_image, name="orders")
+def test_reader_installs_runs_an_own_image_upgrades_and_uninstalls(bare: Installation, tmp_path: Path) -> None:
+    page, own, cluster = sections(INSTALL), sections(OWN_IMAGE), bare.cluster
+    shop = FlightFleet(cluster, namespace=SHOP, consumer_image=bare.consumer_image, name="orders")
     with (
-        reading(installation, INSTALL, tmp_path / "install", in_clone=True) as reader,
-        reading(installation, OWN_IMAGE, tmp_path / "own", in_clone=False) as author,
+        reading(bare, INSTALL, tmp_path / "install", in_clone=True) as reader,
+        reading(bare, OWN_IMAGE, tmp_path / "own", in_clone=False) as author,
     ):
         started = time.monotonic()
         outputs: dict[str, str] = {}
@@ -105,32 +107,30 @@ def test_reader_installs_runs_an_own_image_upgrades_and_uninstalls(
 
         for words in commands(own["Build, try, push"]):
             if "--local" in words:
-                assert "done=1 failed=1" in run_locally(installation, author, words).splitlines()[-1]
+                assert "done=1 failed=1" in run_locally(bare, author, words).splitlines()[-1]
             else:
                 author.types(words)
         wait_values(shop, [*upper, "2 of tea"])
         for words in commands(own["Run"]):
             author.types(words)
-        assert worker_images(bare) == {"orders-worker:1"}, "Ready is of the new revision"
+        assert worker_images(cluster) == {"orders-worker:1"}, "Ready is of the new revision"
         shop.wait_stable(members=2)
         shop.inside("write", "--topic", "orders", stdin=b'{"item": "jam", "count": 1}\n')
         wait_values(shop, [*upper, "2 of tea", "1 of jam"])
         change_the_handler(tmp_path / "own")
         for words in commands(own["Change"]):
             author.types(words)
-        assert worker_images(bare) == {"orders-worker:2"}, "Ready is of the new revision"
+        assert worker_images(cluster) == {"orders-worker:2"}, "Ready is of the new revision"
         shop.inside("write", "--topic", "orders", stdin=b'{"item": "bun", "count": 3}\n')
         wait_values(shop, [*upper, "2 of tea", "1 of jam", "3 times bun"])
 
         for title in ("Upgrade", "Uninstall"):
             for words in commands(page[title]):
                 if words[:3] == ["kubectl", "delete", "crd"]:
-                    assert left(bare) == list(CRDS), "the release leaves its CRDs"
+                    assert left(cluster) == list(CRDS), "the release leaves its CRDs"
                 reader.types(words)
-        assert left(bare) == []
+        assert left(cluster) == []
         assert set(shop.inside("topics", "orders")) == {"orders", "orders-done"}
-        shop.inside("delete-topics", "orders", "orders-done")
-        bare.kubectl("delete", "namespace", SHOP, "--timeout=290s")
 
 
 def change_the_handler(folder: Path) -> None:

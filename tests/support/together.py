@@ -123,7 +123,7 @@ class _Together:
             return None
         if not self._pools:
             for item in pyfuncitem.session.items:
-                if isinstance(item, pytest.Function) and self._marked(item):
+                if isinstance(item, pytest.Function) and self._marked(item) and not _is_skipped(item):
                     self._plays[item.nodeid] = self._begun(item)
         self._plays[pyfuncitem.nodeid].result()
         return True
@@ -218,6 +218,11 @@ def _definition(item: pytest.Function, name: str) -> pytest.FixtureDef[Any]:
     found = item._fixtureinfo.name2fixturedefs.get(name)
     assert found, f"{item.nodeid} runs concurrently, and cannot take {name}"
     return found[-1]
+
+
+def _is_skipped(item: pytest.Function) -> bool:
+    """True if pytest will skip the test at its turn, so that it must not begin before."""
+    return any(condition is True for marker in item.iter_markers("skipif") for condition in marker.args)
 
 
 def _is_shared(item: pytest.Function, name: str) -> bool:

@@ -137,6 +137,22 @@ def test_tests_that_run_together_have_what_they_use_and_a_lane_keeps_its_order(t
     assert (outcome.passed, outcome.failed) == (4, [])
 
 
+def test_skipped_test_does_not_run_together_with_others(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "from pathlib import Path\nfrom tests.support.together import play_together\n"
+        "def pytest_configure(config):\n    play_together(config, Path(__file__).parent, 1, lambda: True)\n"
+    )
+    text = (
+        "import pytest\nfrom pathlib import Path\n\nRAN = Path(__file__).with_suffix('.ran')\n\n"
+        "@pytest.mark.together\n@pytest.mark.skipif(True, reason='not here')\n"
+        "def test_elsewhere():\n    RAN.touch()\n\n"
+        "@pytest.mark.together\ndef test_here():\n    pass\n"
+    )
+    outcome = run(suite_of(tmp_path, text, real=False), tmp_path)
+    assert (outcome.passed, len(outcome.skipped)) == (1, 1)
+    assert not list(tmp_path.glob("*.ran"))
+
+
 def test_many_failures_are_no_noise(tmp_path: Path) -> None:
     many = "".join(f"def test_{number}():\n    assert False\n" for number in range(REPEATED_MAX + 1))
     outcome = run(suite_of(tmp_path, FAILS_ONCE + many), tmp_path)
