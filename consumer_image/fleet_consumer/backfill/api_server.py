@@ -175,16 +175,19 @@ class LedgerStore:
         self._document: Document = {}
 
     def read(self) -> Ledger | None:
-        """The stored ledger, None before the first was written. Raises SettingsInvalid for one that is unreadable."""
-        self._document = self._objects.read(self._name)
-        text = (self._document.get("data") or {}).get(LEDGER_KEY)
-        if text is None:
-            return None
-        ledger = parse_ledger(text)
-        if ledger.attempt > self._attempt:
+        """The stored ledger, None before the first was written. Raises SettingsInvalid for one that is unreadable.
+
+        Only a document of this attempt or an older one is the base of the next write: a caller that goes on after
+        Superseded would replace the ledger of the newer attempt.
+        """
+        document = self._objects.read(self._name)
+        text = (document.get("data") or {}).get(LEDGER_KEY)
+        ledger = None if text is None else parse_ledger(text)
+        if ledger is not None and ledger.attempt > self._attempt:
             raise Superseded(
                 f"ledger {self._name} belongs to attempt {ledger.attempt}, and this is attempt {self._attempt}"
             )
+        self._document = document
         return ledger
 
     def alive(self, sign: int) -> None:

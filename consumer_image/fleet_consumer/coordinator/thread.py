@@ -82,6 +82,9 @@ LEAVE_GRACE_S = 0.75
 """The shortest wait for LeaveGroup, even with no time left: otherwise the group waits for a session timeout. A
 connection that has to be made again needs several turns; `close` waits CLOSE_GRACE_S beyond its time, which is longer.
 """
+LOOKUP_GRACE_S = 2.0
+"""Time for a member that leaves to find its coordinator. Elections take about as long; a cluster that is away must not
+hold up the end of a process."""
 LEAVE_TURNS = 3
 """Turns of I/O for a leave, however late it is: one may only take up the wake-up, and a starved thread has no time
 for a second."""
@@ -313,7 +316,9 @@ class CoordinatorThread:
         if self._machine.commits_pending and now < self._closing.deadline - CLOSE_GRACE_S:
             return False
         if self._leave_until is None:
-            self._leave_until = max(self._closing.deadline, now + LEAVE_GRACE_S)
+            found = self._machine.coordinator is not None
+            until = self._closing.deadline if found else min(self._closing.deadline, now + LOOKUP_GRACE_S)
+            self._leave_until = max(until, now + LEAVE_GRACE_S)
             self._feed(messages.CloseRequested(self._closing.leave), now)
         return self._machine.closed or (now >= self._leave_until and self._leave_turns >= LEAVE_TURNS)
 

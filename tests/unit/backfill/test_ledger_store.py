@@ -140,3 +140,18 @@ def test_sign_of_progress_leaves_the_ledger_as_it_is() -> None:
     objects.change(ledger_text(Ledger(attempt=3, remaining={})))
     with pytest.raises(Superseded):
         store.alive(10)
+
+
+@pytest.mark.parametrize("foreign", [ledger_text(Ledger(attempt=3, remaining={})), "{"], ids=["newer", "unreadable"])
+def test_driver_that_goes_on_after_a_refused_sign_does_not_replace_the_ledger(foreign: str) -> None:
+    objects = Objects()
+    store = LedgerStore(objects, "l", 2)
+    store.read()
+    store.write(LEDGER)
+    objects.change(foreign)
+    for _ in range(2):
+        with pytest.raises((Superseded, SettingsInvalid)):
+            store.alive(1)
+        with pytest.raises((Superseded, SettingsInvalid)):
+            store.write(LEDGER)
+    assert objects.found["data"][LEDGER_KEY] == foreign

@@ -26,6 +26,7 @@ from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolTopicPartitions,
     encode_assignment,
 )
+from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -163,6 +164,21 @@ def test_close_leaves_the_group_though_its_commits_take_all_its_time() -> None:
         assert thread.close(leave=True, timeout_s=3.0)
         assert isinstance(ticket.error, errors.ConsumerClosed)
         eventually(lambda: broker.heard(LeaveGroupRequest), timeout_s=PATIENCE_S, what="LeaveGroup")
+
+
+def test_close_does_not_wait_for_a_coordinator_that_is_not_found() -> None:
+    with GroupBroker() as broker, member(broker) as thread:
+        await_stable(thread)
+        nowhere = FindCoordinatorResponseCoordinator(
+            key="g", node_id=-1, host="", port=-1, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=None
+        )
+        broker.on(FindCoordinatorRequest, always(FindCoordinatorResponse(coordinators=(nowhere,))))
+        broker.on(HeartbeatRequest, always(HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR)))
+        eventually(lambda: thread.snapshot.coordinator is None, timeout_s=PATIENCE_S, what="the coordinator to be lost")
+        began = SystemClock().monotonic()
+        assert thread.close(leave=True, timeout_s=2 * PATIENCE_S)
+        assert SystemClock().monotonic() - began < PATIENCE_S
+        assert not broker.heard(LeaveGroupRequest)
 
 
 class Exiting(RangeAssignor):

@@ -372,6 +372,23 @@ def test_closing_sends_leave_with_a_reason_and_waits_for_the_answer(instance_id:
     assert lab.machine.closed
 
 
+def test_closing_while_the_coordinator_is_unknown_leaves_once_it_is_found() -> None:
+    """Otherwise the group would wait for the session timeout of a member that nobody expects back."""
+    lab = Lab().beating()
+    lab.answer(ForHeartbeat, HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR))
+    assert lab.machine.coordinator is None
+    lab.feed(CloseRequested(leave=True))
+    assert (lab.count(ForLeave), lab.machine.closed) == (0, False)
+    lab.run_for(1.0)
+    lab.fail(ForLookup)
+    lab.run_for(1.0)
+    lab.answer(ForLookup, lookup_answer())
+    assert lab.request(ForLeave).members[0].member_id == ME
+    lab.answer(ForLeave, LeaveGroupResponse(error_code=0))
+    assert lab.machine.closed
+    assert lab.count(ForLeave) == 1
+
+
 @pytest.mark.parametrize("state", ["subscribed", "joining", "planning", "syncing", "stable", "revoking"])
 def test_closing_a_remaining_member_sends_nothing(state: str) -> None:
     lab: Lab = getattr(Lab(), state)()

@@ -212,6 +212,8 @@ class ClassicMachine:
 
 def _advance(member: MemberState, now: float) -> None:
     """Do what is due by time."""
+    if member.late_leave is not None:
+        session.leave_late(member, now)
     if member.state in (State.LEFT, State.FAILED):
         return
     session.look_up(member, now)

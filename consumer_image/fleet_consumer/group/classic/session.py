@@ -62,6 +62,15 @@ def look_up(member: MemberState, now: float) -> None:
         member.send(request, messages.ForLookup(), anywhere=True)
 
 
+def leave_late(member: MemberState, now: float) -> None:
+    """Look for the coordinator of a member that closes without one, and send its LeaveGroup there."""
+    look_up(member, now)
+    reason = member.late_leave
+    if reason is not None and member.lookup.address is not None:
+        member.late_leave = None
+        member.leave(reason, closing=True)
+
+
 # Heartbeats and poll timer.
 
 

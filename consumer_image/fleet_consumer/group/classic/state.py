@@ -141,7 +141,9 @@ class MemberState:
     coordinator_wanted: bool = False
     """A coordinator is needed without a subscription, for lookups or commits of assigned partitions."""
     leaving: bool = False
-    """Closed, and LeaveGroup is in flight."""
+    """Closed, and LeaveGroup is in flight or waits for the coordinator to be found."""
+    late_leave: str | None = None
+    """The reason of a LeaveGroup that waits for the coordinator to be found."""
 
     # For snapshots.
     fatal: errors.ConsumerError | None = None
@@ -203,10 +205,15 @@ class MemberState:
         self.actions.append(messages.Send(address, channel, request, timeout_s, context))
 
     def leave(self, reason: str, *, closing: bool) -> None:
-        """Send LeaveGroup, if this member is known to a known coordinator."""
-        if self.lookup.address is not None and self.identity.member_id:
+        """Send LeaveGroup, if the group knows this member. While its coordinator is unknown, one that closes waits:
+        otherwise the group would wait for its session timeout. Java's consumer leaves without a word then."""
+        if not self.identity.member_id:
+            return
+        if self.lookup.address is not None:
             self.leaving = closing
             self.send(leave_request(self.settings, self.identity, reason), messages.ForLeave(closing))
+        elif closing:
+            self.leaving, self.late_leave = True, reason
 
     def report_denied(self, denied: frozenset[str]) -> None:
         """Raise TopicAuthorizationFailed from the user's next poll, once for each newly refused topic."""
