@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pythons import MODULES, ensure_python, make_environment
-from tests.support.recorded import ROOMS
+from tests.support.pythons import MODULES, ROOMS, ensure_python, make_environment
 from tests.support.suites import ROOT
 
 VERSIONS = sorted(each.name for each in MODULES.iterdir())

@@ -23,13 +23,14 @@ MODULE: Final = re.compile(r"(?:tests|e2e)(?:\.\w+)+")
 DATA: Final = ("tests/support", "tests/broker", "e2e/local_cluster")
 """Folders of helpers whose other files are read: programs in Java, pinned versions, manifests."""
 CODE: Final = ".py"
+CACHE: Final = "__pycache__"
 
 
 def files_behind(*folders: Path) -> tuple[Path, ...]:
     """All files of folders, and all modules that they import, directly or not, with the files next to these that are
     not Python: programs in Java, pinned versions, manifests."""
     every = (each for folder in folders for each in folder.rglob("*"))
-    found = {each for each in every if each.is_file() and "__pycache__" not in each.parts}
+    found = {each for each in every if each.is_file() and CACHE not in each.parts}
     waiting = [each for each in found if each.suffix == CODE]
     while waiting:
         for module in _imported(waiting.pop()):
@@ -72,6 +73,6 @@ def _data_in(folder: Path) -> frozenset[Path]:
         return frozenset()
     found = {each for each in folder.iterdir() if each.is_file()}
     for each in folder.iterdir():
-        if each.is_dir() and not any(each.rglob(f"*{CODE}")):
+        if each.is_dir() and each.name != CACHE and not any(each.rglob(f"*{CODE}")):
             found.update(file for file in each.rglob("*") if file.is_file())
     return frozenset(each for each in found if each.suffix not in (CODE, ".md"))

@@ -17,10 +17,13 @@ from e2e.local_cluster.gomodules import module_folder
 from e2e.local_cluster.steps import step
 from tests.support.suites import ROOT
 
-__all__ = ["MODULES", "ensure_python", "make_environment"]
+__all__ = ["MODULES", "ROOMS", "ensure_python", "make_environment"]
 
 MODULES: Final = ROOT / "tests" / "pythons" / "modules"
 """A folder for each minor version, whose go.mod names the patch and whose go.sum has its sum."""
+LIBRARY: Final = ROOT / "consumer_image" / "fleet_consumer"
+ROOMS: Final = tuple(each for each in sorted((ROOT / "tests" / "unit").iterdir()) if (LIBRARY / each.name).is_dir())
+"""The unit tests of the library and the worker."""
 SOURCE: Final = "github.com/python/cpython"
 LOCK: Final = ROOT / "requirements" / "dev.txt"
 OPTIONS: Final = ("--quiet", "--disable-test-modules")

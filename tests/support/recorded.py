@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.inputs import files_behind
+from tests.support.pythons import ROOMS
 
-__all__ = ["RECORDED", "ROOMS", "Recorded", "digest"]
+__all__ = ["RECORDED", "Recorded", "digest"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 NAME: Final = "passed"
@@ -74,10 +75,6 @@ LOAD: Final = Recorded(
 the runner of tests, nor e2e's other tests."""
 WORKER: Final = ("consumer_image", "requirements", "pyproject.toml")
 """All that workers' processes and the library are made of."""
-LIBRARY: Final = ROOT / "consumer_image" / "fleet_consumer"
-UNIT: Final = ROOT / "tests" / "unit"
-ROOMS: Final = tuple(each for each in sorted(UNIT.iterdir()) if (LIBRARY / each.name).is_dir())
-"""The unit tests of the library and the worker."""
 
 
 def _of_workers(suite: str, *pages: str, tests: Iterable[Path] = ()) -> Recorded:

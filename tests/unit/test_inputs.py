@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import waiting
 from tests.support.inputs import files_behind
 from tests.support.recorded import ROOT, WORKERS, Recorded, digest
 
@@ -49,6 +50,12 @@ def test_suites_beside_brokers_do_not_depend_on_the_operator(suite: str) -> None
     """A change of the operator would run them all again; tests of both are in the suite `observe`."""
     (found,) = (each for each in WORKERS if each.suite == suite)
     assert {each for each in found.inputs if each.is_relative_to(PACKAGE)} <= CONNECTION
+
+
+def test_bytecode_is_no_input() -> None:
+    """It is there after the first run only, and would make every pass look old."""
+    assert Path(waiting.__file__).with_name("__pycache__").is_dir()
+    assert not [each for suite in WORKERS for each in suite.inputs if "__pycache__" in each.parts]
 
 
 def test_page_that_tests_read_counts_and_others_do_not(tmp_path: Path) -> None:
