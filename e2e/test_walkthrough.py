@@ -78,7 +78,7 @@ def worker_images(cluster: Cluster) -> set[str]:
     return {pod["spec"]["containers"][0]["image"].rpartition("/")[2] for pod in pods}
 
 
-@pytest.mark.together
+@pytest.mark.together("load")  # making a cluster takes the processors for a minute, as many records do
 @pytest.mark.skipif(not is_embedded(), reason="another cluster has no builder's images, and keeps its CRDs")
 def test_reader_installs_runs_an_own_image_upgrades_and_uninstalls(bare: Installation, tmp_path: Path) -> None:
     page, own, cluster = sections(INSTALL), sections(OWN_IMAGE), bare.cluster
