@@ -28,7 +28,7 @@ def kafka(broker: KafkaBroker) -> Kafka:
 
 @pytest.mark.together
 def test_records_failing_again_after_a_declared_reset_to_a_time_are_retried_again(kafka: Kafka, tmp_path: Path) -> None:
-    """Set as the operator sets them: what fails after the time is tried anew, and nothing before it is touched."""
+    """Set as the operator sets them: what fails after the time is retried, and nothing before it is touched."""
     flow = Flow(kafka, tmp_path, "2s", partitions=2)
     flow.put([{"n": n, "do": "fail"} for n in range(COUNT)], partition=None)
     time.sleep(1.1)  # the records' own times are the subject

@@ -93,6 +93,6 @@ WORKERS: Final = (
     _of_workers("interop"),
     _of_workers("spark"),
 )
-"""What an operator's change leaves as it is: the worker and the library on other versions of Python, with real
-brokers, with other clients, and under Spark."""
+"""Suites without the operator: the library and the worker on other versions of Python, with real brokers, with other
+clients, and under Spark."""
 RECORDED: Final = (CLUSTER, LOAD, *WORKERS)

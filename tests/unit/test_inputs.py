@@ -12,7 +12,7 @@ from tests.support.recorded import ROOT, WORKERS, Recorded, digest
 
 PACKAGE = ROOT / "operator" / "fleet_operator"
 CONNECTION = {PACKAGE / "__init__.py", PACKAGE / "observe" / "__init__.py", PACKAGE / "observe" / "interests.py"}
-"""What of the operator a test of secured connections needs."""
+"""Modules of the operator that a test of secured connections needs."""
 
 
 def names(*folders: Path) -> set[str]:
@@ -46,7 +46,7 @@ def test_suites_of_the_worker_depend_on_its_image_and_on_their_own_files(suite: 
 
 
 @pytest.mark.parametrize("suite", ["protocol", "broker", "worker", "retries", "faults", "interop"])
-def test_suites_beside_brokers_do_not_depend_on_the_operator(suite: str) -> None:
+def test_suites_with_brokers_do_not_depend_on_the_operator(suite: str) -> None:
     """A change of the operator would run them all again; tests of both are in the suite `observe`."""
     (found,) = (each for each in WORKERS if each.suite == suite)
     assert {each for each in found.inputs if each.is_relative_to(PACKAGE)} <= CONNECTION

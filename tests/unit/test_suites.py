@@ -92,6 +92,14 @@ def suite_of(folder: Path, text: str, *, real: bool = True, name: str = "sample"
     return Suite(name, (str(folder),), 10, real=real)
 
 
+def run_together(folder: Path, at_once: int, *, room: bool) -> None:
+    """Write a conftest with which the marked tests of a folder run at the same time."""
+    (folder / "conftest.py").write_text(
+        "from pathlib import Path\nfrom tests.support.together import play_together\n"
+        f"def pytest_configure(config):\n    play_together(config, Path(__file__).parent, {at_once}, lambda: {room})\n"
+    )
+
+
 def run(suite: Suite, folder: Path) -> Outcome:
     with (folder / "output.log").open("wb") as output:
         outcome = run_suite(suite, [], folder, output)
@@ -129,19 +137,13 @@ def test_failed_test_of_pure_code_is_not_repeated(tmp_path: Path) -> None:
 
 
 def test_tests_that_run_together_have_what_they_use_and_a_lane_keeps_its_order(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(
-        "from pathlib import Path\nfrom tests.support.together import play_together\n"
-        "def pytest_configure(config):\n    play_together(config, Path(__file__).parent, 1, lambda: True)\n"
-    )
+    run_together(tmp_path, 1, room=True)
     outcome = run(suite_of(tmp_path, TOGETHER, real=False), tmp_path)
     assert (outcome.passed, outcome.failed) == (4, [])
 
 
 def test_skipped_test_does_not_run_together_with_others(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(
-        "from pathlib import Path\nfrom tests.support.together import play_together\n"
-        "def pytest_configure(config):\n    play_together(config, Path(__file__).parent, 1, lambda: True)\n"
-    )
+    run_together(tmp_path, 1, room=True)
     text = (
         "import pytest\nfrom pathlib import Path\n\nRAN = Path(__file__).with_suffix('.ran')\n\n"
         "@pytest.mark.together\n@pytest.mark.skipif(True, reason='not here')\n"
@@ -167,10 +169,7 @@ def test_crashed_suite_fails_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("room", [False, True])
 def test_full_machine_runs_tests_one_by_one_and_a_free_one_several(tmp_path: Path, room: bool) -> None:
-    (tmp_path / "conftest.py").write_text(
-        "from pathlib import Path\nfrom tests.support.together import play_together\n"
-        f"def pytest_configure(config):\n    play_together(config, Path(__file__).parent, 2, lambda: {room})\n"
-    )
+    run_together(tmp_path, 2, room=room)
     counts = (
         "import pytest, threading\n\n"
         "HERE, MET = threading.Semaphore(1), threading.Event()\n\n"
