@@ -6,8 +6,7 @@ failure, because there nobody reads the reasons.
 
 The suites of one stage run side by side, the longest first (`tests/durations.json`; `--record` measures), as many as
 the processors have room for when one could begin. On a machine that has no Kubernetes yet it is built meanwhile, and
-the suites that need it begin when it is there. Beside each other suites let pods take a minute to start, and wait for
-everything five.
+the suites that need it begin when what they need of it is there.
 
 Some suites run when anything they depend on has changed since they passed (`tests/support/recorded.py`): those of the
 library and the worker, of the embedded cluster itself, and of what computes for minutes in it. `--all` runs all.
@@ -26,14 +25,13 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tests.support.durations import Duration, durations, write_durations
 from tests.support.recorded import RECORDED, Recorded
 from tests.support.room import has_room
-from tests.support.suites import ROOT, Outcome, Suite, repeat_failed, run_suite
+from tests.support.suites import ROOT, Need, Outcome, Suite, repeat_failed, run_suite
 
 REASON_MAX = 1_000
 """Characters of a failure's reason in the summary; the whole of it stands above, in its suite's output."""
@@ -49,6 +47,9 @@ AT_ONCE = 3
 
 UNKNOWN = Duration(seconds=600, processor_seconds=300)
 """The expectation of a suite that nobody has measured."""
+
+BUILDER = ("-m", "tests.support.programs")
+"""Arguments of the Python that builds; one more names the folder for its signs of progress."""
 
 Stage = tuple[Suite, ...]
 
@@ -66,8 +67,9 @@ STAGES: tuple[Stage, ...] = (
         Suite("pythons", ("tests/pythons",), 420, real=False),
     ),
     (
-        Suite("apiserver", ("tests/apiserver",), 900, kubernetes=True),
-        Suite("operators", ("tests/operators",), 900, kubernetes=True),
+        Suite("apiserver", ("tests/apiserver",), 900, Need.API_SERVER),
+        Suite("killed", ("tests/killed",), 480, Need.API_SERVER),
+        Suite("operators", ("tests/operators",), 600, Need.API_SERVER),
         Suite("observe", ("tests/observe",), 480),
         Suite("broker", ("tests/broker",), 660),
         Suite("worker", ("tests/worker",), 660),
@@ -77,86 +79,86 @@ STAGES: tuple[Stage, ...] = (
         Suite("interop", ("tests/interop",), 240),
     ),
     # Each beside nothing else: pods fill the processors, and whatever runs next to them starves, or they do.
-    (Suite("e2e", ("e2e", "--ignore=e2e/load"), 1500, kubernetes=True),),
-    (Suite("load", ("e2e/load",), 1200, kubernetes=True),),
-    (Suite("cluster", ("tests/local_cluster",), 600, kubernetes=True),),
+    (Suite("e2e", ("e2e", "--ignore=e2e/load"), 1500, Need.CLUSTER),),
+    (Suite("load", ("e2e/load",), 1200, Need.CLUSTER),),
+    (Suite("cluster", ("tests/local_cluster",), 600, Need.CLUSTER),),
 )
 SUITES: tuple[Suite, ...] = tuple(suite for stage in STAGES for suite in stage)
 
 
-@dataclass(slots=True)
 class Builds:
-    """The build of what some suites need, beside the others; `log` is its output."""
+    """The build of what some suites need, next to the others. `begin` starts it, `close` interrupts it."""
 
-    process: subprocess.Popen[bytes]
-    log: Path
+    def __init__(self, scratch: Path) -> None:
+        self._log = scratch / "programs.log"
+        self._built = scratch / "built"
+        self._started = time.monotonic()
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def wait(self) -> Outcome:
-        """Wait for the end; counted as one suite."""
-        started = time.monotonic()
-        code = self.process.wait()
-        output = self.log.read_text(errors="replace")
+    def begin(self) -> None:
+        self._built.mkdir()
+        command = [sys.executable, *BUILDER, str(self._built)]
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+
+    def has(self, need: Need | None) -> bool:
+        """True if a suite with this need may begin: also when nothing more will be built, so that it fails by
+        itself."""
+        ended = self._process is None or self._process.poll() is not None
+        return need is None or ended or (self._built / need).exists()
+
+    def wait(self) -> list[Outcome]:
+        """Wait for the end, which counts as one suite; nothing if it was never begun."""
+        if self._process is None:
+            return []
+        code = self._process.wait()
+        output = self._log.read_text(errors="replace")
         print(f"\n===== programs (their building began with this run) =====\n{output}", flush=True)
         failed = [("tests.support.programs", output[-REASON_MAX:])] if code else []
-        return Outcome("programs", time.monotonic() - started, code, passed=int(code == 0), failed=failed)
+        seconds = time.monotonic() - self._started
+        return [Outcome("programs", seconds, code, passed=int(code == 0), failed=failed)]
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)  # it ends its compilers with itself
+            self._process.wait()
 
 
-@contextmanager
-def building(scratch: Path, needed: bool) -> Iterator[Builds | None]:
-    """Start the build, if it is needed; if unfinished at the end, it is interrupted."""
-    if not needed:
-        yield None
-        return
-    log = scratch / "programs.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.programs"], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
-        )
-    try:
-        yield Builds(process, log)
-    finally:
-        process.send_signal(signal.SIGINT)  # it ends its compilers with itself
-        process.wait()
-
-
-def run_stage(stage: Stage, extra: Sequence[str], scratch: Path, builds: Builds | None = None) -> list[Outcome]:
+def run_stage(stage: Stage, extra: Sequence[str], scratch: Path, builds: Builds) -> list[Outcome]:
     """Run the suites of a stage side by side, or one with its output passed through; then repeat what failed."""
     if len(stage) == 1:
-        built = [builds.wait()] if builds is not None else []
+        while not builds.has(stage[0].need):
+            time.sleep(1)
         print(f"\n===== {stage[0].name} (limit {stage[0].limit_s} s) =====", flush=True)
         outcomes = {stage[0]: run_suite(stage[0], extra, scratch)}
     else:
-        outcomes, built = _run_side_by_side(stage, extra, scratch, builds)
+        outcomes = _run_side_by_side(stage, extra, scratch, builds)
     for suite, outcome in outcomes.items():
         repeat_failed(suite, extra, scratch, outcome)
-    return [*built, *outcomes.values()]
+    return list(outcomes.values())
 
 
-def _run_side_by_side(
-    stage: Stage, extra: Sequence[str], scratch: Path, builds: Builds | None
-) -> tuple[dict[Suite, Outcome], list[Outcome]]:
-    """The outcomes of the suites in the order of the stage, and that of the builds."""
+def _run_side_by_side(stage: Stage, extra: Sequence[str], scratch: Path, builds: Builds) -> dict[Suite, Outcome]:
+    """The outcomes of the suites in the order of the stage."""
     plan = durations()
     waiting = longest_first(stage, plan)
     progress, begun = _Running(), -math.inf
     running: dict[Suite, Future[Outcome]] = {}
-    with ThreadPoolExecutor(len(stage) + 1, thread_name_prefix="suite") as pool, progress.reported():
-        build = pool.submit(builds.wait) if builds is not None else None
+    with ThreadPoolExecutor(len(stage), thread_name_prefix="suite") as pool, progress.reported():
         while True:
             active = [suite for suite, future in running.items() if not future.done()]
             if not waiting and not active:
                 break
             room = time.monotonic() - begun >= SETTLING_S and has_room()
-            suite = next_suite(waiting, active, plan, built=build is None or build.done(), room=room)
+            able = [suite for suite in waiting if builds.has(suite.need)]
+            suite = next_suite(able, active, plan, room=room)
             if suite is not None:
                 waiting.remove(suite)
                 begun = time.monotonic()
                 running[suite] = pool.submit(_run_aside, suite, extra, scratch, progress)
             else:
-                awaited = [running[suite] for suite in active]
-                awaited += [build] if build is not None and not build.done() else []
-                wait(awaited, timeout=ROOM_EVERY_S, return_when=FIRST_COMPLETED)
-        return {suite: running[suite].result() for suite in stage}, [build.result()] if build is not None else []
+                wait([running[suite] for suite in active], timeout=ROOM_EVERY_S, return_when=FIRST_COMPLETED)
+        return {suite: running[suite].result() for suite in stage}
 
 
 def longest_first(stage: Stage, plan: Mapping[str, Duration]) -> list[Suite]:
@@ -165,17 +167,17 @@ def longest_first(stage: Stage, plan: Mapping[str, Duration]) -> list[Suite]:
 
 
 def next_suite(
-    waiting: Sequence[Suite], active: Collection[Suite], plan: Mapping[str, Duration], *, built: bool, room: bool
+    able: Sequence[Suite], active: Collection[Suite], plan: Mapping[str, Duration], *, room: bool
 ) -> Suite | None:
-    """The first suite that can begin beside the active ones; None if it is better to wait for the end of one.
+    """The first of the able suites that can begin next to the active ones; None if it is better to wait.
 
     Tests with time limits of their own stay true while the processors have `room`: one suite more than that would slow
     all of them. Suites without such limits may use everything, and each uses what it was measured to use.
     """
     free = (os.cpu_count() or 1) - sum(plan.get(suite.name, UNKNOWN).share for suite in active)
-    for suite in waiting:
+    for suite in able:
         fits = room and len(active) < AT_ONCE if suite.real else plan.get(suite.name, UNKNOWN).share <= free
-        if (built or not suite.kubernetes) and (not active or fits):
+        if not active or fits:
             return suite
     return None
 
@@ -252,18 +254,18 @@ def chosen_stages(names: Collection[str]) -> list[Stage]:
 
 
 def run_all(stages: Sequence[Stage], extra: Sequence[str], scratch: Path) -> list[Outcome]:
-    """Run the stages in order; in each, suites that need Kubernetes wait until that is built."""
+    """Run the stages in order, and build next to them what their suites need."""
     outcomes: list[Outcome] = []
-    with building(scratch, any(suite.kubernetes for stage in stages for suite in stage)) as builds:
+    with closing(Builds(scratch)) as builds:
+        if any(suite.need is not None for stage in stages for suite in stage):
+            builds.begin()
         for stage in stages:
-            needed = any(suite.kubernetes for suite in stage)
             machine, started = _Machine(), time.monotonic()
-            outcomes += run_stage(stage, extra, scratch, builds if needed else None)
-            builds = None if needed else builds  # the first stage that needs them has waited for them
+            outcomes += run_stage(stage, extra, scratch, builds)
             names = " ".join(suite.name for suite in stage)
             seconds = time.monotonic() - started
             print(f"\nstage {names}: {seconds:.0f} s, {machine.idle_percent():.0f} % idle", flush=True)
-    return outcomes
+        return [*builds.wait(), *outcomes]
 
 
 def verdict(outcomes: Sequence[Outcome], *, ci: bool, notes: Sequence[str] = ()) -> int:

@@ -1,4 +1,4 @@
-"""Operators of single tests, on one API server: killed, many groups, large objects, refused rights.
+"""Operators of single tests, on one API server: many groups, large objects, refused rights, Backfills.
 
 Each test starts its own operators, which serve all namespaces that there are, and so one test runs at a time.
 """

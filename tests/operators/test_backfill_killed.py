@@ -16,9 +16,9 @@ import pytest
 from tests.apiserver import objects, spark
 from tests.apiserver.client import Client, RefusedError
 from tests.apiserver.conftest import PARTITIONS, Operator, Site, make_topic
-from tests.operators import killed_operator
-from tests.operators.killed_operator import Moment
-from tests.operators.test_operator_killed import Mortal
+from tests.killed import killed_operator
+from tests.killed.killed_operator import Moment
+from tests.killed.test_operator_killed import Mortal
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually

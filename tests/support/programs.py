@@ -2,14 +2,15 @@
 
 On a machine that never did so this takes minutes, Kubernetes most of them. No test's limit may count them: a suite's
 conftest calls `build_before` when its tests have been collected. `python -m tests.support.programs` builds everything
-that all suites need, with what the processors have left; `tests.run` begins with it, beside the suites that need none.
+that all suites need, with what the processors have left; `tests.run` begins with it, next to the suites that need none.
+In the folder that is its argument, an empty file appears for each need of suites once everything for it is there.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,13 @@ from e2e.local_cluster.jars import ensure_kafka_jars
 from e2e.local_cluster.kafka_image import kafka_archive
 from e2e.local_cluster.program_images import coredns_archive, pause_archive
 from tests.support.spark import ensure_driver_classes
+from tests.support.suites import Need
 
 __all__ = ["API_SERVER", "CLUSTER", "build_before", "is_embedded"]
 
-Build = Callable[[], object]
+Builds = tuple[Callable[[], object], ...]
 
-API_SERVER: tuple[Build, ...] = (
+API_SERVER: Builds = (
     ensure_kafka_jars,
     lambda: ensure_programs(ETCD),
     lambda: ensure_programs(KUBERNETES),
@@ -35,8 +37,7 @@ API_SERVER: tuple[Build, ...] = (
 )
 """For tests on an API server and a broker."""
 
-CLUSTER: tuple[Build, ...] = (
-    *API_SERVER,
+_FURTHER: Builds = (
     pause_archive,
     coredns_archive,
     kafka_archive,
@@ -44,6 +45,7 @@ CLUSTER: tuple[Build, ...] = (
     lambda: ensure_programs(SPARK_OPERATOR),
     lambda: build_images(SPARK),
 )
+CLUSTER: Builds = (*API_SERVER, *_FURTHER)
 """For tests on a cluster with all that runs there."""
 
 
@@ -52,14 +54,14 @@ def is_embedded() -> bool:
     return foreign_kubeconfig() is None and os.geteuid() == 0
 
 
-def build_before(session: pytest.Session, folder: Path, builds: Iterable[Build]) -> None:
+def build_before(session: pytest.Session, folder: Path, builds: Builds) -> None:
     """Build now if the session is going to run tests of `folder`; for the hook `pytest_collection_finish`."""
     if not session.config.option.collectonly and any(folder in item.path.parents for item in session.items):
         for build in builds:
             build()
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Build everything; exits with 1 and a message when it could not be done."""
     # Tests beside it must not notice: it runs only while a processor has nothing else to do.
     try:
@@ -67,12 +69,16 @@ def main() -> None:
     except OSError:  # a sandbox that forbids it
         os.nice(19)
     try:
-        # Spark's environment first: the suite that runs in it needs no cluster, and so it does not come last.
-        for build in (ensure_driver_classes, *(CLUSTER if is_embedded() else API_SERVER)):
-            build()
+        # Most suites wait for the API server.
+        further = (ensure_driver_classes, *(_FURTHER if is_embedded() else ()))
+        for need, builds in ((Need.API_SERVER, API_SERVER), (Need.CLUSTER, further)):
+            for build in builds:
+                build()
+            for folder in arguments:
+                (Path(folder) / need).touch()
     except ClusterError as error:
         sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

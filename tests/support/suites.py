@@ -14,6 +14,7 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
@@ -36,18 +37,25 @@ SLOW = ("--durations=10", "--durations-min=5")
 """Each suite ends with its slowest tests, which shows where a run's time went."""
 
 
+class Need(StrEnum):
+    """Programs that must be built before a suite begins; a later need includes the earlier ones."""
+
+    API_SERVER = "api-server"
+    CLUSTER = "cluster"
+
+
 @dataclass(frozen=True, slots=True)
 class Suite:
     """One pytest run: its name, its folder, and its limit on two cores (quality targets, in seconds).
 
-    `kubernetes`: it needs what `tests.support.programs` builds. `real`: it runs on brokers, servers or clusters, and so
+    `need`: what must be built before it begins, if anything. `real`: it runs on brokers, servers or clusters, and so
     its failed tests are repeated. Without a folder it is the linters' run.
     """
 
     name: str
     paths: tuple[str, ...]
     limit_s: int
-    kubernetes: bool = False
+    need: Need | None = None
     real: bool = True
 
 

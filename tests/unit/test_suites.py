@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.run import (
     AT_ONCE,
     SUITES,
+    Builds,
     chosen_stages,
     default_suites,
     longest_first,
@@ -20,7 +22,8 @@ from tests.run import (
 from tests.support.durations import PROCESSOR_SECONDS, Duration, durations, seconds_of_test, write_durations
 from tests.support.recorded import RECORDED, Recorded, digest
 from tests.support.room import has_room
-from tests.support.suites import REPEATED_MAX, Outcome, Suite, repeat_failed, run_suite
+from tests.support.suites import REPEATED_MAX, Need, Outcome, Suite, repeat_failed, run_suite
+from tests.support.waiting import eventually
 
 FAILS_ONCE = """
 from pathlib import Path
@@ -210,7 +213,7 @@ def test_failed_tests_are_repeated_once_the_other_suites_of_the_stage_are_over(
     )
     busy.touch()
     stage = (suite_of(noisy, needs_quiet, name="noisy"), suite_of(slow, takes_long, name="slow"))
-    quick, long = run_stage(stage, [], tmp_path)
+    quick, long = run_stage(stage, [], tmp_path, Builds(tmp_path))
     assert (len(quick.flaky), quick.failed, long.failed) == (1, [], [])
     assert "noisy: 1 failed, repeated alone" in capsys.readouterr().out
 
@@ -223,8 +226,8 @@ PLAN = {
 }
 
 
-def suites(*names: str, kubernetes: bool = False) -> list[Suite]:
-    return [Suite(name, ("tests/unit",), 10, kubernetes=kubernetes) for name in names]
+def suites(*names: str) -> list[Suite]:
+    return [Suite(name, ("tests/unit",), 10) for name in names]
 
 
 def test_longest_suites_begin_first_and_the_unmeasured_one_in_the_middle() -> None:
@@ -234,27 +237,37 @@ def test_longest_suites_begin_first_and_the_unmeasured_one_in_the_middle() -> No
 
 def test_suite_begins_when_the_processors_have_room() -> None:
     active = suites("long")
-    assert next_suite(suites("greedy", "short"), active, PLAN, built=True, room=True) == suites("greedy")[0]
-    assert next_suite(suites("greedy"), active, PLAN, built=True, room=False) is None
-    assert next_suite(suites("greedy"), [], PLAN, built=True, room=False) is not None, "whatever it takes, it runs"
+    assert next_suite(suites("greedy", "short"), active, PLAN, room=True) == suites("greedy")[0]
+    assert next_suite(suites("greedy"), active, PLAN, room=False) is None
+    assert next_suite(suites("greedy"), [], PLAN, room=False) is not None, "whatever it takes, it runs"
     crowd = suites("a", "b", "c")
     assert len(crowd) == AT_ONCE
-    assert next_suite(suites("short"), crowd, PLAN, built=True, room=True) is None, "each of them may compute at once"
+    assert next_suite(suites("short"), crowd, PLAN, room=True) is None, "each of them may compute at once"
 
 
 def test_suites_without_time_limits_of_their_own_use_all_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     plan = {name: Duration(100, 100) for name in ("one", "two", "three")}
     one, two, three = (Suite(name, (name,), 60, real=False) for name in plan)
-    assert next_suite([two], [one], plan, built=True, room=False) == two
-    assert next_suite([three], [one, two], plan, built=True, room=True) is None
+    assert next_suite([two], [one], plan, room=False) == two
+    assert next_suite([three], [one, two], plan, room=True) is None
 
 
-def test_suite_that_needs_kubernetes_lets_others_pass_until_that_is_built() -> None:
-    waiting = [*suites("long", kubernetes=True), *suites("short")]
-    assert next_suite(waiting, [], PLAN, built=False, room=True) == waiting[1]
-    assert next_suite(waiting[:1], [], PLAN, built=False, room=True) is None
-    assert next_suite(waiting, [], PLAN, built=True, room=True) == waiting[0]
+def test_suite_begins_when_what_it_needs_is_built_or_nothing_more_will_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = "import sys, time, pathlib; (pathlib.Path(sys.argv[1]) / 'api-server').touch(); time.sleep(60)"
+    monkeypatch.setattr("tests.run.BUILDER", ("-c", builder))
+    with closing(Builds(tmp_path)) as builds:
+        assert builds.has(Need.CLUSTER), "nothing is being built"
+        builds.begin()
+        assert builds.has(None)
+        eventually(lambda: builds.has(Need.API_SERVER), what="the first part to be built")
+        assert not builds.has(Need.CLUSTER)
+        builds.close()
+        assert builds.has(Need.CLUSTER), "its suite fails by itself"
+        (outcome,) = builds.wait()
+        assert outcome.failed, "an interrupted build"
 
 
 def test_durations_are_recorded_from_the_report_and_kept_for_suites_that_did_not_run(tmp_path: Path) -> None:

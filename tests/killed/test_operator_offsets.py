@@ -22,10 +22,10 @@ from tests.apiserver.client import Client
 from tests.apiserver.conftest import PARTITIONS, Operator, make_topic
 from tests.apiserver.nodes import Nodes
 from tests.broker.members import settings
+from tests.killed import killed_operator
+from tests.killed.killed_operator import Moment
+from tests.killed.test_operator_killed import Mortal, apply
 from tests.observe.looks import PATIENCE_S
-from tests.operators import killed_operator
-from tests.operators.killed_operator import Moment
-from tests.operators.test_operator_killed import Mortal, apply
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually

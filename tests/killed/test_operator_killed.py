@@ -37,8 +37,8 @@ from tests.apiserver import objects
 from tests.apiserver.client import Client
 from tests.apiserver.conftest import Operator
 from tests.apiserver.nodes import Nodes
-from tests.operators import killed_operator
-from tests.operators.killed_operator import Moment
+from tests.killed import killed_operator
+from tests.killed.killed_operator import Moment
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
