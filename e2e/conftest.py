@@ -1,7 +1,7 @@
-"""Fixtures of the end-to-end suites: one cluster with Kafka and the installed operator, made once for the whole run.
+"""Fixtures of the end-to-end suites: a cluster with Kafka and the installed operator, made once for the whole run.
 
-Tests that mostly wait run concurrently (tests/support/together.py). Those that break something for all, or time what
-shows only while nothing else runs on the cluster, run one by one after them; those that remove the operator come last.
+Tests run concurrently (tests/support/together.py), as they mostly wait. Those that kill, replace or remove what all
+groups of a cluster share run one by one on a second cluster.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from e2e.described import described_failure
 from e2e.install import Installation
 from tests.support.durations import PROCESSOR_SECONDS
 from tests.support.programs import API_SERVER, CLUSTER, build_before, is_embedded
-from tests.support.together import play_together
+from tests.support.together import Later, play_together
 
 FOLDER = Path(__file__).parent
 AT_ONCE = 4
 """At most, while the processors have room. Next to them runs one test with Spark, whose submission alone takes a
-processor for seconds, and one that moves many records."""
-LAST = ("test_uninstall", "test_walkthrough")
+processor for seconds, one that moves many records, and one on the second cluster."""
+ON_SECOND_CLUSTER = (
+    pytest.mark.together("second"),
+    pytest.mark.skipif(not is_embedded(), reason="FLEET_KUBECONFIG names one cluster, and its other tests need it"),
+)
+"""Marks of tests that change what all groups of a cluster share."""
 TIMEOUT_S = 1500
 """Seconds for one test: the first may have to make the cluster, and a concurrent one waits for its turn."""
 
@@ -35,37 +39,57 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = [place for place, item in enumerate(items) if FOLDER in item.path.parents]
-    for place, item in zip(places, sorted((items[place] for place in places), key=turn), strict=True):
-        items[place] = item
-        item.add_marker(pytest.mark.timeout(TIMEOUT_S), append=False)
-
-
-def turn(item: pytest.Item) -> int:
-    """The place of a test's file in the order of the suite; files with the same one keep theirs."""
-    name = item.path.stem
-    return 1 + LAST.index(name) if name in LAST else 0
+    for item in items:
+        if FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S), append=False)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     build_before(session, FOLDER, CLUSTER if is_embedded() else API_SERVER)
 
 
-@pytest.fixture(scope="session")
-def installation(record_testsuite_property: Callable[[str, object], None]) -> Iterator[Installation]:
+@contextmanager
+def installed(name: str, record: Callable[[str, object], None]) -> Iterator[Installation]:
     """A cluster of this run's own (or FLEET_KUBECONFIG's), removed at the end unless FLEET_KEEP is set.
 
     An interrupted run leaves groups, releases and topics behind, which the tests of this one would count as theirs.
     """
-    made = Installation(name="e2e")
+    made = Installation(name=name)
     keep = bool(os.environ.get("FLEET_KEEP"))
     if not keep and is_embedded():
         made.down()
     made.up()
     yield made
-    record_testsuite_property(PROCESSOR_SECONDS, made.processor_seconds())
+    record(PROCESSOR_SECONDS, made.processor_seconds())
     if not keep:
         made.down()
+
+
+@pytest.fixture(scope="session")
+def installation(record_testsuite_property: Callable[[str, object], None]) -> Iterator[Installation]:
+    with installed("e2e", record_testsuite_property) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def second_installation(
+    record_testsuite_property: Callable[[str, object], None],
+) -> Iterator[Later[Installation]]:
+    with Later(lambda: installed("second", record_testsuite_property)) as later:
+        yield later
+
+
+@pytest.fixture
+def second(second_installation: Later[Installation]) -> Installation:
+    """A second cluster, with its operator: the test before may have removed or replaced it."""
+    made = second_installation.get()
+    made.install_chart()
+    return made
+
+
+@pytest.fixture
+def second_fleets(second: Installation) -> Fleets:
+    return Fleets(second)
 
 
 @pytest.fixture(scope="session")

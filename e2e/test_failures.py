@@ -9,7 +9,6 @@ import pytest
 from e2e.cluster import PATIENCE_S, Cluster, conditions, eventually
 from e2e.conftest import Fleets
 from e2e.demo.fleet import FlightFleet
-from e2e.install import Installation
 
 WITHIN_SECONDS = 30
 
@@ -73,23 +72,3 @@ def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleets: Flee
         wait_condition(cluster, fleet, "Degraded", "False", "AsWanted", within_s=PATIENCE_S)
         wait_condition(cluster, fleet, "Ready", "True", "FleetReady")
         assert pod_identities(fleet) == before
-
-
-def test_silent_broker_is_reported_and_the_fleet_continues_when_it_answers(
-    fleets: Fleets, installation: Installation, cluster: Cluster
-) -> None:
-    """A silent broker costs no pod: status reports it and keeps the last values, and all recovers by itself."""
-    with fleets.named("patient") as fleet:
-        fleet.make_group()
-        fleet.wait_stable(members=2)
-        before = pod_identities(fleet)
-        with installation.paused_container(namespace="kafka", pod="kafka-0"):
-            wait_condition(cluster, fleet, "ClusterReachable", "False", "BrokerUnreachable")
-            status = fleet.group()["status"]
-            assert status["memberCount"] == 2
-            assert status["partitions"] == 12
-        fleet.wait_stable(members=2)
-        fleet.produce()
-        fleet.wait_drained()
-        assert pod_identities(fleet) == before
-        assert fleet.count().lost == 0

@@ -131,11 +131,3 @@ def test_deleted_group_takes_every_child_with_it(fleets: Fleets) -> None:
 
         eventually(lambda: children() == "", timeout_s=PATIENCE_S, what="no child is left")
         fleet.cluster.kubectl("delete", "namespace", "leaving", "--timeout=290s")
-
-
-def test_killed_operator_resumes(fleets: Fleets, installation: Installation) -> None:
-    """A group applied while the operator is dead is reconciled by the next one; no command has to be repeated."""
-    with fleets.named("orphaned") as fleet:
-        installation.kill_operator()
-        fleet.make_group()
-        fleet.wait_stable(members=2)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 
-from e2e.conftest import Fleets
-from e2e.install import OPERATOR_NAMESPACE, Installation
+from e2e.conftest import ON_SECOND_CLUSTER, Fleets
+from e2e.install import OPERATOR_NAMESPACE
+
+pytestmark = ON_SECOND_CLUSTER
 
 
-def test_uninstalled_operator_leaves_nothing_terminating(fleets: Fleets, installation: Installation) -> None:
+def test_uninstalled_operator_leaves_nothing_terminating(second_fleets: Fleets) -> None:
     """The fleet survives the operator, and can still be deleted afterwards."""
-    with fleets.named("surviving") as fleet:
+    with second_fleets.named("surviving") as fleet:
         fleet.make_group()
         fleet.wait_stable(members=2)
         fleet.cluster.helm("uninstall", "consumer-fleet", "--namespace", OPERATOR_NAMESPACE, "--wait")

@@ -9,9 +9,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from e2e.cluster import PATIENCE_S, conditions, eventually
-from e2e.conftest import Fleets
+from e2e.conftest import ON_SECOND_CLUSTER, Fleets
 from e2e.demo.fleet import FlightFleet
 from e2e.install import Installation
+
+pytestmark = ON_SECOND_CLUSTER
 
 
 @contextmanager
@@ -49,11 +51,11 @@ def wait_upgrade(fleet: FlightFleet, status: str, reason: str) -> str:
     return eventually(probe, timeout_s=PATIENCE_S, what=f"UpgradeAvailable={status} ({reason})")
 
 
-def test_upgrade_keeps_the_pods_until_the_spec_names_the_new_image(installation: Installation, fleets: Fleets) -> None:
+def test_upgrade_keeps_the_pods_until_the_spec_names_the_new_image(second: Installation, second_fleets: Fleets) -> None:
     """The same image under its full name stands for a new one."""
-    old = installation.consumer_image
+    old = second.consumer_image
     new = f"docker.io/library/{old}"
-    with fleets.named("upgraded", retries=True) as fleet:
+    with second_fleets.named("upgraded", retries=True) as fleet:
         fleet.make_group()
         fleet.wait_stable(members=2)
         wait_upgrade(fleet, "False", "UpToDate")
@@ -63,7 +65,7 @@ def test_upgrade_keeps_the_pods_until_the_spec_names_the_new_image(installation:
             what="the check to be cleaned up",
         )
         before = uids(fleet)
-        with upgraded(installation, new):
+        with upgraded(second, new):
             message = wait_upgrade(fleet, "True", "DefaultImageDiffers")
             assert f"{new} now: set spec.image" in message
             assert (uids(fleet), images(fleet)) == (before, {old})
@@ -76,14 +78,14 @@ def test_upgrade_keeps_the_pods_until_the_spec_names_the_new_image(installation:
         assert images(fleet) == {new}, "an operator with the old image changes nothing"
 
 
-def test_three_groups_go_over_one_by_one_with_the_canary_first(installation: Installation, fleets: Fleets) -> None:
+def test_three_groups_go_over_one_by_one_with_the_canary_first(second: Installation, second_fleets: Fleets) -> None:
     """The same image under its full name stands for a new one. Groups that other tests left would go over as well."""
-    installation.cluster.kubectl("delete", "consumergroups", "--all", "--all-namespaces", "--wait=false")
-    old = installation.consumer_image
+    second.cluster.kubectl("delete", "consumergroups", "--all", "--all-namespaces", "--wait=false")
+    old = second.consumer_image
     new = f"docker.io/library/{old}"
     names = ("wave-a", "wave-b", "wave-c")
     with ExitStack() as stack:
-        made = {name: stack.enter_context(fleets.named(name)) for name in names}
+        made = {name: stack.enter_context(second_fleets.named(name)) for name in names}
         for name, fleet in made.items():
             fleet.make_group()
             fleet.kubectl("scale", "consumergroup", name, "--replicas=1")
@@ -96,7 +98,7 @@ def test_three_groups_go_over_one_by_one_with_the_canary_first(installation: Ins
         at_once: list[int] = []
 
         def arrived() -> bool:
-            every = installation.cluster.kubectl("get", "consumergroups", "--all-namespaces", "--output", "json")
+            every = second.cluster.kubectl("get", "consumergroups", "--all-namespaces", "--output", "json")
             found = {body["metadata"]["name"]: body["status"] for body in json.loads(every)["items"]}
             phases = {name: status.get("upgrade", {}).get("phase") for name, status in found.items()}
             begun.extend(name for name in names if phases[name] and name not in begun)
@@ -104,7 +106,7 @@ def test_three_groups_go_over_one_by_one_with_the_canary_first(installation: Ins
             assert {phases[name] for name in names} == {"Complete"}, phases
             return True
 
-        with upgraded(installation, new, waves=1):
+        with upgraded(second, new, waves=1):
             eventually(arrived, timeout_s=600.0, what="all three to go over", poll_s=0.5)
             print(f"{len(at_once)} looks, at most {max(at_once)} at once, in this order: {begun}")
             assert begun[0] == "wave-c"

@@ -1,6 +1,6 @@
 """docs/install.md and docs/own-image.md, typed command by command on a cluster without the operator.
 
-It has a cluster of its own, because its last command removes the CRDs, and with them every object of the project.
+The last command removes the CRDs, and with them every object of the project.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import PATIENCE_S, Cluster, eventually
+from e2e.conftest import ON_SECOND_CLUSTER
 from e2e.demo.fleet import FlightFleet
 from e2e.install import OPERATOR_NAMESPACE, Installation
 from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.kafka_pod import host_bootstrap
 from e2e.reader import Reader, commands, sections
-from tests.support.programs import is_embedded
+
+pytestmark = ON_SECOND_CLUSTER
 
 INSTALL, OWN_IMAGE = "docs/install.md", "docs/own-image.md"
 SHOP = "shop"
@@ -33,15 +35,12 @@ UNTIL_DONE = (
 
 
 @pytest.fixture
-def bare() -> Iterator[Installation]:
-    """A cluster with Kafka, from which the operator has been uninstalled."""
-    made = Installation(name="reader")
-    made.down()
-    made.up()
-    made.cluster.helm("uninstall", "consumer-fleet", "--namespace", OPERATOR_NAMESPACE, "--wait")
-    made.cluster.kubectl("delete", "namespace", OPERATOR_NAMESPACE, "--timeout=290s")
-    yield made
-    made.down()
+def bare(second: Installation) -> Installation:
+    """The second cluster without the operator, and without groups, which nothing would end any more."""
+    second.cluster.kubectl("delete", "consumergroups", "--all", "--all-namespaces", f"--timeout={PATIENCE_S:.0f}s")
+    second.cluster.helm("uninstall", "consumer-fleet", "--namespace", OPERATOR_NAMESPACE, "--wait")
+    second.cluster.kubectl("delete", "namespace", OPERATOR_NAMESPACE, "--timeout=290s")
+    return second
 
 
 @contextmanager
@@ -78,8 +77,6 @@ def worker_images(cluster: Cluster) -> set[str]:
     return {pod["spec"]["containers"][0]["image"].rpartition("/")[2] for pod in pods}
 
 
-@pytest.mark.together("load")  # making a cluster takes the processors for a minute, as many records do
-@pytest.mark.skipif(not is_embedded(), reason="another cluster has no builder's images, and keeps its CRDs")
 def test_reader_installs_runs_an_own_image_upgrades_and_uninstalls(bare: Installation, tmp_path: Path) -> None:
     page, own, cluster = sections(INSTALL), sections(OWN_IMAGE), bare.cluster
     shop = FlightFleet(cluster, namespace=SHOP, consumer_image=bare.consumer_image, name="orders")

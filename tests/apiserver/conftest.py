@@ -60,7 +60,7 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="session")
 def quiet_api() -> Iterator[ApiServer]:
-    """An API server without an operator, except those that a test starts and stops."""
+    """An API server without an operator, except those that a test starts and stops, each for its own namespace."""
     with ApiServer() as server:
         install_crds(server)
         yield server
@@ -90,6 +90,12 @@ def make_topic(kafka: KafkaBroker, name: str) -> None:
 @pytest.fixture(scope="session")
 def nodes(api: ApiServer) -> Iterator[Nodes]:
     with Nodes(str(api.kubeconfig)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def quiet_nodes(quiet_api: ApiServer) -> Iterator[Nodes]:
+    with Nodes(str(quiet_api.kubeconfig)) as running:
         yield running
 
 

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.apiserver import objects
 from tests.apiserver.conftest import PATIENCE_S, Operator, Site
-from tests.apiserver.nodes import Nodes
-from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.usefixtures("quiet_nodes"), pytest.mark.together]
 
 MakeSite = Callable[..., Site]
 CHILDREN = ("statefulsets", "configmaps", "services", "poddisruptionbudgets")
 NAMESPACED = {"statefulsets": "statefulset", "services": "service", "poddisruptionbudgets": "pdb", "configmaps": "cm"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nodes_there(quiet_api: ApiServer) -> Iterator[None]:
-    with Nodes(str(quiet_api.kubeconfig)):
-        yield
 
 
 def start_fleet(here: Site, broker: KafkaBroker, **annotations: str) -> None:

@@ -256,6 +256,7 @@ def step_through_a_rebalance(
     )
 
 
+@pytest.mark.together
 def test_m5_record_of_states_goes_on_over_a_new_process_of_the_operator(
     quiet_api: ApiServer, quiet_site: Callable[..., Site], broker: KafkaBroker
 ) -> None:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.apiserver import objects
 from tests.apiserver.conftest import PATIENCE_S, Operator, Site
 from tests.support.waiting import eventually
@@ -24,6 +26,7 @@ MORE_MIB = 80.0
 """Largest difference between the peaks of two starts: half of what 80 more objects of each kind hold in bytes."""
 
 
+@pytest.mark.together
 def test_large_objects_of_others_do_not_fill_the_memory(quiet_site: Callable[..., Site]) -> None:
     """Neither during their creation nor at a start beside them; that would end the operator again and again."""
     here = quiet_site("memory")
@@ -64,7 +67,7 @@ def _large_objects(here: Site) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def _working(here: Site) -> Iterator[Operator]:
-    with Operator(here.api) as operator:
+    with Operator(here.api, "--namespace", here.name) as operator:
         eventually(lambda: "working" in operator.log.read_text(), timeout_s=PATIENCE_S, what="the operator to work")
         yield operator
         print(f"peak {_peak_mib(operator):.0f} MiB, at the end {_memory_mib(operator, 'VmRSS'):.0f} MiB")

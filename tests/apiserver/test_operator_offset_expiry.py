@@ -56,11 +56,13 @@ def committed(broker: KafkaBroker, group_id: str) -> dict[int, int]:
     return {part.partition: entry.offset for part, entry in found.items() if entry is not None}
 
 
+@pytest.mark.together
 @pytest.mark.timeout(600)
 def test_offsets_of_a_suspended_fleet_outlive_their_retention_and_the_operator(
     quiet_api: ApiServer, quiet_site: Callable[..., Site]
 ) -> None:
     site = quiet_site("kept")
+    here = ("--namespace", site.name)
     with KafkaBroker(properties=FORGETFUL) as broker:
         make_topic(broker, "flights")
         producer = SureProducer({"bootstrap.servers": broker.bootstrap})
@@ -79,13 +81,13 @@ def test_offsets_of_a_suspended_fleet_outlive_their_retention_and_the_operator(
             objects.group(site.name, name="kept", **suspended),
             objects.group(site.name, name="allowed", offsets={"expiry": "Allow"}, **suspended),
         )
-        with Operator(quiet_api) as first:
+        with Operator(quiet_api, *here) as first:
             site.wait_condition("consumergroups", "kept", "OffsetsKept", status="True", reason="Visited")
             site.wait_condition("consumergroups", "allowed", "OffsetsKept", status="False", reason="ExpiryAllowed")
             began = visited(site)
             eventually(lambda: visited(site) > began, timeout_s=RETENTION_S, what="a second visit", poll_s=0.5)
             first.kill()
-        with Operator(quiet_api):
+        with Operator(quiet_api, *here):
             eventually(
                 lambda: not committed(broker, unguarded) and not committed(broker, allowed),
                 timeout_s=2 * RETENTION_S,

@@ -100,6 +100,7 @@ def test_probes_and_metrics_answer(operator: Operator, site: Callable[..., Site]
     assert sample(text, "consumer_fleet_group_lag_records", **group) is None, "unknown is not zero"
 
 
+@pytest.mark.together
 def test_operator_waits_for_crds_and_goes_on_when_one_goes() -> None:
     """Started before its CRDs (a chart installs them side by side), it waits, and works once they exist.
 

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.apiserver import objects
 from tests.apiserver.conftest import PATIENCE_S, Operator, Site
-from tests.apiserver.nodes import Nodes
-from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
+pytestmark = [pytest.mark.usefixtures("quiet_nodes"), pytest.mark.together]
+
 MakeSite = Callable[..., Site]
 FLEETS = ("flights", "flights-retry")
-
-
-@pytest.fixture(scope="module")
-def nodes_there(quiet_api: ApiServer) -> Iterator[None]:
-    with Nodes(str(quiet_api.kubeconfig)):
-        yield
 
 
 def start_fleet(here: Site, broker: KafkaBroker, **spec: Any) -> None:
@@ -71,7 +65,6 @@ def upgrade(here: Site, status: str, reason: str) -> str:
     return str(found["message"])
 
 
-@pytest.mark.usefixtures("nodes_there")
 def test_fleet_keeps_its_image_until_the_spec_names_another(quiet_site: MakeSite, broker: KafkaBroker) -> None:
     here = quiet_site("pinned")
     start_fleet(here, broker)
@@ -95,7 +88,6 @@ def test_fleet_keeps_its_image_until_the_spec_names_another(quiet_site: MakeSite
         upgrade(here, "False", "UpToDate")
 
 
-@pytest.mark.usefixtures("nodes_there")
 @pytest.mark.parametrize("left", [{}, {"image": "no image at all", "imageSource": "Operator"}])
 def test_fleet_keeps_its_image_when_its_status_is_lost(
     quiet_site: MakeSite, broker: KafkaBroker, left: dict[str, str]
@@ -115,7 +107,6 @@ def test_fleet_keeps_its_image_when_its_status_is_lost(
     assert generations(here) == before
 
 
-@pytest.mark.usefixtures("nodes_there")
 def test_operator_that_renders_pods_otherwise_rolls_nothing_until_the_spec_changes(
     quiet_site: MakeSite, broker: KafkaBroker
 ) -> None:
