@@ -111,7 +111,7 @@ class Nodes:
         await kube.close()
 
     async def _tick(self, kube: NodesClient) -> None:
-        pods = (await kube.list(POD, None, label_selector=GROUP_LABEL)).items
+        pods = (await kube.list(POD, None, label_selector=f"{GROUP_LABEL},{COMPONENT_LABEL}")).items
         for pod in pods:
             labels = pod["metadata"]["labels"]
             if labels[COMPONENT_LABEL] == "check" and pod["status"]["phase"] in ("Pending", "Running"):
