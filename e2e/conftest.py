@@ -25,10 +25,10 @@ FOLDER = Path(__file__).parent
 AT_ONCE = 4
 """At most, while the processors have room. Next to them runs one test with Spark, whose submission alone takes a
 processor for seconds, one that moves many records, and one on the second cluster."""
-ON_SECOND_CLUSTER = (
+ON_SECOND_CLUSTER = [
     pytest.mark.together("second"),
     pytest.mark.skipif(not is_embedded(), reason="FLEET_KUBECONFIG names one cluster, and its other tests need it"),
-)
+]
 """Marks of tests that change what all groups of a cluster share."""
 TIMEOUT_S = 1500
 """Seconds for one test: the first may have to make the cluster, and a concurrent one waits for its turn."""

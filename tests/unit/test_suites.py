@@ -37,6 +37,13 @@ def test_noisy():
 def test_steady():
     pass
 """
+BUILDS_A_PART = """
+import signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+(Path(sys.argv[1]) / "api-server").touch()
+time.sleep(60)
+"""
 TOGETHER = """
 import threading
 from contextlib import contextmanager
@@ -256,8 +263,7 @@ def test_suites_without_time_limits_of_their_own_use_all_processors(monkeypatch:
 def test_suite_begins_when_what_it_needs_is_built_or_nothing_more_will_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    builder = "import sys, time, pathlib; (pathlib.Path(sys.argv[1]) / 'api-server').touch(); time.sleep(60)"
-    monkeypatch.setattr("tests.run.BUILDER", ("-c", builder))
+    monkeypatch.setattr("tests.run.BUILDER", ("-c", BUILDS_A_PART))
     with closing(Builds(tmp_path)) as builds:
         assert builds.has(Need.CLUSTER), "nothing is being built"
         builds.begin()
