@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from fleet_operator.api.v1alpha1.conditions import CONSUMER_GROUP_CONDITIONS
+from fleet_operator.planning import times
 from tests.apiserver import objects
 from tests.apiserver.conftest import PATIENCE_S, Site
 from tests.support.kafka import KafkaBroker
@@ -187,11 +189,28 @@ def test_additions_to_the_pod_template_by_other_hands_are_taken_out_and_reported
 
     eventually(taken_out, timeout_s=PATIENCE_S, what="the template as it was")
 
+    wait_told(here, "StatefulSet `flights`", "kubectl-patch")
+
+
+def test_pod_with_another_image_is_reported(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("swapped")
+    start_fleet(here, broker)
+    here.wait_ready_replicas(1)
+    created = times.from_text(here.get("pods", "flights-0")["metadata"]["creationTimestamp"])
+    assert created is not None
+    eventually(lambda: time.time() > created + 1, timeout_s=PATIENCE_S, what="another second")
+    here.kubectl("set", "image", "pod/flights-0", "worker=example.org/other:1")
+    wait_told(here, "Pod `flights-0`", "kubectl-set")
+
+
+def wait_told(here: Site, what: str, manager: str) -> None:
+    """Wait for the Event about a change by another hand."""
+
     def told() -> bool:
         notes = [each["note"] for each in here.every("events", "") if each["reason"] == "ChangedByOthers"]
-        return any("StatefulSet `flights`" in note and "kubectl-patch" in note for note in notes)
+        return any(what in note and manager in note for note in notes)
 
-    eventually(told, timeout_s=PATIENCE_S, what="the Event")
+    eventually(told, timeout_s=PATIENCE_S, what=f"the Event about {what}")
 
 
 def test_younger_object_for_the_same_group_waits(site: MakeSite, broker: KafkaBroker) -> None:

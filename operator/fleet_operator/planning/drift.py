@@ -15,6 +15,9 @@ from fleet_operator.planning.labels import MANAGER
 
 EDITED: Final = "edited"
 """Mark in the metadata of a trimmed object, whose managed fields are cut."""
+NAMED_MAX: Final = 3
+POD_CREATOR: Final = "kube-controller-manager"
+CONTAINERS: Final = frozenset({"f:containers", "f:initContainers"})
 OTHERS_PARTS: Final = frozenset({"f:apiVersion", "f:kind", "f:metadata", "f:status"})
 """Parts of an object in which others may set what they like."""
 RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
@@ -29,6 +32,22 @@ def others_fields(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         if fields and entry.get("manager") != MANAGER and not entry.get("subresource"):
             found[str(entry.get("manager"))] = fields
     return found
+
+
+def changed_by(pod_metadata: Mapping[str, Any]) -> str:
+    """Names of those who have changed a pod's containers since it was created; empty without any.
+
+    Kubernetes lets anybody who may edit pods change their images. The controller that creates them writes to them
+    later, too, and so do others by subresources: the kubelet the status, `kubectl debug` its containers.
+    """
+    created = str(pod_metadata.get("creationTimestamp", ""))
+    names = set()
+    for entry in pod_metadata.get("managedFields") or ():
+        fields = (entry.get("fieldsV1") or {}).get("f:spec") or {}
+        late = not entry.get("subresource") and str(entry.get("time", "")) > created
+        if late and entry.get("manager") not in (MANAGER, POD_CREATOR) and CONTAINERS & fields.keys():
+            names.add(str(entry.get("manager")))
+    return ", ".join(sorted(names)[:NAMED_MAX])
 
 
 def undoing(live: Mapping[str, Any], meant: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

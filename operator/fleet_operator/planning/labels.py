@@ -53,6 +53,13 @@ PUBLISHED_ANNOTATION: Final = "consumerfleet.io/published-at"
 ENDING_ANNOTATION: Final = "consumerfleet.io/ending-since"
 RATE_ANNOTATION: Final = "consumerfleet.io/records-per-second"
 
+FINALIZER: Final = "consumerfleet.io/retry-topics"
+"""Finalizer of a ConsumerGroup whose deletion has steps in Kafka."""
+CLUSTER_FINALIZER: Final = "consumerfleet.io/groups"
+"""Finalizer of a KafkaCluster, while groups with a finalizer refer to it."""
+FOREGROUND: Final = "foregroundDeletion"
+"""Kubernetes' own finalizer: its garbage collector is deleting the children."""
+
 CONTAINER: Final = WORKER_CONTAINER
 RETRY_VOLUME: Final = "consumer-fleet-retry"
 SKIP_VOLUME: Final = "consumer-fleet-offsets"

@@ -15,7 +15,7 @@ import orjson
 
 from fleet_operator.api.v1alpha1.model import GROUP, HANDLER_LABEL, TOO_LARGE
 from fleet_operator.planning import labels
-from fleet_operator.planning.drift import EDITED, others_fields
+from fleet_operator.planning.drift import EDITED, changed_by, others_fields
 
 LABELS: Final = (
     *(labels.GROUP_LABEL, labels.POLICY_LABEL, labels.COMPONENT_LABEL, HANDLER_LABEL),
@@ -27,6 +27,7 @@ STATEFUL_SET_ANNOTATIONS: Final = (
     *(labels.REVISION_ANNOTATION, labels.INPUTS_ANNOTATION, labels.PARTS_ANNOTATION, labels.CHANGED_ANNOTATION),
     *(labels.APPLIED_ANNOTATION, labels.SIBLINGS_ANNOTATION, labels.SCALING_ANNOTATION),
 )
+FINALIZERS: Final = (labels.FINALIZER, labels.CLUSTER_FINALIZER, labels.FOREGROUND)
 JOB_ANNOTATIONS: Final = (labels.RATE_ANNOTATION,)
 IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 REPLICA_COUNTS: Final = ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas")
@@ -47,13 +48,16 @@ OWN_PREFIX: Final = f"{GROUP}/"
 
 
 def trim_resource(body: dict[str, Any]) -> dict[str, Any]:
-    """A custom resource with the labels and annotations of this API, and without the fields of its spec that are too
-    large to be planned, in whose place it says so. Changes the object.
+    """A custom resource with the labels, annotations and finalizers that are read, and without the fields of its spec
+    that are too large to be planned, in whose place it says so. Changes the object.
 
     The largest fields go first: references and names stay, by which others find the object.
     """
     metadata = body["metadata"]
-    metadata.pop("managedFields", None)
+    for part in ("managedFields", "ownerReferences"):
+        metadata.pop(part, None)
+    if "finalizers" in metadata:
+        metadata["finalizers"] = [each for each in metadata["finalizers"] if each in FINALIZERS]
     for part in ("labels", "annotations"):
         if part in metadata:
             metadata[part] = {key: value for key, value in metadata[part].items() if key.startswith(OWN_PREFIX)}
@@ -91,11 +95,12 @@ def trim_config_map(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def trim_pod(body: Mapping[str, Any]) -> dict[str, Any]:
     """A pod's identity and owners, the worker's ports, the kinds of its init containers, the volume of retry policies,
-    and its state."""
+    its state, and who has changed its containers."""
     spec = body.get("spec") or {}
+    edited = body["metadata"].get(EDITED) or changed_by(body["metadata"])
     return {
         **_head(body),
-        "metadata": _metadata(body["metadata"], POD_ANNOTATIONS),
+        "metadata": _metadata(body["metadata"], POD_ANNOTATIONS) | ({EDITED: edited} if edited else {}),
         "spec": {
             "containers": [
                 {"name": labels.CONTAINER, "ports": _each(each.get("ports"), "name", "containerPort")}

@@ -14,8 +14,8 @@ from fleet_operator.api.v1alpha1.model import ADOPT_ANNOTATION
 from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.observe.observer_pool import ObserverPool
-from fleet_operator.planning.fleet.deletion import FINALIZER
 from fleet_operator.planning.fleet.pod_template import leave_users_to_platform
+from fleet_operator.planning.labels import FINALIZER
 from fleet_operator.planning.objects import is_adoptable
 from fleet_operator.reconcilers.transitions import turns
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
@@ -224,7 +224,7 @@ async def set_finalizer(store: Store, body: JsonObject, finalizer: str, *, wante
     it too, and it would never go.
     """
     kind, uid = kind_of(body), body["metadata"]["uid"]
-    found = await store.refresh(kind, key_of(body))
+    found = await store.kube.get(kind, *key_of(body))  # with the finalizers of others, which caches leave out
     if found is None or found["metadata"]["uid"] != uid or has_finalizer(found, finalizer) == wanted:
         return
     head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}

@@ -24,6 +24,7 @@ from fleet_operator.observe.observer_pool import ObserverPool, TooManyObserversE
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet import deletion
 from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS
+from fleet_operator.planning.labels import CLUSTER_FINALIZER
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.offsets_topic import OFFSETS_TOPIC, decide_offsets_topic
 from fleet_operator.planning.problem import Problem, name_some, spec_problem
@@ -213,7 +214,7 @@ class KafkaClusterReconciler:
 
         Its observer goes on with the connection that it has, for the Secrets may be gone already.
         """
-        if not has_finalizer(body, deletion.CLUSTER_FINALIZER):
+        if not has_finalizer(body, CLUSTER_FINALIZER):
             return False
         context, store = self._context, self._context.store
         found = store.cache(CONSUMER_GROUP).having((KAFKA_CLUSTER, key))
@@ -223,7 +224,7 @@ class KafkaClusterReconciler:
         held = now - self._ending_since.setdefault(key, now) < deletion.CLUSTER_HOLD_S if going else True
         users = [metadata for metadata in waiting if held or metadata.get("deletionTimestamp")]
         if not users:
-            await set_finalizer(store, body, deletion.CLUSTER_FINALIZER, wanted=False)
+            await set_finalizer(store, body, CLUSTER_FINALIZER, wanted=False)
             return False
         if not going:
             return False

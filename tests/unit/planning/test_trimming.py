@@ -259,5 +259,37 @@ def test_labels_and_annotations_of_others_are_not_kept() -> None:
     assert (cut["annotations"], cut["labels"]) == (ours, {"consumerfleet.io/canary": "true"})
 
 
+def test_pod_whose_image_was_changed_after_its_creation_says_by_whom() -> None:
+    image = {"f:spec": {"f:containers": {'k:{"name":"worker"}': {"f:image": {}}}}}
+    made = "2026-11-27T10:00:00Z"
+    later = "2026-11-27T10:05:00Z"
+    entries = [
+        {"manager": "kube-controller-manager", "time": later, "fieldsV1": image},
+        {"manager": "kubelet", "subresource": "status", "time": later, "fieldsV1": {"f:status": {}}},
+        {"manager": "kubectl-debug", "subresource": "ephemeralcontainers", "time": later, "fieldsV1": image},
+        {"manager": "k3s", "time": made, "fieldsV1": image},
+        {"manager": "someone", "time": later, "fieldsV1": {"f:metadata": {"f:labels": {}}}},
+    ]
+    metadata = {"name": "orders-0", "namespace": "ns", "uid": "u", "creationTimestamp": made, "managedFields": entries}
+    pod: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+    assert "edited" not in trim_pod(pod)["metadata"]
+    entries.append({"manager": "kubectl-set", "time": later, "fieldsV1": image})
+    cut = trim_pod(pod)
+    assert cut["metadata"]["edited"] == "kubectl-set"
+    assert trim_pod(cut) == cut
+
+
+def test_finalizers_and_owners_of_others_are_not_kept() -> None:
+    body = a_resource()
+    ours = ["consumerfleet.io/retry-topics", "foregroundDeletion"]
+    body["metadata"] |= {
+        "finalizers": [*(f"example.org/{number}" for number in range(20_000)), *ours],
+        "ownerReferences": [{"uid": str(number), "name": "x" * 200} for number in range(5_000)],
+    }
+    cut = trim_resource(body)["metadata"]
+    assert cut["finalizers"] == ours
+    assert len(json.dumps(cut)) < 400
+
+
 def test_every_kind_of_ours_is_cut() -> None:
     assert {controller.watched.view.trim for controller in CONTROLLERS} == {trim_resource}

@@ -13,7 +13,8 @@ import pytest
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
 from fleet_operator.observe.observer_pool import TooManyObserversError
-from fleet_operator.planning.fleet.deletion import CLUSTER_FINALIZER, CLUSTER_HOLD_S, FINALIZER, POLL_S
+from fleet_operator.planning.fleet.deletion import CLUSTER_HOLD_S, POLL_S
+from fleet_operator.planning.labels import CLUSTER_FINALIZER, FINALIZER
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.kafkacluster import (

@@ -16,12 +16,6 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, Deletion
 from fleet_operator.planning.observation import RetryObservation
 
-FINALIZER: Final = "consumerfleet.io/retry-topics"
-CLUSTER_FINALIZER: Final = "consumerfleet.io/groups"
-"""Finalizer of a KafkaCluster, while groups with a finalizer refer to it."""
-FOREGROUND: Final = "foregroundDeletion"
-"""Kubernetes' own finalizer: its garbage collector is deleting the children."""
-
 UNDO_S: Final = 120.0
 """Time after the spec's timeout for stopping the workers and deleting in Kafka."""
 

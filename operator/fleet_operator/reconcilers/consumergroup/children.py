@@ -18,6 +18,7 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.clients import kinds
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
+from fleet_operator.planning.drift import EDITED
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.manifests import notices
 from fleet_operator.planning.fleet.parts import PartPlan
@@ -49,6 +50,7 @@ class Children:
     async def carry_out(self) -> Problem | None:
         """Carry out the plan. Returns the first refusal of the API server, if any; raises other KubeErrors."""
         publication = self.plan.retry.publication if self.plan.retry is not None else None
+        self._report_changed_pods()
         try:
             if publication is not None and self.gathered.older is None:
                 await self._publish(publication)
@@ -66,6 +68,16 @@ class Children:
             # Often one of a group of the same name that was deleted just now: garbage collection takes a moment.
             return Problem(conditions.NAME_TAKEN, str(error))
         return check or refused
+
+    def _report_changed_pods(self) -> None:
+        """Tell of pods whose containers somebody has changed: to put them back is to delete them."""
+        for pod in (pod for part in self.gathered.parts.values() for pod in part.pods):
+            if editors := pod["metadata"].get(EDITED):
+                note = (
+                    f"Pod `{pod['metadata']['name']}` was changed by {editors}: its containers may not be those of its "
+                    "revision; delete the pod to have it made again"
+                )
+                self.context.events.record(News(self.gathered.body, "Warning", "ChangedByOthers", note))
 
     async def _publish(self, publication: Published) -> None:
         before, group = self.gathered.published, self.gathered.group

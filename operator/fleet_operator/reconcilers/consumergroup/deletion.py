@@ -19,7 +19,7 @@ from fleet_operator.api.v1alpha1.model import TOO_LARGE
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
-from fleet_operator.planning import times
+from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet import deletion
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
 from fleet_operator.planning.problem import Problem, name_some
@@ -48,13 +48,13 @@ class DeletionWork:
         """
         store, wanted = self._context.store, deletion.wants_finalizer(group.spec.deletion)
         if wanted != has_finalizer(body):
-            await set_finalizer(store, body, deletion.FINALIZER, wanted=wanted)
+            await set_finalizer(store, body, labels.FINALIZER, wanted=wanted)
         cluster = store.get(KAFKA_CLUSTER, cluster_of(body)) if wanted else None
         if cluster is None or cluster["metadata"].get("deletionTimestamp"):
             return
-        if not has_finalizer(cluster, deletion.CLUSTER_FINALIZER):
+        if not has_finalizer(cluster, labels.CLUSTER_FINALIZER):
             with suppress(KubeForbiddenError):  # by rights of an older chart: the group itself matters more
-                await set_finalizer(store, cluster, deletion.CLUSTER_FINALIZER, wanted=True)
+                await set_finalizer(store, cluster, labels.CLUSTER_FINALIZER, wanted=True)
 
     def tell_of_kept(self, body: JsonObject) -> None:
         """Record an Event for a deleted object without a finalizer, whose records stay in Kafka."""
@@ -102,7 +102,7 @@ class DeletionWork:
 
     def _facts(self, gathered: Gathered, plan: Plan) -> deletion.DeletionFacts:
         body, group, cluster = gathered.body, gathered.group, gathered.cluster
-        foreground = deletion.FOREGROUND in body["metadata"].get("finalizers", ())
+        foreground = labels.FOREGROUND in body["metadata"].get("finalizers", ())
         return deletion.DeletionFacts(
             deletion=group.spec.deletion,
             deleted_at=times.from_text(body["metadata"]["deletionTimestamp"]) or 0.0,
@@ -162,7 +162,7 @@ class DeletionWork:
         if found.failed:
             topic = naming.failed_topic(group.group_id)
             self._record(gathered.body, "RecordsKept", f"{found.failed} records stay in topic {topic}")
-        await set_finalizer(self._context.store, gathered.body, deletion.FINALIZER, wanted=False)
+        await set_finalizer(self._context.store, gathered.body, labels.FINALIZER, wanted=False)
 
     async def _is_still_ours(self, gathered: Gathered) -> bool:
         """True if the object is unchanged and has no rival, read live right before the action."""
@@ -177,7 +177,7 @@ class DeletionWork:
         if given_up:
             note = f"topics and groups in Kafka are left as they are: {given_up}"
             self._record(body, "DeletionGivenUp", note, warning=True)
-        await set_finalizer(self._context.store, body, deletion.FINALIZER, wanted=False)
+        await set_finalizer(self._context.store, body, labels.FINALIZER, wanted=False)
 
     def _record(self, body: JsonObject, reason: str, note: str, *, warning: bool = False) -> None:
         self._context.events.record(News(body, "Warning" if warning else "Normal", reason, note))

@@ -203,8 +203,9 @@ async def _policy(
 
 
 CHARACTERS_MAX: Final = 4 * 1024 * 1024
-"""Limit of the content read from records that the fleet's StatefulSet does not name. Own records have a few thousand
-characters; others can create any number of ConfigMaps with a group's labels, up to 1 MiB each."""
+"""Limit of the content read from a group's records. Own ones have a few thousand characters, at most twice the limit of
+a spec; others can create any number of ConfigMaps with a group's labels, up to 1 MiB each, and name their revisions on
+the StatefulSet."""
 
 
 async def read_records(
@@ -212,19 +213,25 @@ async def read_records(
 ) -> tuple[JsonObject, ...]:
     """A group's ConfigMaps, possible records with their content. Raises KubeError.
 
-    Records that the StatefulSet names come first and are always read. Others beyond the limit are left unread until
-    those before them have been removed.
+    The record of the revision that runs comes first, then those that the StatefulSet names. Records beyond the limit
+    are left unread until those before them have been removed.
     """
     known, read, found = known_to(stateful_set), 0, list[JsonObject]()
-    for seen in sorted(config_maps, key=lambda body: (_revision_of(body) not in known, body["metadata"]["name"])):
+    running = _revision_of(stateful_set) if stateful_set is not None else ""
+
+    def place(body: JsonObject) -> tuple[bool, bool, str]:
+        revision = _revision_of(body)
+        return revision != running, revision not in known, body["metadata"]["name"]
+
+    for seen in sorted(config_maps, key=place):
         revision = _revision_of(seen)
         is_record = revision and seen["metadata"]["name"] == naming.revision_config(owner["metadata"]["name"], revision)
-        if not is_record or (revision not in known and read > CHARACTERS_MAX):
+        if not is_record or read > CHARACTERS_MAX:
             found.append(seen)
             continue
         whole = await store.content(CONFIG_MAP, key_of(seen))
         if whole is not None and is_owned_by(whole, owner):
-            read += sum(map(len, (whole.get("data") or {}).values())) if revision not in known else 0
+            read += sum(map(len, (whole.get("data") or {}).values()))
             found.append(whole)
     return tuple(sorted(found, key=lambda body: str(body["metadata"]["name"])))
 

@@ -68,7 +68,7 @@ class ConsumerGroupReconciler:
         context.moved.append(self._lenses.moved)
         context.beside.append(self._lenses.keep_aging)
         self._deletion = DeletionWork(context, kafka)
-        self._known: dict[Key, bytes] = {}  # as last reconciled, as JSON, for Events about deleted objects
+        self._known: dict[Key, bytes] = {}  # as JSON, for Events about deleted objects
         self._memories: dict[Key, Memory] = {}
         self._first_looks = FirstLooks(context.clock)
         self._waves = Waves(context)
@@ -82,7 +82,7 @@ class ConsumerGroupReconciler:
         if body is None or (body["metadata"].get("deletionTimestamp") and not has_finalizer(body)):
             self._forget(key)
             return Result()
-        self._known[key] = json_text.packed({name: part for name, part in body.items() if name != "status"})
+        self._known[key] = json_text.packed(_references(body))
         if body["metadata"].get("deletionTimestamp"):
             self._series.remove(key)  # nobody renews them, and draining may take a day
             self._lenses.forget(key)
@@ -197,6 +197,12 @@ class ConsumerGroupReconciler:
         self._first_looks.forget(key)
         self._resets.forget(key)
         self._expiry.forget(key)
+
+
+def _references(body: JsonObject) -> JsonObject:
+    """An object without what no Event about its deletion needs: thousands of them are remembered."""
+    spec = {name: part for name, part in body["spec"].items() if name in ("groupId", "clusterRef")}
+    return {**{name: body[name] for name in ("apiVersion", "kind", "metadata")}, "spec": spec}
 
 
 async def _here(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:

@@ -27,7 +27,7 @@ def record(revision: str, text: str, name: str = "") -> JsonObject:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"pod-template.json": text}}
 
 
-def test_foreign_records_are_read_up_to_a_limit_and_named_ones_always() -> None:
+def test_records_are_read_up_to_a_limit_the_one_that_runs_first_then_those_that_are_named() -> None:
     async def main() -> None:
         kube = MemoryKube()
         store = Store(kube, VirtualClock(asyncio.get_running_loop()), WATCHED)
@@ -36,12 +36,18 @@ def test_foreign_records_are_read_up_to_a_limit_and_named_ones_always() -> None:
             store.learn(CONFIG_MAP, await kube.create(record(revision, large)))
         store.learn(CONFIG_MAP, await kube.create(record("f00d", "{}")))
         store.learn(CONFIG_MAP, await kube.create(record("f00d", large, "orders-f00d-handler")))
-        fleet = {"metadata": {"annotations": {KNOWN_ANNOTATION: json.dumps({"f00d": "digest"})}}}
+        store.learn(CONFIG_MAP, await kube.create(record("feed", "{}")))
+        # Whoever may edit the StatefulSet may name as many as he likes.
+        named = dict.fromkeys(["f00d", *(f"a{number:03}" for number in range(20))], "digest")
+        annotations = {REVISION_ANNOTATION: "feed", KNOWN_ANNOTATION: json.dumps(named)}
+        fleet = {"metadata": {"annotations": annotations}}
         seen = store.cache(CONFIG_MAP).having(("ns", "orders"))
         found = await gather.read_records(store, OWNER, seen, fleet)
         assert [body["metadata"]["name"] for body in found] == [body["metadata"]["name"] for body in seen]
         whole = {body["metadata"]["name"]: body for body in found if "data" in body}
-        assert "orders-f00d" in whole
+        assert "orders-feed" in whole
+        assert "orders-a000" in whole
+        assert "orders-a020" not in whole
         assert "orders-f00d-handler" not in whole
         assert 1_000_000 * (len(whole) - 1) <= gather.CHARACTERS_MAX + 1_000_000
 
