@@ -120,6 +120,11 @@ OTHER_PODS = {
     "privileged": ("spec.containers.0.securityContext", {"privileged": True}),
     "a privileged container beside it": ("spec.initContainers.0.securityContext", {"privileged": True}),
     "root": ("spec.containers.0.securityContext.runAsUser", 0),
+    "an SELinux type of the host": ("spec.containers.0.securityContext.seLinuxOptions", {"type": "spc_t"}),
+    "that of its pod": ("spec.securityContext.seLinuxOptions", {"type": "spc_t"}),
+    "no AppArmor": ("spec.containers.0.securityContext.appArmorProfile", {"type": "Unconfined"}),
+    "no AppArmor for its pod": ("spec.securityContext.appArmorProfile", {"type": "Unconfined"}),
+    "a kernel parameter": ("spec.securityContext.sysctls", [{"name": "kernel.msgmax", "value": "1"}]),
     "a port of the node": ("spec.containers.0.ports", [{"containerPort": 1, "hostPort": 1}]),
 }
 

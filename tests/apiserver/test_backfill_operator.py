@@ -346,7 +346,7 @@ def test_application_that_no_operator_takes_waits_for_one(site: MakeSite, broker
 
 
 def test_driver_without_progress_is_replaced(site: MakeSite, broker: KafkaBroker, topic: str) -> None:
-    here = running(site, broker, "backfill-stalled", deadlines={"progressSeconds": 10})
+    here = running(site, broker, "backfill-stalled", deadlines={"progressSeconds": 10}, slice={"maxSeconds": 1})
 
     def ended() -> bool:
         assert here.status("backfills", "again").get("lastEnded", {}).get("reason") == "NoProgress"

@@ -13,7 +13,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from fleet_consumer.backfill.comparing import joined_function
-from fleet_consumer.backfill.errors import BackfillFailed, meaning
+from fleet_consumer.backfill.errors import BackfillFailed, Superseded, meaning
 from fleet_consumer.backfill.reports import TaskReport
 from fleet_consumer.backfill.rows import DIFFERENCE_COLUMNS, SELECTED, schema_of
 from fleet_consumer.backfill.slices import TaskRange
@@ -152,8 +152,8 @@ class SparkEngine:
             rows = both.mapInArrow(function, schema_of(DIFFERENCE_COLUMNS))
             rows.write.mode("overwrite").parquet(f"{root}/{DIFFERENCES}")
 
-        # No handler is called, so nothing of it can hang: tasks that run are progress.
-        self._watched(run, "numCompleteTasks", "numActiveTasks")
+        # Few tasks, of which each may take long: what they have read and written is progress, too.
+        self._watched(run, "numCompleteTasks", "inputRecords", "shuffleReadRecords", "outputRecords")
         return list(self._reports.value.values())
 
     def close(self) -> None:
@@ -227,19 +227,25 @@ class SparkEngine:
                 LOG.info("files of an unfinished slice removed", extra={"fields": {"path": path.toString()}})
 
     def _watched(self, run: Callable[[], None], *counters: str) -> None:
-        """Run a job, and tell meanwhile of its progress: of each change of the first of its stages' counters, and again
-        and again while one of the others is not zero."""
-        end = Event()
+        """Run a job, and tell meanwhile of its progress: of each change of its stages' counters.
+
+        Raises Superseded as soon as a newer attempt has the ledger; the job is cancelled then.
+        """
+        end, superseded = Event(), list[Superseded]()
 
         def tell() -> None:
-            known, signs = 0, 0
+            known, signs = [0] * len(counters), 0
             while not end.wait(ALIVE_S):
                 try:
-                    done, *busy = map(self._count, counters)
-                    if done != known or any(busy):
+                    seen = [self._count(counter) for counter in counters]
+                    if seen != known:
                         signs += 1
                         self._alive(signs)
-                    known = done
+                    known = seen
+                except Superseded as error:
+                    superseded.append(error)
+                    self._spark.sparkContext.cancelAllJobs()
+                    return
                 except Exception as error:
                     LOG.warning("the progress of a job is not in the ledger", extra={"fields": {"error": str(error)}})
 
@@ -250,6 +256,8 @@ class SparkEngine:
         finally:
             end.set()
             teller.join()
+            if superseded:
+                raise superseded[0]
 
     def _count(self, counter: str) -> int:
         """The sum of a counter of all stages that run."""

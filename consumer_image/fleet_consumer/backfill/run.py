@@ -28,6 +28,8 @@ LOOK_AGE_MAX_S: Final = 90.0
 """A guard that has not looked for so long knows nothing."""
 POLL_S: Final = 2.0
 """Interval of the looks at the control while paused."""
+SIGN_LOOKS: Final = 10
+"""Looks from one sign of life to the next while paused: else nothing would tell a pause from a dead driver."""
 
 
 class Course(Enum):
@@ -97,6 +99,8 @@ class Ledgers(Protocol):
 
     def write(self, ledger: Ledger) -> None: ...
 
+    def alive(self, sign: int) -> None: ...
+
 
 class Controls(Protocol):
     """The operator's orders."""
@@ -159,7 +163,7 @@ class Run:
                 return False
             if engine is None:
                 engine = start()
-                engine.discard_from(self._ledger.slices_done)
+                self._discard(engine)
             self._play(engine, control)
         if self._pass == CANDIDATE and self._ledger.comparison is None:
             # After the second pass of a comparison: its answers beside those of the first.
@@ -207,6 +211,7 @@ class Run:
 
     def _await_go(self) -> Control | None:
         """The control under which the next slice runs, after pauses; None to stop."""
+        looks = 0
         while True:
             control = self._parts.controls.read()
             order = self._orders.judge(control, self._parts.clock.monotonic())
@@ -215,6 +220,9 @@ class Run:
             if order.course is Course.STOP:
                 return None
             self._pause(order)
+            looks += 1
+            if looks % SIGN_LOOKS == 0:
+                self._parts.ledgers.alive(looks)
             self._parts.wait(POLL_S)
 
     def _pause(self, order: Order) -> None:
@@ -252,12 +260,18 @@ class Run:
         reports = engine.play(Slice(number=ledger.slices_done, planned=planned, work=work, connection=connection))
         outcome = outcome_of(planned, reports)
         if outcome.failure is not None:
-            engine.discard_from(ledger.slices_done)
+            self._discard(engine)
             raise self._handler_failed(outcome.failure, outcome.failures)
         # Of the tasks alone: the job around them costs the same for any size.
         worked = sum(report.seconds for report in reports.values()) / min(len(planned), cores)
         self._observed = outcome.offsets / max(worked, 1e-3)
         self._note(outcome, max(1e-3, clock.monotonic() - began), pace, rate)
+
+    def _discard(self, engine: Engine) -> None:
+        """Remove files of slices that are not in the ledger. Raises Superseded, or they may be a newer attempt's."""
+        assert self._ledger is not None
+        self._parts.ledgers.read()
+        engine.discard_from(self._ledger.slices_done)
 
     def _note(self, outcome: SliceOutcome, seconds: float, pace: Pace, rate: int | None) -> None:
         assert self._ledger is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,17 +44,24 @@ class World:
         self.change: Callable[[TaskRange, TaskReport], None] = lambda planned, report: None
         self.check: Callable[[Sequence[TaskRange]], None] = lambda planned: None
         self.starts = 0
+        self.signs: list[tuple[float, int]] = []
+        self.superseded = False
 
     def run(self, attempt: int = 1) -> Run:
         world = self
 
         class Ledgers:
             def read(self) -> Ledger | None:
+                if world.superseded:
+                    raise Superseded("a newer attempt has the ledger")
                 return world.stored
 
             def write(self, ledger: Ledger) -> None:
                 world.stored = ledger
                 world.written.append(ledger)
+
+            def alive(self, sign: int) -> None:
+                world.signs.append((world.clock.now, sign))
 
         class Controls:
             def read(self) -> Control:
@@ -310,3 +318,31 @@ def test_superseded_passes_through() -> None:
     run._parts.ledgers.write = write  # type: ignore[method-assign]
     with pytest.raises(Superseded):
         run.go(world.start)
+
+
+def test_paused_driver_gives_signs_of_life() -> None:
+    """Its ledger stays the same for as long as the guard says the same."""
+    world = World()
+    behind = Control(guard=GuardWord(look="1", pause=True, message="the live group is behind"))
+    world.controls = [behind] * 100
+    assert play(world)
+    numbers = [sign for _, sign in world.signs]
+    assert numbers == sorted(set(numbers)), "each is another one"
+    times = [at for at, _ in world.signs]
+    assert len(times) > 5
+    assert all(after - before <= 30.0 for before, after in itertools.pairwise(times))
+
+
+def test_superseded_attempt_removes_no_files() -> None:
+    """Those of its slice may be the newer attempt's by now."""
+    world = World()
+    run = world.run()
+    run.begin()
+
+    def start() -> World:
+        world.superseded = True
+        return world
+
+    with pytest.raises(Superseded):
+        run.go(start)
+    assert world.discarded == []

@@ -61,8 +61,8 @@ class AttemptEnd:
 class Judged:
     """The outcome of an attempt, with the reason.
 
-    `failures_max` is infinite for a driver that did not start in time once something was done: a cluster without room
-    today has some tomorrow. Such a failure does not use up those of others.
+    `failures_max` is infinite for a driver or an executor that did not start in time once something was done: a cluster
+    without room today has some tomorrow. Such a failure does not use up those of others.
     """
 
     verdict: Verdict
@@ -71,9 +71,17 @@ class Judged:
 
 
 def judge(
-    number: int, progress: Progress, application: SeenApplication, driver: DriverEnd | None, given_up: Problem | None
+    number: int,
+    progress: Progress,
+    application: SeenApplication,
+    driver: DriverEnd | None,
+    given_up: Problem | None,
+    waiting: Problem | None,
 ) -> Judged:
-    """The outcome of the attempt with this number, which is over. `given_up` is why the operator has ended it."""
+    """The outcome of the attempt with this number, which is over.
+
+    `given_up` is why the operator has ended it, `waiting` what one of its pods waited for.
+    """
     ledger = progress.ledger
     if ledger is not None and ledger.attempt == number:
         if ledger.problem is not None:
@@ -90,8 +98,9 @@ def judge(
     if given_up is not None:
         verdict = Verdict.STOPPED if given_up.reason == c.STOPPED else Verdict.FAILED
         away = given_up.reason == c.SPARK_OPERATOR_NOT_RESPONDING
-        begun = progress.covered > 0 and application.state is SparkState.SUBMITTED
-        return Judged(verdict, given_up, math.inf if begun else OUTAGES_MAX if away else FAILURES_MAX)
+        no_room = application.state is SparkState.SUBMITTED or waiting is not None
+        patient = progress.covered > 0 and no_room
+        return Judged(verdict, given_up, math.inf if patient else OUTAGES_MAX if away else FAILURES_MAX)
     return _without_ledger(number, application, driver)
 
 
@@ -165,8 +174,6 @@ def end_status(end: AttemptEnd) -> dict[str, Any]:
 
 LOOK_MAX_S: Final = 30.0
 """Most seconds that count between two looks; a run is looked at every few seconds."""
-SIGN_S: Final = 15.0
-"""Time for a sign of progress: the driver gets one from executors every 10 s, and gives one every 5 s."""
 RUNS: Final = frozenset({SparkState.RUNNING, SparkState.UNKNOWN})
 """States in which a driver may be at work: of a node that does not answer nobody knows it."""
 
@@ -183,12 +190,11 @@ class Watched:
 NEVER_WATCHED: Final = Watched()
 
 
-def watch(before: Watched, subject: str, tick: float, *, counts: bool = True) -> Watched:
-    """The seconds after a look at `tick`. Another subject starts from zero; without `counts` none are added."""
+def watch(before: Watched, subject: str, tick: float) -> Watched:
+    """The seconds after a look at `tick`. Another subject starts from zero."""
     if subject != before.subject:
         return Watched(subject, tick)
-    passed = min(max(tick - before.looked_at, 0.0), LOOK_MAX_S) if counts else 0.0
-    return Watched(subject, tick, before.seconds + passed)
+    return Watched(subject, tick, before.seconds + min(max(tick - before.looked_at, 0.0), LOOK_MAX_S))
 
 
 def subject_of(backfill: Backfill, application: SeenApplication, ledger_text: str) -> str:
@@ -224,12 +230,13 @@ def stalled(
 ) -> Problem | None:
     """The failure of a driver that runs without progress.
 
-    A slice may take its own time, whatever the deadline.
+    A slice may take its own time on top: its tasks count that from when they call the handler, and before and after it
+    executors come, handlers are loaded, and files are written.
     """
-    limit = max(backfill.spec.deadlines.progress_seconds, backfill.spec.slice.max_seconds + SIGN_S)
+    limit = backfill.spec.deadlines.progress_seconds + backfill.spec.slice.max_seconds
     if application.state not in RUNS or watched.seconds < limit:
         return None
-    message = f"the driver ran for {limit:.0f} s without progress, so it was ended"
+    message = f"the driver ran for {limit} s without progress, so it was ended"
     if waiting is not None:
         message = f"{message}; one of its pods did not run: {waiting.reason}: {waiting.message}"
     return Problem(c.NO_PROGRESS, message)

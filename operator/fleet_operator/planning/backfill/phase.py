@@ -257,7 +257,7 @@ def _start(facts: BackfillFacts) -> BackfillDecision:
 def _over(facts: BackfillFacts, progress: Progress, given_up: Problem | None) -> BackfillDecision:
     """The attempt has ended, or it is given up."""
     number = facts.backfill.attempts
-    judged = judge(number, progress, facts.application, facts.driver, given_up)
+    judged = judge(number, progress, facts.application, facts.driver, given_up, facts.waiting)
     end = end_of(facts.backfill, judged, progress.covered)
     problem = judged.problem
     if judged.verdict is Verdict.DONE:

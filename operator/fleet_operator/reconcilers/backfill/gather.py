@@ -26,7 +26,6 @@ from fleet_operator.planning.backfill.manifests import Handlers
 from fleet_operator.planning.backfill.phase import BackfillFacts
 from fleet_operator.planning.backfill.ranges import read_range
 from fleet_operator.planning.backfill.readings import (
-    Progress,
     SparkPod,
     backfill_of,
     end_by_message,
@@ -209,7 +208,7 @@ class Gatherer:
             driver=driver.end if driver is not None and driver.end is not None else end_by_message(seen.message),
             waiting=_waiting(driver, pods),
             pods_left=tuple(pod.name for pod in pods if not pod.ended),
-            watched=self._watch(key, backfill, seen, text, progress),
+            watched=self._watch(key, subject_of(backfill, seen, text)),
             since_end=self._since_end(key, backfill),
         )
         return await self._with_needs(Gathered(body=body, facts=facts, referenced=referenced, application=application))
@@ -273,14 +272,9 @@ class Gatherer:
         usual = f"{naming.backfill_application(backfill.metadata.name, backfill.attempts)}-driver"
         return next((pod for pod in pods if pod.name == (seen.driver_pod or usual)), None)
 
-    def _watch(
-        self, key: Key, backfill: Backfill, seen: SeenApplication, text: str, progress: Progress | Problem | None
-    ) -> Watched:
-        ledger = progress.ledger if isinstance(progress, Progress) else None
-        paused = ledger is not None and ledger.attempt == backfill.attempts and ledger.throttled_by == GUARD
+    def _watch(self, key: Key, subject: str) -> Watched:
         before, tick = self._watched.get(key, NEVER_WATCHED), self._context.clock.monotonic()
-        subject = subject_of(backfill, seen, text)
-        self._watched[key] = watch(before, subject, tick, counts=not paused)
+        self._watched[key] = watch(before, subject, tick)
         return self._watched[key]
 
     def _since_end(self, key: Key, backfill: Backfill) -> float:

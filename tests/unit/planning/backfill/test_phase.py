@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_end_of_an_attempt_is_on_record_before_anything_else() -> None:
 
 
 def test_given_up_application_is_deleted_once_its_end_is_on_record() -> None:
-    late = Watched("x", 0.0, 900.0)
+    late = Watched("x", 0.0, 960.0)
     given_up = decided(application=RUNNING, watched=late)
     assert (given_up.act, given_up.ended is not None and given_up.ended.reason) == (Act.NOTHING, "NoProgress")
     assert given_up.ended is not None
@@ -108,7 +109,7 @@ def test_application_that_could_not_be_submitted_says_so() -> None:
 
 
 def test_driver_that_has_finished_although_it_hangs_is_not_repeated() -> None:
-    done = decided(application=RUNNING, watched=Watched("x", 0.0, 900.0), progress=progress(COVERED, covered=20))
+    done = decided(application=RUNNING, watched=Watched("x", 0.0, 960.0), progress=progress(COVERED, covered=20))
     assert (done.phase, done.reason) == ("Succeeded", "AllHandled")
 
 
@@ -149,13 +150,13 @@ def test_application_that_was_never_seen_is_made_under_the_same_number() -> None
     ],
 )
 def test_verdicts(application: Any, note: Any, driver: DriverEnd | None, verdict: Verdict, reason: str) -> None:
-    judged = judge(1, progress(note), application, driver, None)
+    judged = judge(1, progress(note), application, driver, None, None)
     assert (judged.verdict, judged.problem.reason) == (verdict, reason)
     assert judged.problem.message
 
 
 def test_message_of_a_failed_submission_is_cut() -> None:
-    judged = judge(1, progress(), replace(FAILED, message="x" * 11_000), None, None)
+    judged = judge(1, progress(), replace(FAILED, message="x" * 11_000), None, None, None)
     assert len(judged.problem.message) == 512
 
 
@@ -164,11 +165,11 @@ def end(failures: int, covered: int = 4, attempt: int = 1) -> AttemptEnd:
 
 
 def test_failures_count_on_only_while_nothing_is_done() -> None:
-    judged = judge(2, progress(ledger()), FAILED, None, None)
+    judged = judge(2, progress(ledger()), FAILED, None, None, None)
     body = backfill({"attempts": 2, "lastEnded": end_status(end(3))})
     assert end_of(body, judged, 4).failures_in_a_row == 4
     assert end_of(body, judged, 5).failures_in_a_row == 1
-    stopped = judge(2, progress(ledger(attempt=2, ended=True)), COMPLETED, None, None)
+    stopped = judge(2, progress(ledger(attempt=2, ended=True)), COMPLETED, None, None, None)
     assert end_of(body, stopped, 4).failures_in_a_row == 0
 
 
@@ -354,7 +355,7 @@ def test_two_passes_follow_each_other() -> None:
         False,
         "Candidate",
     )
-    judged = judge(1, found, COMPLETED, None, None)
+    judged = judge(1, found, COMPLETED, None, None, None)
     assert judged.verdict is Verdict.PASS_DONE
     second = read(ledger_text(replace(live, handlers="Candidate")), passes=APART)
     assert isinstance(second, Progress)
@@ -396,12 +397,11 @@ def test_only_time_between_own_looks_counts() -> None:
     for tick in (105.0, 110.0, 4000.0):
         watched = watch(watched, "a", tick)
     assert watched.seconds == 40.0
-    assert watch(watched, "a", 4005.0, counts=False).seconds == 40.0
     assert watch(watched, "b", 4005.0).seconds == 0.0
 
 
 def test_start_has_a_deadline_and_progress_another() -> None:
-    late, body = Watched("x", 0.0, 301.0), backfill(deadlines={"startSeconds": 300, "progressSeconds": 300})
+    late, body = Watched("x", 0.0, 361.0), backfill(deadlines={"startSeconds": 300, "progressSeconds": 300})
     assert late_start(body, RUNNING, late, None) is None
     assert stalled(body, SUBMITTED, late, None) is None
     untaken = late_start(body, replace(SUBMITTED, taken=False), late, None)
@@ -415,9 +415,22 @@ def test_start_has_a_deadline_and_progress_another() -> None:
 
 
 def test_slice_that_takes_its_time_is_progress() -> None:
-    body = backfill(slice={"maxSeconds": 1800})
-    assert stalled(body, RUNNING, Watched("x", 0.0, 1800.0), None) is None
-    assert stalled(body, RUNNING, Watched("x", 0.0, 1900.0), None) is not None
+    """Before it come executors and handlers that are loaded, after it acknowledgements and files."""
+    body = backfill(slice={"maxSeconds": 1800}, deadlines={"progressSeconds": 600})
+    assert stalled(body, RUNNING, Watched("x", 0.0, 2399.0), None) is None
+    assert stalled(body, RUNNING, Watched("x", 0.0, 2400.0), None) is not None
+
+
+def test_executors_without_room_end_no_run_that_has_done_something() -> None:
+    waiting = Problem("Unschedulable", "0/3 nodes are available")
+    body = backfill()
+    given_up = stalled(body, RUNNING, Watched("x", 0.0, 4000.0), waiting)
+    assert given_up is not None
+    done = progress(ledger(attempt=4, remaining={0: ((18, 20),)}))
+    assert judge(5, done, RUNNING, None, given_up, waiting).failures_max == math.inf
+    assert judge(5, done, RUNNING, None, given_up, None).failures_max == 4, "all ran, and nothing went on"
+    nothing = replace(done, covered=0)
+    assert judge(5, nothing, RUNNING, None, given_up, waiting).failures_max == 4
 
 
 def test_running_driver_is_watched_by_its_ledger() -> None:

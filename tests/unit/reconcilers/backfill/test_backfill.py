@@ -336,7 +336,7 @@ def test_application_that_nobody_takes_is_pending_and_made_again() -> None:
 
 def test_driver_without_progress_is_followed_by_another() -> None:
     async def life(world: World) -> None:
-        world.backfill(deadlines={"progressSeconds": 60})
+        world.backfill(deadlines={"progressSeconds": 60}, slice={"maxSeconds": 1})
         await world.live(until=lambda: bool(world.played))
         for _ in range(18):
             await world.look()
@@ -385,17 +385,21 @@ def test_sign_of_progress_within_a_slice_renews_the_deadline() -> None:
     run(life)
 
 
-def test_paused_driver_has_no_deadline() -> None:
+@pytest.mark.parametrize("alive", [True, False])
+def test_paused_driver_that_gives_no_sign_is_replaced(alive: bool) -> None:
     async def life(world: World) -> None:
         world.backfill(deadlines={"progressSeconds": 60}, guard={"maxLiveBehindSeconds": 5})
         await world.live(until=lambda: bool(world.played))
         ledger = world.ledger()
         assert ledger is not None
-        world.note(replace(ledger, throttled_by="Guard", throttle_message="the live group is behind"))
-        for _ in range(30):
+        paused = replace(ledger, throttled_by="Guard", throttle_message="the live group is behind")
+        for look in range(30):
+            if alive or look == 0:
+                world.note(paused, sign=look)
             await world.look()
             await asyncio.sleep(5.0)
-        assert (world.status()["phase"], world.status()["throttledBy"]) == ("Running", "Guard")
+        ended = world.status().get("lastEnded", {}).get("reason")
+        assert ended == (None if alive else "NoProgress")
 
     run(life)
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from fleet_consumer.contract.backfill_config import BackfillConfig, parse_config
 from fleet_consumer.contract.backfill_ledger import (
+    ALIVE_KEY,
     CONTROL_KEY,
     LEDGER_KEY,
     Control,
@@ -235,12 +236,12 @@ class World:
         text = ((self.get(CONFIG_MAP, "again-ledger") or {}).get("data") or {}).get(LEDGER_KEY)
         return None if text is None else parse_ledger(text)
 
-    def note(self, ledger: Ledger | str) -> None:
-        """Write into the ledger, as a driver or somebody else."""
+    def note(self, ledger: Ledger | str, sign: int = 0) -> None:
+        """Write into the ledger, as a driver or somebody else; `sign` is the driver's sign of life."""
         found = self.get(CONFIG_MAP, "again-ledger")
         assert found is not None
         self.kube.version += 1
-        found["data"] = {LEDGER_KEY: ledger if isinstance(ledger, str) else ledger_text(ledger)}
+        found["data"] = {LEDGER_KEY: ledger if isinstance(ledger, str) else ledger_text(ledger), ALIVE_KEY: str(sign)}
         found["metadata"]["resourceVersion"] = str(self.kube.version)
 
     def controller(self) -> None:
