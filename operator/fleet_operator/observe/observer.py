@@ -94,11 +94,14 @@ def failure(error: NetError, last: ClusterObservation | None, now: float, *, pro
     )
 
 
-def pause_of_failure(seen: ClusterObservation, interval: float) -> float:
-    """Seconds until a cluster is asked again that did not answer."""
+def pause_of_failure(seen: ClusterObservation, interval: float, cpu_s: float) -> float:
+    """Seconds until a cluster is asked again that did not answer, or not well, after so much processor time."""
     if seen.doubtful:
-        return min(interval, DOUBT_PAUSE_SECONDS)
-    return max(interval, REFUSED_SECONDS) if seen.reason in REFUSALS else interval
+        pause = min(interval, DOUBT_PAUSE_SECONDS)
+    else:
+        pause = max(interval, REFUSED_SECONDS) if seen.reason in REFUSALS else interval
+    # Whoever owns the brokers chooses what they answer: large answers with an error at their end cost as much.
+    return max(pause, REST_FACTOR * cpu_s)
 
 
 class Observer:
@@ -242,16 +245,17 @@ class Observer:
         try:
             seen = look.take()
         except NetError as error:
-            ended = self._clock.monotonic()
+            ended, cpu_s = self._clock.monotonic(), time.thread_time() - cpu
             if memory.parts.fail(part) and memory.last is not None and memory.last.reachable:
                 part.due_at = ended + max(self.settings.interval_seconds, FAILED_PART_FACTOR * (ended - began))
+                memory.rest_until = ended + REST_FACTOR * cpu_s
                 self._publish(memory.fail_part(part, error, self._clock.wall()))
                 return
             # The next look is at another part, if there is one, for this one may be to blame.
             memory.parts.all_due()
             proven = memory.doubt.failed(began, ended)
             seen = failure(error, memory.last, self._clock.wall(), proven=proven)
-            memory.rest_until = ended + pause_of_failure(seen, self.settings.interval_seconds)
+            memory.rest_until = ended + pause_of_failure(seen, self.settings.interval_seconds, cpu_s)
             self._publish(memory.fail(seen, ended - began))
             return
         memory.doubt.succeeded()

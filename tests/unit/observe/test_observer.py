@@ -24,6 +24,7 @@ from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer import (
     DOUBT_PAUSE_SECONDS,
+    REST_FACTOR,
     ObserverStoppedError,
     failure,
     pause_of_failure,
@@ -120,9 +121,15 @@ def test_refused_credentials_are_not_repeated_quickly() -> None:
     def refused(reason: str) -> ClusterObservation:
         return ClusterObservation(observed_at=0.0, reachable=False, reason=reason)
 
-    assert pause_of_failure(refused("AuthenticationFailed"), 5.0) == 30.0
-    assert pause_of_failure(refused("TlsFailed"), 60.0) == 60.0
-    assert pause_of_failure(refused("BrokerUnreachable"), 5.0) == 5.0
+    assert pause_of_failure(refused("AuthenticationFailed"), 5.0, 0.0) == 30.0
+    assert pause_of_failure(refused("TlsFailed"), 60.0, 0.0) == 60.0
+    assert pause_of_failure(refused("BrokerUnreachable"), 5.0, 0.0) == 5.0
+
+
+def test_failed_look_that_cost_much_rests_as_long_as_one_that_succeeded() -> None:
+    """What brokers answer is theirs to choose: answers of megabytes, with an error at their end."""
+    away = ClusterObservation(observed_at=0.0, reachable=False, reason="BrokerUnreachable")
+    assert pause_of_failure(away, 15.0, 8.0) == REST_FACTOR * 8.0
 
 
 def test_one_look_that_failed_proves_nothing_and_the_next_one_comes_soon() -> None:
@@ -132,7 +139,7 @@ def test_one_look_that_failed_proves_nothing_and_the_next_one_comes_soon() -> No
     assert not doubt.failed(60.0, 61.0)
     assert doubt.failed(61.0, 60.0 + DOUBT_SECONDS), "looks that hang take long enough"
     wondering = ClusterObservation(observed_at=0.0, reachable=False, doubtful=True)
-    assert pause_of_failure(wondering, 60.0) == DOUBT_PAUSE_SECONDS
+    assert pause_of_failure(wondering, 60.0, 0.0) == DOUBT_PAUSE_SECONDS
 
 
 def test_only_a_known_observation_becomes_doubtful() -> None:
