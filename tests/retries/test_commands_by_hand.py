@@ -16,8 +16,10 @@ from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import TopicPartition
+from tests.broker.test_consumer_ends import Transactions
 from tests.broker.workers import COMMAND, Kafka
 from tests.retries.redrives import FailedTopic
+from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
 
@@ -103,14 +105,29 @@ def test_redrive_tells_nothing_to_do_from_a_wrong_name(topic: FailedTopic) -> No
     assert "`fleet-consumer failed count` with the same options" in said
     kafka, healthy = topic.kafka, f"healthy-{topic.group}"
     commit(kafka, healthy, topic.group, {0: 0})
-    done = ask("redrive", "--group", healthy, "--bootstrap", kafka.bootstrap)
-    assert "none of its records has failed" in done.stderr
-    assert json.loads(done.stdout)["selected"] == 0
+    other = json.loads(ask("redrive", "--group", healthy, "--bootstrap", kafka.bootstrap, code=21).stdout)
+    assert (other["ok"], other["reason"]) == (False, "TopicMissing")
+    assert "name it with --topic" in other["message"], "its records may fail to another topic"
     wrong = ask("redrive", "--group", healthy[:-1], "--bootstrap", kafka.bootstrap, code=21)
     assert f"'{healthy}'" in json.loads(wrong.stdout)["message"], "the name that was meant"
     kafka.create(f"_fleet.{healthy}.failed", partitions=1)
     unread = ask("redrive", "--group", healthy, "--bootstrap", kafka.bootstrap, code=21)
     assert "nobody would read what is put back" in json.loads(unread.stdout)["message"]
+    nowhere = json.loads(ask("redrive", *where(topic), "--record", "99:1", code=20).stdout)
+    assert f"record 99:1: topic {topic.failed} has no partition 99; it has 4" in nowhere["message"]
+
+
+def test_failed_topic_of_another_name_is_named(topic: FailedTopic) -> None:
+    kafka, source, other = topic.kafka, topic.group, f"broken-{topic.group}"
+    kafka.create(other, partitions=2)
+    kafka.produce(source, [b'{"n": 1}'], partition=1)
+    commit(kafka, topic.group, source, {1: 0})
+    ask("skip", f"{source}-1:0", *where(topic), "--topic", other)
+    assert (kafka.read(topic.failed), len(kafka.read(other))) == ([], 1)
+    counted = ask("failed", "count", *where(topic), "--topic", other, "--by", "reason").stdout
+    assert counted.split() == ["1", "skipped", "1", "in", "all"]
+    assert redrive(topic, "--topic", other)[0]["moved"] == 1
+    assert topic.moved_numbers() == [1]
 
 
 def test_commits_are_reset_to_the_start_the_end_and_a_time(topic: FailedTopic) -> None:
@@ -169,3 +186,21 @@ def test_next_record_is_set_aside_in_the_failed_topic_and_can_be_put_back(topic:
     assert len(kafka.read(topic.failed)) == 2
     wrong = ask("skip", f"{source}-1:5", "--group", group + "x", "--bootstrap", kafka.bootstrap, code=21).stderr
     assert f"'{group}'" in wrong, "the name that was meant"
+
+
+def test_record_of_an_aborted_transaction_is_not_set_aside(broker: KafkaBroker, topic: FailedTopic) -> None:
+    kafka, group, source = topic.kafka, topic.group, topic.group
+    transactions = Transactions(broker, source)
+    transactions.write(2, value=b"void", commit=False)  # offsets 0 and 1, and the marker at 2
+    transactions.write(1, value=b"good")
+    eventually(lambda: kafka.end_offsets(source)[0] == 5, what="the marker of the second transaction")
+    commit(kafka, group, source, {0: 0})
+    refused = ask("skip", f"{source}-0:0", *where(topic), code=21).stderr
+    assert "is at offset 3, not 0" in refused
+    assert "its transaction was aborted" in refused
+    assert (kafka.read(topic.failed), kafka.committed(group, source)) == ([], {0: 0})
+    ask("skip", f"{source}-0:3", *where(topic))
+    assert [each.value for each in kafka.read(topic.failed)] == [b"good"]
+    assert kafka.committed(group, source) == {0: 4}
+    transactions.write(1, value=b"void", commit=False)
+    assert "no committed record left" in ask("skip", f"{source}-0:5", *where(topic), code=21).stderr

@@ -12,6 +12,7 @@ import pytest
 from tests.broker.retry_fleet import SIZES
 from tests.broker.workers import Kafka
 from tests.retries.scene import Flow
+from tests.retries.test_commands_by_hand import ask
 from tests.support.writing import SureProducer
 
 pytestmark = pytest.mark.together
@@ -58,6 +59,28 @@ def test_records_of_every_size_come_to_the_failed_topic_unchanged_and_in_order(k
     (tmp_path / "handler.py").write_text("def handle(record):\n    raise ValueError('asked to fail')\n")
     values = [os.urandom(size) for size in (*SIZES, *reversed(SIZES))]
     assert_fail_in_order(flow, values)
+
+
+def test_records_above_librdkafkas_own_limit_are_written_and_skipped_in_a_group_without_retries(
+    kafka: Kafka, tmp_path: Path
+) -> None:
+    """That limit is 1,000,000 bytes; their topics take more."""
+    flow = Flow(kafka, tmp_path, "1s", partitions=1)
+    (tmp_path / "handler.py").write_text(
+        "from fleet_consumer import Produce\n\n\ndef handle(record):\n    if record.offset == 0:\n"
+        f"        raise ValueError('asked to fail')\n    return Produce({flow.output!r}, record.value)\n"
+    )
+    fails, answered, skipped = (os.urandom(1_020_000) for _ in range(3))
+    for value in (fails, answered):
+        assert write(flow, value) is None
+    with flow.worker(retry=None) as worker:
+        flow.wait_drained()
+        assert worker.terminate() == 0
+    assert [each.value for each in kafka.read(flow.output)] == [answered]
+    assert write(flow, skipped) is None
+    ask("skip", f"{flow.source}-0:2", "--group", flow.group, "--bootstrap", kafka.bootstrap)
+    assert [each.value for each in kafka.read(flow.failed)] == [fails, skipped]
+    assert kafka.committed(flow.group, flow.source) == {0: 3}
 
 
 def assert_fail_in_order(flow: Flow, values: list[bytes]) -> None:

@@ -75,6 +75,11 @@ def negative_length(batch: bytearray) -> None:
     struct.pack_into(">i", batch, 8, -5)
 
 
+def excessive_length(batch: bytearray) -> None:
+    """Have the batch reach beyond its file: to the broker the file ends in front of it."""
+    struct.pack_into(">i", batch, 8, 1 << 20)
+
+
 def sign(batch: bytearray) -> None:
     """Give a changed batch its right CRC."""
     struct.pack_into(">I", batch, CRC, crc32c(batch[ATTRIBUTES:]))

@@ -362,6 +362,25 @@ def test_sigterm_handler_of_the_application_is_called_and_the_worker_drains(kafk
     assert kafka.read(fleet.failed) == []
 
 
+@pytest.mark.parametrize("define", ["def", "async def"])
+def test_hung_teardown_ends_its_worker_when_the_time_to_drain_and_close_is_over(
+    kafka: Kafka, tmp_path: Path, define: str
+) -> None:
+    fleet = Fleet(kafka, tmp_path, f"hung-teardown-{len(define)}")
+    (tmp_path / "clinging.py").write_text(
+        "import asyncio, threading\n"
+        f"{define} handle(record): return None\n"
+        f"{define} teardown(context):\n"
+        f"    {'threading.Event().wait(3600)' if define == 'def' else 'await asyncio.sleep(3600)'}\n"
+    )
+    fleet.send({"n": 1}, partition=0)
+    with fleet.worker(handler__python__callable="clinging:handle", drainSeconds=1) as worker:
+        fleet.wait_committed()
+        assert worker.terminate(1 + 10 + 10) == 75
+        last = worker.lines()[-1]
+        assert (last["level"], last["call"]) == ("critical", "teardown")
+
+
 def test_hung_setup_is_reported_and_ends_its_worker_past_the_poll_interval(kafka: Kafka, tmp_path: Path) -> None:
     fleet = Fleet(kafka, tmp_path, "hung-setup")
     (tmp_path / "endless.py").write_text(

@@ -36,8 +36,6 @@ from fleet_consumer.worker.config.settings import CredentialsUnreadable, connect
 
 ACK_TIMEOUT_S: Final = 150.0
 """Longer than librdkafka's own delivery timeout would need to be told; then the slice fails."""
-MESSAGE_BYTES: Final = 1_000_000
-"""Kafka's own default of `max.message.bytes`, for topics whose setting is unknown."""
 REFUSED: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD"})
 """Errors of one record, which its topic will never take."""
 
@@ -51,9 +49,7 @@ class TopicWriter:
             connection = connection_settings(config.worker.brokers, f"fleet-backfill-{config.name}")
         except CredentialsUnreadable as error:
             raise TaskFailed(error.reason, str(error), final=False) from error
-        self._producer = RecordProducer(
-            connection_config(connection), message_max_bytes=message_max_bytes or MESSAGE_BYTES
-        )
+        self._producer = RecordProducer(connection_config(connection), message_max_bytes=message_max_bytes)
 
     def send(
         self, key: bytes | str | None, value: bytes | str | None, headers: HeaderList, partition: int | None = None

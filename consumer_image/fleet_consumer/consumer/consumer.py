@@ -16,6 +16,7 @@ from fleet_consumer.consumer.engine import CallGuard, Engine
 from fleet_consumer.consumer.queries import EndOffsets, Queries
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S, ConsumerSettings
+from fleet_consumer.consumer.silence import SilentPartitions
 from fleet_consumer.consumer.subscription import RebalanceCallback, Subscription
 from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.coordinator.flows import Ticket
@@ -49,6 +50,7 @@ class Consumer(Queries):
         self._commits = Commits(self._engine, self._guard)
         self._subscription = Subscription(self._engine, self._guard, self._commits)
         self._ends = EndOffsets(self._engine.group, read_committed=settings.read_committed)
+        self._silent = SilentPartitions(self._engine)
         self._woken = False
 
     def __enter__(self) -> Consumer:
@@ -144,6 +146,8 @@ class Consumer(Queries):
                 # Once the session is over, others may be handing out the same.
                 records = positions.take_records(limit) if engine.holds_session() else Records([])
                 self._ends.refresh(positions.owned, now)
+                if limit:
+                    self._silent.look(now)
                 woken = self._woken
                 if woken:
                     self._woken = False

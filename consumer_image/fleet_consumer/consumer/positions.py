@@ -27,6 +27,9 @@ from fleet_consumer.record import Gap, Records, TopicPartition
 
 logger = logging.getLogger(__name__)
 
+Place = tuple[PartitionBuffer, int]
+"""Where a partition is read: its buffer, which a seek replaces, and its position."""
+
 
 class Positions:
     """The partitions of one consumer, by its user's view."""
@@ -59,8 +62,8 @@ class Positions:
         return frozenset(self._paused.partitions)
 
     @property
-    def last_error(self) -> errors.OffsetLookupFailed | None:
-        """The reason why partitions have had no start for long; None when all have one. Any thread."""
+    def last_error(self) -> errors.ConsumerError | None:
+        """The reason why partitions have no start until a person acts, or have had none for long. Any thread."""
         return self._starts.last_error
 
     # The group's decisions.
@@ -106,6 +109,11 @@ class Positions:
             for part, buffer in self._buffers.items()
             if buffer is not None
         }
+
+    def places(self) -> dict[TopicPartition, Place]:
+        """The place of each partition that is read now."""
+        reading = self._buffers.items()
+        return {part: (each, each.position) for part, each in reading if each is not None and not each.paused}
 
     def topic_ids(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, UUID]:
         """The ids of the topics in which these offsets were reached, as far as they are known."""

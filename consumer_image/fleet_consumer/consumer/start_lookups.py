@@ -165,6 +165,8 @@ LOOKUP_RETRY_S = 5.0
 PATIENT_ATTEMPTS = 4
 """After this many failed attempts, about three seconds, a partition without a start is reported: no election takes that
 long."""
+SHOWN_MAX = 3
+"""Causes that an error names, where partitions have no start for several."""
 
 
 @dataclass(slots=True)
@@ -180,6 +182,9 @@ class _Search:
     # Failed attempts in a row, and the reason of the last one.
     attempts: int = 0
     why: str = ""
+    # It has no start until a person acts: its lookup was refused, or it is `without` an offset under the policy `none`.
+    refusal: errors.ConsumerError | None = None
+    without: bool = False
     # The last position that was out of range, and how often in a row it had been before.
     refused: tuple[int, int] = (-1, 0)
 
@@ -196,7 +201,7 @@ class StartLookups:
         self._appeared: frozenset[TopicPartition] = frozenset()
         self.pending: dict[Ticket[Starts], frozenset[TopicPartition]] = {}
         # Replaced as a whole; any thread may read it.
-        self.last_error: errors.OffsetLookupFailed | None = None
+        self.last_error: errors.ConsumerError | None = None
 
     def add_appeared(self, partitions: frozenset[TopicPartition]) -> None:
         """Have these begin at their beginning."""
@@ -260,6 +265,9 @@ class StartLookups:
         """Clear what an earlier seek or lookup left; returns the lost position, if the log was in doubt."""
         search = self._searches[partition]
         lost, search.lost, search.edge, search.attempts = search.lost, None, None, 0
+        search.refusal, search.without = None, False
+        if self.last_error is not None:
+            self.note_error()
         return lost
 
     def seek_in_doubt(self, partition: TopicPartition, place: Start) -> None:
@@ -273,6 +281,7 @@ class StartLookups:
         self.ignore(frozenset(partitions))
         for part in partitions:
             self._searches[part] = _Search(edge=edge)
+        self.note_error()
 
     def out_of_range(self, partition: TopicPartition, position: int) -> None:
         """Look up a partition whose broker does not have its position.
@@ -301,6 +310,7 @@ class StartLookups:
         again: dict[float, list[TopicPartition]] = {}
         for part in partitions:
             search = self._searches[part]
+            search.refusal, search.without = starts.refused.get(part), part in starts.without
             if part in starts.waiting:
                 search.attempts += 1
                 search.why = starts.waiting[part]
@@ -314,31 +324,38 @@ class StartLookups:
         raised: list[Exception] = [starts.refused[part] for part in partitions if part in starts.refused]
         without = [part for part in partitions if part in starts.without]
         if without:
-            raised.append(
-                errors.NoOffsetForPartition(
-                    f"group {self._settings.group_id!r}: no usable offset for {names(without)} and auto_offset_reset "
-                    "is none; seek these partitions or commit offsets for them",
-                    without,
-                )
-            )
+            raised.append(self._no_offset(without))
         return raised
 
-    def note_error(self) -> None:
-        """Set `last_error` to what has had no start for longer than an election takes."""
-        stuck = [part for part, search in self._searches.items() if search.attempts >= PATIENT_ATTEMPTS]
-        if not stuck:
-            self.last_error = None
-            return
-        first = min(stuck)
-        others = f", and {len(stuck) - 1} more partitions" if len(stuck) > 1 else ""
-        text = (
-            f"group {self._settings.group_id!r}: no start found yet for {names((first,))}{others}: "
-            f"{self._searches[first].why}; asked again"
+    def _no_offset(self, partitions: list[TopicPartition]) -> errors.NoOffsetForPartition:
+        return errors.NoOffsetForPartition(
+            f"group {self._settings.group_id!r}: auto_offset_reset is none and partitions have no usable offset; seek "
+            f"them or commit offsets for them (spec.offsets.reset): {names(partitions)}",
+            partitions,
         )
-        if self.last_error is None:
-            logger.warning("%s", text)
-        if self.last_error is None or str(self.last_error) != text:
-            self.last_error = errors.OffsetLookupFailed(text)
+
+    def note_error(self) -> None:
+        """Set `last_error` to what has no start until a person acts, or has had none for longer than an election takes.
+
+        It lasts as long as that, whatever becomes of other partitions.
+        """
+        searches = sorted(self._searches.items())
+        without = [part for part, search in searches if search.without]
+        late = [(part, search.why) for part, search in searches if search.attempts >= PATIENT_ATTEMPTS]
+        found: list[errors.ConsumerError] = [self._no_offset(without)] if without else []
+        if late:
+            (first, why), others = late[0], f", and {len(late) - 1} more partitions" if len(late) > 1 else ""
+            about = f"no start found yet for {names((first,))}{others}: {why}; asked again"
+            found.append(errors.OffsetLookupFailed(f"group {self._settings.group_id!r}: {about}"))
+        found += [search.refusal for _, search in searches if search.refusal is not None]
+        error = found[0] if found else None
+        if len(found) > 1:
+            others = f"; and {len(found) - SHOWN_MAX} more partitions" if len(found) > SHOWN_MAX else ""
+            error = errors.OffsetLookupFailed("; ".join(map(str, found[:SHOWN_MAX])) + others)
+        if error is not None and self.last_error is None:
+            logger.warning("%s", error)
+        if str(error) != str(self.last_error):
+            self.last_error = error
 
 
 def _backoff_s(times: int) -> float:

@@ -2,7 +2,8 @@
 
 What readers cannot get past is passed, and nothing that they could read. A broker finds a batch by its header, so one
 whose header is plausible ends where the header says. Where the broker itself fails, because the length of a batch is
-damaged, it is asked for later offsets: its index leads past the place.
+damaged, it is asked for later offsets: its index leads past the place. Nobody reports a length that is too large: to a
+broker the file ends there, and it answers neither bytes nor an error (`find_silent`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from fleet_consumer.wire.topics import LATEST, FetchPartition, FetchRequest, Fet
 HEAD = struct.Struct(">qiibIhi")
 """Base offset, length behind it, leader epoch, magic, CRC, attributes, last offset delta."""
 LENGTH_FROM = 12
+CRC_FROM = 21
+"""The place from which the checksum counts."""
+CONTROL = 0x20
+"""The attribute of a transaction's marker."""
 BYTES_MAX = 64 * 1024
 """The bytes of one answer, beyond its first batch."""
 BROKER_FAILS = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_FETCH_SIZE})
@@ -29,11 +34,13 @@ BROKER_FAILS = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_SERVER_ER
 
 
 class _Batch(NamedTuple):
-    """A batch by its header; `following` is the base offset of the one behind it, None when that did not come."""
+    """A batch by its header; `following` is the base offset of the one behind it, None when that did not come.
+    `marker`: it is the whole marker of a transaction."""
 
     base: int
     end: int
     following: int | None
+    marker: bool
 
 
 class Found(NamedTuple):
@@ -46,8 +53,12 @@ class Found(NamedTuple):
 
 
 def find_batch_end(part: TopicPartition, offset: int) -> Flow[int]:
-    """Find the offset behind the batch that holds `offset`. Raises OffsetLookupFailed, TopicAuthorizationFailed."""
+    """Find the offset behind the batch that holds `offset`, or that follows markers of transactions there: readers pass
+    them without a word, and stand in front of them. Raises OffsetLookupFailed, TopicAuthorizationFailed."""
     found = yield from _fetch(part, offset)
+    while found.batch is not None and found.batch.marker:
+        offset = found.batch.end
+        found = yield from _fetch(part, offset)
     batch = found.batch
     if batch is None:
         if not found.failed:
@@ -62,6 +73,25 @@ def find_batch_end(part: TopicPartition, offset: int) -> Flow[int]:
             "offset behind it (spec.offsets.reset, or seek)"
         )
     return batch.end
+
+
+def find_silent(places: Mapping[TopicPartition, int], *, read_committed: bool) -> Flow[frozenset[TopicPartition]]:
+    """Find partitions whose leaders fail at these offsets, below their ends.
+
+    One is asked about at a time, and none behind one that can be read: that waits for its reader, as others may.
+    """
+    ends = yield from try_offsets(dict.fromkeys(places, LATEST), read_committed=read_committed)
+    silent = set()
+    for part, offset in places.items():
+        if part in ends.found and offset < ends.found[part].offset:
+            try:
+                found = yield from _fetch(part, offset)
+            except errors.ConsumerError:
+                break
+            if not found.failed:
+                break
+            silent.add(part)
+    return frozenset(silent)
 
 
 def _search(part: TopicPartition, offset: int) -> Flow[int]:
@@ -120,10 +150,22 @@ def _first(records: bytes, offset: int) -> _Batch | None:
     """The first batch of an answer by its header, None without a whole header or with one that cannot be."""
     if len(records) < HEAD.size:
         return None
-    base, length, _, magic, _, _, delta = HEAD.unpack_from(records)
+    base, length, _, magic, crc, attributes, delta = HEAD.unpack_from(records)
     end = base + 1 + (delta if magic >= 2 else 0)  # a batch of the old formats is named by its last offset
     place = LENGTH_FROM + length
     if length <= 0 or end <= offset:
         return None
     following = struct.unpack_from(">q", records, place)[0] if place + 8 <= len(records) else None
-    return _Batch(base, end, following)
+    # A damaged marker is the bad batch itself, and so is another batch that only looks like one.
+    marker = magic >= 2 and bool(attributes & CONTROL) and crc == _crc32c(records[CRC_FROM:place])
+    return _Batch(base, end, following, marker)
+
+
+def _crc32c(data: bytes) -> int:
+    """The checksum of a batch (Castagnoli), bit by bit: markers have a few dozen bytes."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF

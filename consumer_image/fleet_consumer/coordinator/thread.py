@@ -18,7 +18,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.coordinator import requests
 from fleet_consumer.coordinator.assignor_calls import AssignorCalls
-from fleet_consumer.coordinator.damage import find_batch_end
+from fleet_consumer.coordinator.damage import find_batch_end, find_silent
 from fleet_consumer.coordinator.flows import Flow, FlowRunner, Ticket
 from fleet_consumer.coordinator.lookups import Start
 from fleet_consumer.coordinator.remade import LogsSeen, see_logs
@@ -235,6 +235,12 @@ class CoordinatorThread:
     def batch_end(self, partition: TopicPartition, offset: int) -> Ticket[int]:
         """Find the end of a batch that cannot be read (`damage.find_batch_end`)."""
         return self._begin(find_batch_end(partition, offset))
+
+    def find_silent(
+        self, places: Mapping[TopicPartition, int], *, read_committed: bool
+    ) -> Ticket[frozenset[TopicPartition]]:
+        """Find partitions at which leaders fail without a word (`damage.find_silent`)."""
+        return self._begin(find_silent(places, read_committed=read_committed))
 
     def topics(self, names: Iterable[str] | None) -> Ticket[dict[str, tuple[PartitionInfo, ...]]]:
         """Read topics and their partitions, with None of all that may be described (`requests.describe_topics`)."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from confluent_kafka import KafkaError
+
 from fleet_consumer.clock import Clock
 from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable
+from fleet_consumer.librdkafka.seeking import UNREADABLE
 from fleet_consumer.record import TopicPartition
+
+logger = logging.getLogger(__name__)
 
 ERROR_LASTS_S = 15.0
 """The validity of an error without a partition after its last report: librdkafka retries, and reports again, every 10 s
@@ -30,6 +36,23 @@ class PartitionError:
     since: float
     again_at: float
     void: bool = False
+
+
+def failure_of(partition: tuple[str, int], offset: int, error: KafkaError) -> DataPlaneFailed:
+    """An error of librdkafka's about a partition that is read at `offset`."""
+    about = f"partition {partition[0]}-{partition[1]}: {error.name()}: {error.str()}"
+    if error.code() in UNREADABLE:
+        return DataUnreadable(f"{about}; reading stands at offset {offset}")
+    denied = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    return DataPlaneFailed(f"{about}; allow the principal Read on the topic" if denied else about)
+
+
+def silence_of(partition: tuple[str, int], offset: int) -> DataUnreadable:
+    """The error of a partition whose leader gives no records at `offset`, although its log goes on."""
+    return DataUnreadable(
+        f"partition {partition[0]}-{partition[1]}: its leader answers neither records nor an error at offset {offset}, "
+        "below the end of its log; reading stands there"
+    )
 
 
 class ReadErrors:
@@ -65,15 +88,15 @@ class ReadErrors:
         """Keep an error of no partition, for a while or until records flow."""
         self.last = error, self._clock.monotonic() + ERROR_LASTS_S
 
-    def put(self, partition: tuple[str, int], offset: int, error: DataPlaneFailed) -> bool:
-        """Keep the error of a partition until it is read again; True if it is new. DataUnreadable makes it void."""
+    def put(self, partition: tuple[str, int], offset: int, error: DataPlaneFailed) -> None:
+        """Keep the error of a partition until it is read again. DataUnreadable makes it void."""
         void = isinstance(error, DataUnreadable)
         again_at = self._clock.monotonic() + (READ_AGAIN_S if void else ASK_AGAIN_S)
         before = self.partitions.get(partition)
         same = before is not None and type(before.error) is type(error) and before.offset == offset
         since = before.since if same and before is not None else self._clock.wall()
         self.partitions = {**self.partitions, partition: PartitionError(offset, error, since, again_at, void)}
-        return not same
+        logger.log(logging.DEBUG if same else logging.WARNING, "data plane: %s", error)
 
     def is_void(self, partition: tuple[str, int]) -> bool:
         """True if what comes of this partition does not count."""

@@ -26,9 +26,9 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
-from fleet_consumer.fetch.read_errors import PartitionError, ReadErrors
+from fleet_consumer.fetch.read_errors import PartitionError, ReadErrors, failure_of, silence_of
 from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, InternalFailure
-from fleet_consumer.librdkafka.seeking import UNREADABLE, at, read_again, seek, stand
+from fleet_consumer.librdkafka.seeking import at, read_again, seek, stand
 from fleet_consumer.librdkafka.settings import Login, SettingsRefused, open_consumer, tls_files
 from fleet_consumer.record import Records, TopicPartition
 
@@ -153,6 +153,16 @@ class FetchThread:
     def unhold(self, partition: TopicPartition) -> None:
         """Fetch a held partition again."""
         self._do(lambda consumer: consumer.resume([at(partition)]) if partition in self._buffers else None)
+
+    def stands(self, buffer: PartitionBuffer, offset: int) -> None:
+        """Keep that a partition stands at unreadable data of which librdkafka reports nothing, unless it has moved."""
+        part = buffer.topic_partition
+
+        def command(consumer: confluent_kafka.Consumer) -> None:
+            if self._buffers.get(part) is buffer and self._next[part] == offset:
+                self._errors.put(part, offset, silence_of(part, offset))
+
+        self._do(command)
 
     def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
         """Hand out at most `limit` of the records that are there."""
@@ -424,24 +434,14 @@ class FetchThread:
             if end > self._next[key]:
                 self.read_ahead.put_end(buffer, end)
                 self._next[key] = end
-        else:
-            self._fail_partition(key, error)
-
-    def _fail_partition(self, key: tuple[str, int], error: KafkaError) -> None:
-        """Keep the error of a partition until it is read again (`_ask_again`). At unreadable data it stands still."""
-        offset = self._next[key]
-        about = f"partition {key[0]}-{key[1]}: {error.name()}: {error.str()}"
-        failure = DataPlaneFailed(about)
-        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            failure = DataPlaneFailed(f"{about}; allow the principal Read on the topic")
-        elif error.code() in UNREADABLE:
-            failure = DataUnreadable(f"{about}; reading stands at offset {offset}")
-            try:
-                stand(self._consumer, key)
-            except KafkaException as refused:
-                logger.info("partition %s-%d cannot be paused: %s", *key, refused.args[0].str())
-        level = logging.WARNING if self._errors.put(key, offset, failure) else logging.DEBUG
-        logger.log(level, "data plane: %s", failure)
+        else:  # kept until the partition is read again (`_ask_again`); at unreadable data it stands still
+            failure = failure_of(key, self._next[key], error)
+            if isinstance(failure, DataUnreadable):
+                try:
+                    stand(self._consumer, key)
+                except KafkaException as refused:
+                    logger.info("partition %s-%d cannot be paused: %s", *key, refused.args[0].str())
+            self._errors.put(key, self._next[key], failure)
 
     def _on_error(self, error: KafkaError) -> None:
         """Keep an error for a while, or until records flow; librdkafka goes on trying by itself."""

@@ -21,6 +21,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fleet_consumer.clock import SystemClock
+from fleet_consumer.contract.managed_topics import HEADERS_BYTES_MAX
 from fleet_consumer.group.errors import GroupMetadataUnknown
 from fleet_consumer.librdkafka.settings import Login, SettingsRefused, resolved, tls_files
 from fleet_consumer.record import Headers
@@ -42,7 +43,7 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """The defaults of every producer; a caller's settings win."""
 
-DENSE: Final[Mapping[str, Any]] = {"compression.type": "zstd", "compression.level": 12}
+DENSE: Final[Mapping[str, Any]] = {"compression.type": "zstd", "compression.level": 12, "batch.num.messages": 1}
 """For single records; about as small as anything that a source topic's own producers may have done."""
 
 BATCH_BYTES_MAX: Final = 1_000_000
@@ -107,16 +108,15 @@ class RecordProducer:
     """An idempotent producer with acks from all in-sync replicas. One thread may use it.
 
     `settings` are librdkafka's properties (`settings.connection_config` makes the connection's part).
-    `message_max_bytes` is the `max.message.bytes` of the topics written to, where it is known: no batch of several
-    records gets larger. The size of a single record is left to the broker, which counts after compression, librdkafka
-    before. A record that the broker refuses as too large is sent once more with the densest compression: its source may
-    have compressed it better than the default does. Constructing raises SettingsRefused for what librdkafka does not
-    take.
+    `message_max_bytes` is the `max.message.bytes` of the topics written to, None where it is unknown: no batch of
+    several records gets larger. The size of a single record is left to the broker, which counts after compression,
+    librdkafka before. A record that the broker refuses as too large is sent once more, alone and with the densest
+    compression: its source may have compressed it better than the default does, or its batch was too large.
+    Constructing raises SettingsRefused for what librdkafka does not take.
     """
 
     def __init__(self, settings: Mapping[str, Any], *, message_max_bytes: int | None = None) -> None:
-        limits: dict[str, Any] = {} if message_max_bytes is None else _limits(message_max_bytes)
-        self._settings = {**DEFAULTS, **limits, **settings, "error_cb": self._on_error}
+        self._settings = {**DEFAULTS, **_limits(message_max_bytes), **settings, "error_cb": self._on_error}
         # Before the producer reads them: a renewal in between must not be missed.
         self._tls_files = tls_files(settings)
         self._login = Login(settings)
@@ -126,7 +126,6 @@ class RecordProducer:
             raise SettingsRefused(f"the producer's settings: {refused.args[0].str()}") from refused
         # For records that are too large otherwise; made when the first one is.
         self._dense: Producer | None = None
-        self._limited = message_max_bytes is not None
         # librdkafka has reported an error since everything was last known to be written.
         self._had_error = False
         # One of these errors was about certificates.
@@ -177,7 +176,7 @@ class RecordProducer:
             """Send it in another way, if there is one; returns whether there was."""
             if partition and error.code() == KafkaError._UNKNOWN_PARTITION:
                 self._produce(producer, handle, key, value, headers, partition // 2)
-            elif self._limited and producer is not self._dense and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            elif producer is not self._dense and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 self._produce(self._dense_producer(), handle, key, value, headers, partition)
             else:
                 return False
@@ -343,12 +342,15 @@ def _fatal_error(failure: KafkaException | SystemError) -> KafkaError:
     raise failure
 
 
-def _limits(message_max_bytes: int) -> dict[str, int]:
+def _limits(message_max_bytes: int | None) -> dict[str, int]:
     """librdkafka's properties for topics with this `max.message.bytes`.
 
-    A batch that is too large is refused as a whole, with all the small records in it; so batches end below the limit.
+    A batch that is too large is refused as a whole, with all the small records in it; so batches end below the limit,
+    and below that of any managed topic while it is unknown. librdkafka's own limit of a record, 1,000,000 bytes, is
+    below the brokers' default.
     """
-    return {"message.max.bytes": RECORD_BYTES_MAX, "batch.size": min(BATCH_BYTES_MAX, message_max_bytes)}
+    known = HEADERS_BYTES_MAX if message_max_bytes is None else message_max_bytes
+    return {"message.max.bytes": RECORD_BYTES_MAX, "batch.size": min(BATCH_BYTES_MAX, known)}
 
 
 MAGIC = b"CGMDv2:"

@@ -15,6 +15,7 @@ UNREADABLE: Final = frozenset(
         KafkaError._UNDERFLOW,
         KafkaError.INVALID_MSG,  # the broker itself finds its log corrupt
         KafkaError.INVALID_MSG_SIZE,
+        KafkaError.UNKNOWN,  # it fails as it reads its log, and knows no word for that
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.RECORD_LIST_TOO_LARGE,
         KafkaError.UNSUPPORTED_COMPRESSION_TYPE,

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.contract.naming import failed_topic, redrive_topic
+from fleet_consumer.contract.naming import redrive_topic
 from fleet_consumer.contract.redrive_config import COUNTS, RedriveConfig
+from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.bounded import BoundedReader, Step
@@ -68,7 +69,8 @@ class Outcome:
 
 
 class Run:
-    """One start of a run. `reader` keeps its offsets in the run's own group; set `stop` to end it early.
+    """One start of a run over a failed topic. `reader` keeps its offsets in the run's own group; set `stop` to end it
+    early.
 
     `run` may be called once. It passes on the errors of reader and producer; a new start then resumes, and nothing is
     lost or moved twice.
@@ -77,12 +79,14 @@ class Run:
     def __init__(
         self,
         config: RedriveConfig,
+        topic: str,
         reader: BoundedReader,
         producer: RecordProducer,
         stop: threading.Event,
         clock: Clock,
     ) -> None:
         self._config = config
+        self._topic = topic
         self._reader = reader
         self._producer = producer
         self._stop = stop
@@ -104,7 +108,8 @@ class Run:
         self._log_at = float("-inf")
 
     def run(self) -> Outcome:
-        """Move all selected records, of all partitions in turns.
+        """Move all selected records, of all partitions in turns. Raises SettingsInvalid if the topic lacks a partition
+        that the filter names.
 
         A partition without a leader blocks no other; the run then ends with an error when the others are done.
         """
@@ -123,7 +128,11 @@ class Run:
         of it, are not part of it.
         """
         places = self._config.filter.places
-        every = self._reader.partitions(failed_topic(self._config.group_id))
+        every = self._reader.partitions(self._topic)
+        for number, offsets in (places or {}).items():
+            if TopicPartition(self._topic, number) not in every:
+                problem = f"topic {self._topic} has no partition {number}; it has {len(every)}"
+                raise SettingsInvalid("", f"record {number}:{min(offsets)}: {problem}")
         partitions = [each for each in every if places is None or each.partition in places]
         bounds = self._reader.bounds(every)
         self._starts = {partition: first for partition, (first, _) in bounds.items()}

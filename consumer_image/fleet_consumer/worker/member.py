@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from fleet_consumer.contract.naming import is_managed_topic
 from fleet_consumer.contract.skips import PassedBy, Place
-from fleet_consumer.group.errors import DataPlaneFailed
+from fleet_consumer.group.errors import DataPlaneFailed, NoOffsetForPartition
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.record import Record
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
@@ -22,7 +22,7 @@ from fleet_consumer.worker.consume.committing import CommitsRefused
 from fleet_consumer.worker.consume.intake import WaitingHead
 from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.lifecycle.watchdog import Hang
-from fleet_consumer.worker.logs import now_text
+from fleet_consumer.worker.logs import MESSAGE_CHARACTERS_MAX, now_text
 from fleet_consumer.worker.session import Session
 
 IDLE_LOOP_LIMIT_S: Final = 60.0
@@ -34,7 +34,15 @@ HANDLER_GRACE_S: Final = 30.0
 SESSION_ENDED: Final = "SessionEnded"
 """Reason of a stuck partition: an error outside of its handler ended the session at this record."""
 
-ERROR_CHARACTERS_MAX: Final = 500
+ERROR_CHARACTERS_MAX: Final = 512
+"""Characters of an error's text: the operator shows as many of a stuck partition's."""
+
+ENTRIES_MAX: Final = 100
+"""Entries of lists that have one for each partition: the operator shows fewer, and drops a report beyond 1 MiB."""
+
+PLACES_MAX: Final = 1_000
+"""Stuck partitions that are named, if only by their place: each keeps a worker from being taken away, and no fleet has
+more workers."""
 
 FAILED_KINDS_MAX: Final = 20
 
@@ -124,11 +132,12 @@ def stopped_part(state: WorkerState, watchdog_beat_at: float | None, *, handling
 def ready(state: WorkerState) -> tuple[bool, str]:
     """Readiness and its reason: the worker is a member that can do its work. A rebalance alone changes nothing.
 
-    Errors of a partition are shown by /member only, those of reading and of its commits: the others go on.
+    Errors of a partition are shown by /member only, those of reading and of its commits, and the stop that the policy
+    `none` asks for: the others go on.
     """
     session = state.session
     error = current_error(state) or state.handler_error()
-    if error is not None and not isinstance(error, (DataPlaneFailed, CommitsRefused)):
+    if error is not None and not isinstance(error, (DataPlaneFailed, CommitsRefused, NoOffsetForPartition)):
         return False, f"{reason_of(error)}: {error}"
     if session is None:
         return False, "Starting: the group is not joined yet"
@@ -187,6 +196,7 @@ def member_document(state: WorkerState) -> dict[str, Any]:
     session = state.session
     membership = session.consumer.membership() if session else Membership(group_id="", instance_id=state.instance_id)
     error = current_error(state) or state.handler_error()
+    paused, stuck = _paused(session) if session else [], _stuck(state)
     return {
         "memberId": membership.member_id,
         "instanceId": state.instance_id,
@@ -200,9 +210,16 @@ def member_document(state: WorkerState) -> dict[str, Any]:
         "positions": _offsets(session.loop, "position") if session else {},
         "committed": _offsets(session.loop, "committed") if session else {},
         "revision": state.revision,
-        "paused": _paused(session) if session else [],
-        "stuck": _stuck(state),
-        "error": None if error is None else {"reason": reason_of(error), "message": str(error)},
+        "paused": paused[:ENTRIES_MAX],
+        "pausedCount": len(paused),
+        "stuck": [
+            *stuck[:ENTRIES_MAX],
+            *({**entry, "message": ""} for entry in stuck[ENTRIES_MAX:PLACES_MAX]),
+        ],
+        "stuckCount": len(stuck),
+        "error": None
+        if error is None
+        else {"reason": reason_of(error), "message": str(error)[:MESSAGE_CHARACTERS_MAX]},
         "ended": _ended(state.ended),
         "breaker": _breaker(state.breaker()),
         "retry": _retry(state.retry()),
@@ -259,8 +276,9 @@ def _retry(retry: RetrySnapshot | None) -> dict[str, object] | None:
         "role": retry.role,
         "waiting": [
             {"topic": head.topic, "partition": head.partition, "offset": head.offset, "dueAt": now_text(head.due_at)}
-            for head in retry.waiting
+            for head in retry.waiting[:ENTRIES_MAX]
         ],
+        "waitingCount": len(retry.waiting),
         "suppressed": retry.suppressed,
         "policy": {"name": retry.policy, "current": retry.current, "unknown": retry.unknown},
     }
@@ -284,10 +302,12 @@ def _paused(session: Session) -> list[dict[str, object]]:
 
 
 def _stuck(state: WorkerState) -> list[dict[str, object]]:
-    stuck: list[dict[str, object]] = []
+    """Records that are not completed, the oldest first."""
+    stuck: list[tuple[float, dict[str, object]]] = []
 
     def add(place: TopicPartitionOffset, reason: str, message: str, since: float) -> None:
-        stuck.append({**place._asdict(), "reason": reason, "message": message, "since": now_text(since)})
+        text = message[:ERROR_CHARACTERS_MAX]
+        stuck.append((since, {**place._asdict(), "reason": reason, "message": text, "since": now_text(since)}))
 
     ended = state.ended
     if ended is not None and ended.record is not None:
@@ -301,5 +321,5 @@ def _stuck(state: WorkerState) -> list[dict[str, object]]:
                 add(TopicPartitionOffset(topic, number, hold.offset), hold.reason, hold.message, hold.since)
         for (topic, number), data in sorted(state.session.consumer.unreadable().items()):
             place = TopicPartitionOffset(topic, number, data.offset)
-            add(place, data.error.reason, str(data.error)[:ERROR_CHARACTERS_MAX], data.since)
-    return stuck
+            add(place, data.error.reason, str(data.error), data.since)
+    return [entry for _, entry in sorted(stuck, key=lambda each: each[0])]

@@ -21,6 +21,7 @@ from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.group.timing import Backoff
 from fleet_consumer.handlers.call import HandlerCall, end_forked_child
 from fleet_consumer.handlers.loading import Handler, HandlerContext, load_handler
+from fleet_consumer.record import Record
 from fleet_consumer.worker import logs
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.config.mounted_file import SkipFile, join_hold_s
@@ -30,6 +31,7 @@ from fleet_consumer.worker.config.settings import PodIdentity, identify, with_en
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.lifecycle.signals import Signals
 from fleet_consumer.worker.lifecycle.termination import (
+    NOT_CLOSED,
     NOT_DRAINED,
     OVER_THE_LIMIT,
     SETUP_OVER_THE_LIMIT,
@@ -198,6 +200,7 @@ class WorkerProcess:
             limit_s=config.consumer.max_poll_interval_seconds,
             clock=self._clock,
         )
+        self._hook = ""  # `setup` or `teardown` while it runs
         self._stop_deadline = float("inf")
         self._gave_up: dict[str, object] | None = None
         self._watchdog = Watchdog(
@@ -212,6 +215,7 @@ class WorkerProcess:
             duties=[
                 self._pass_on_signals,
                 self._look_at_setup,
+                self._look_at_stop,
                 self._look_at_records,
                 self._look_at_hangs,
             ],
@@ -253,10 +257,10 @@ class WorkerProcess:
                 end_process(OVER_THE_LIMIT, self._gave_up)
         finally:
             self._progress.close()
-            self._watchdog.close()
             self._http.close()
             if self._executor is not None:
                 self._executor.close()
+            self._watchdog.close()
         self._last_word.close()
         LOG.info("worker ended", extra=fields(done=self._stats.done, failed=self._stats.failed))
         return EXIT_DRAINED
@@ -276,7 +280,7 @@ class WorkerProcess:
             self._supervisor.run()
         finally:
             try:
-                self._call(self._handler.teardown, context)
+                self._call("teardown", self._handler.teardown, context)
                 end_forked_child(self._pid)
             except (Exception, SystemExit) as error:
                 end_forked_child(self._pid, error)
@@ -289,7 +293,7 @@ class WorkerProcess:
             try:
                 try:
                     with self._setup.running():
-                        self._call(self._handler.setup, context)
+                        self._call("setup", self._handler.setup, context)
                 finally:
                     logs.OWN_LOG.keep()
                 end_forked_child(self._pid)
@@ -315,11 +319,15 @@ class WorkerProcess:
             LOG.info("the first join waits for the other workers of this step", extra=fields(seconds=round(hold_s, 1)))
             self._stop.wait(hold_s)
 
-    def _call(self, hook: Callable[[HandlerContext], object], context: HandlerContext) -> None:
-        if self._executor is not None:
-            self._executor.call(hook, context)
-        else:
-            hook(context)
+    def _call(self, name: str, hook: Callable[[HandlerContext], object], context: HandlerContext) -> None:
+        self._hook = name
+        try:
+            if self._executor is not None:
+                self._executor.call(hook, context)
+            else:
+                hook(context)
+        finally:
+            self._hook = ""
 
     def _calls(self) -> list[HandlerCall]:
         return [] if self._executor is None else self._executor.calls()
@@ -337,13 +345,25 @@ class WorkerProcess:
             LOG.info("draining", extra=fields(seconds=self._config.drain_seconds))
         self._signals.report()
 
-    def _look_at_records(self, now: float) -> None:
-        """Note the records in hand for a sudden end, and see to the end of the drain time."""
-        held = [self._watch.record, *(call.records[0] for call in self._calls())]
-        busy = next((record for record in held if record is not None), None)
-        if now >= self._stop_deadline and busy is not None:
+    def _held(self) -> list[Record | None]:
+        return [self._watch.record, *(call.records[0] for call in self._calls())]
+
+    def _look_at_stop(self, now: float) -> None:
+        """End a process that does not end in time. The handler has the time to drain and to close; anything else, such
+        as a signal handler of the application, has the latter twice, because brokers that are away use it up."""
+        if now < self._stop_deadline:
+            return
+        busy = next((record for record in self._held() if record is not None), None)
+        if busy is not None:
             end_process(NOT_DRAINED, about(busy))
-        self._last_word.look(held)
+        if self._hook:
+            end_process(NOT_DRAINED, {"call": self._hook})
+        if now >= self._stop_deadline + CLOSE_TIMEOUT_S:
+            end_process(NOT_CLOSED, {"stack": stack_of(threading.main_thread().ident)})
+
+    def _look_at_records(self, now: float) -> None:
+        """Note the records in hand for a sudden end."""
+        self._last_word.look(self._held())
 
     def _look_at_hangs(self, now: float) -> None:
         self._state.hangs = tuple((hang, self._clock.wall() - hang.seconds) for hang in self._watchdog.hangs)
@@ -357,8 +377,6 @@ class WorkerProcess:
             LOG.error("the handler's setup does not return", extra=fields(error=str(error), stack=stack))
         if error is not None and over:
             end_process(SETUP_OVER_THE_LIMIT, {"error": str(error)}, error.reason)
-        if now >= self._stop_deadline and self._setup.is_running:
-            end_process(NOT_DRAINED, {"call": "setup"})
 
     def _hung(self, hang: Hang, stack: str) -> None:
         """On the watchdog's thread: a handler is past its time-out, or even past the poll interval."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from fleet_consumer.consumer.resets import OffsetReset, OutOfRangeReport
@@ -177,6 +179,62 @@ def test_policy_none_raises_once_and_reads_the_others() -> None:
     lab.positions.take_starts()
     lab.positions.seek(OTHER, 0)
     assert lab.positions.position(OTHER) == 0
+
+
+def test_partition_without_an_offset_is_an_error_until_it_is_sought_found_or_given_up() -> None:
+    lab = Lab(ResetPolicy.NONE)
+
+    def look_up_and_find() -> None:
+        lab.positions.look_up_unknown()
+        lab.found({OTHER: 5})
+
+    ways: tuple[Callable[[], None], ...] = (
+        lambda: lab.positions.seek(OTHER, 0),
+        lambda: lab.positions.seek_to_edge((OTHER,), ResetPolicy.EARLIEST),
+        look_up_and_find,
+        lambda: lab.positions.forget([OTHER]),
+    )
+    for end_it in ways:
+        lab.positions.assign([ONE, OTHER], frozenset())
+        lab.positions.look_up_unknown()
+        with pytest.raises(NoOffsetForPartition, match="t-1"):
+            lab.found({ONE: 3}, without=(OTHER,))
+        lab.positions.take_starts()
+        error = lab.positions.last_error
+        assert isinstance(error, NoOffsetForPartition)
+        assert error.partitions == (OTHER,)
+        assert "no usable offset; seek them or commit offsets for them (spec.offsets.reset): t-1" in str(error)
+        end_it()
+        assert lab.positions.last_error is None
+        lab.positions.forget([ONE, OTHER])
+
+
+def test_refused_partition_is_an_error_until_its_start_is_found() -> None:
+    lab = Lab()
+    lab.positions.assign([ONE, OTHER], frozenset())
+    lab.positions.look_up_unknown()
+    refusal = TopicAuthorizationFailed("partition t-0: allow it")
+    for _ in range(3):
+        lab.group.last.end(Starts({OTHER: Start(7)}, refused={ONE: refusal}))
+        with pytest.raises(TopicAuthorizationFailed):
+            lab.positions.take_starts()
+        assert lab.positions.last_error is refusal
+    lab.found({ONE: 3})
+    assert lab.positions.last_error is None
+
+
+def test_all_causes_are_named_where_partitions_have_no_start_for_several() -> None:
+    lab, parts = Lab(ResetPolicy.NONE), [TopicPartition("t", number) for number in range(6)]
+    lab.positions.assign(parts, frozenset())
+    lab.positions.look_up_unknown()
+    refusals = {part: TopicAuthorizationFailed(f"partition t-{part.partition}: allow it") for part in parts[1:5]}
+    lab.group.last.end(Starts(without=(parts[5],), refused=dict(refusals), waiting={parts[0]: "it has no leader"}))
+    with pytest.raises(TopicAuthorizationFailed):
+        lab.positions.take_starts()
+    error = str(lab.positions.last_error)
+    assert "no usable offset" in error
+    assert "t-5" in error
+    assert "partition t-1: allow it; partition t-2: allow it; and 2 more partitions" in error
 
 
 def test_position_out_of_range_is_looked_up_without_committed_offsets() -> None:

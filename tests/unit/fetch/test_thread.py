@@ -226,6 +226,44 @@ def test_nothing_behind_unreadable_data_is_taken_before_reading_stands_there_aga
     assert not failing.client.paused
 
 
+class BrokerFails(Client):
+    """One whose broker answers that it cannot read its log (UNKNOWN_SERVER_ERROR)."""
+
+    code = KafkaError.UNKNOWN
+
+
+@pytest.mark.parametrize("failing", [BrokerFails], indirect=True)
+def test_place_at_which_a_broker_fails_is_unreadable(failing: Failing) -> None:
+    assert list(failing.thread.unreadable) == [TopicPartition("t", 0)]
+    failing.client.fails = False
+    failing.passes(READ_AGAIN_S)
+    eventually(lambda: not failing.thread.unreadable, timeout_s=10, what="the error to end")
+
+
+def test_partition_found_to_stand_at_unreadable_data_is_reported_until_it_is_read(failing: Failing) -> None:
+    """librdkafka itself reports nothing of it."""
+    silent, thread = failing.buffers[1], failing.thread
+    thread.stands(silent, 7)
+    eventually(lambda: thread.unreadable, timeout_s=10, what="the report")
+    ((part, found),) = thread.unreadable.items()
+    assert (part, found.offset, found.since) == (TopicPartition("t", 1), 7, 100.0)
+    assert "partition t-1: its leader answers neither records nor an error at offset 7" in str(found.error)
+    failing.client.fails = False
+    failing.passes(READ_AGAIN_S)
+    assert failing.client.sought == [(1, 7)]
+    failing.client.tells = [Told(1)]
+    eventually(lambda: not thread.unreadable, timeout_s=10, what="the report to end")
+
+
+def test_partition_that_has_moved_on_is_not_reported_to_stand(failing: Failing) -> None:
+    thread = failing.thread
+    thread.stands(failing.buffers[1], 6)
+    thread.stands(PartitionBuffer(TopicPartition("t", 1), 7), 7)
+    thread.stands(failing.buffers[1], 7)
+    eventually(lambda: thread.unreadable, timeout_s=10, what="the last report")
+    assert [each.offset for each in thread.unreadable.values()] == [7]
+
+
 @pytest.mark.parametrize("failing", [Corrupt], indirect=True)
 def test_seek_away_from_unreadable_data_reads_there(failing: Failing) -> None:
     eventually(lambda: not failing.client.tells, timeout_s=10, what="what librdkafka made up")

@@ -39,6 +39,7 @@ class Client:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.waiting: list[Delivered] = []
         self.sent: list[tuple[str, Any, Any, Any]] = []
+        self.settings = settings
         self._raise("make")
         self.made.append(self)
 
@@ -218,3 +219,27 @@ def test_record_never_confirmed_as_written_fails(clients: list[Client]) -> None:
     assert handle.error is not None
     assert handle.error.reason == "NoOffset"
     assert "topic 't'" in str(handle.error)
+
+
+@pytest.mark.parametrize(
+    ("limit", "settings", "batch"),
+    [(None, {}, 65_536), (70_000, {}, 70_000), (5_000_000, {}, 1_000_000), (None, {"batch.size": 9}, 9)],
+    ids=["unknown", "known", "above librdkafka's own", "the user's"],
+)
+def test_records_of_any_size_are_left_to_the_broker_and_batches_end_below_its_limit(
+    limit: int | None, settings: dict[str, Any], batch: int, clients: list[Client]
+) -> None:
+    RecordProducer(settings, message_max_bytes=limit)
+    assert (clients[0].settings["message.max.bytes"], clients[0].settings["batch.size"]) == (1_000_000_000, batch)
+
+
+def test_record_refused_as_too_large_is_sent_alone_and_compressed_harder_though_its_topics_limit_is_unknown(
+    clients: list[Client],
+) -> None:
+    producer = RecordProducer({})
+    handle = send(producer)
+    clients[0].waiting.pop()(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), None)
+    assert producer.flush(1.0) == 0
+    assert (handle.done, handle.error) == (True, None)
+    dense = clients[1].settings
+    assert (dense["compression.type"], dense["batch.num.messages"]) == ("zstd", 1), "its batch may have been too large"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.contract.redrive_config import parse_config
+from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.bounded import Step
@@ -57,7 +58,7 @@ class Brokers:
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         known = [each for each in partitions if each not in self.leaderless]
-        return {each: (0, (self.end or self.length(each)) if each.topic == FAILED else 0) for each in known}
+        return {each: (0, 0 if each.topic == REDRIVE else self.end or self.length(each)) for each in known}
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         return {each: self.stored[each] for each in partitions if each in self.stored}
@@ -95,9 +96,9 @@ class Brokers:
         return 0
 
 
-def run(brokers: Brokers, stop: threading.Event | None = None, **changes: Any) -> Run:
+def run(brokers: Brokers, stop: threading.Event | None = None, topic: str = FAILED, **changes: Any) -> Run:
     parts: Any = brokers
-    return Run(parse_config(document(**changes)), parts, parts, stop or threading.Event(), Clock())
+    return Run(parse_config(document(**changes)), topic, parts, parts, stop or threading.Event(), Clock())
 
 
 def test_refused_record_is_reported_and_delays_no_other() -> None:
@@ -216,12 +217,25 @@ def test_nothing_is_moved_while_a_part_of_the_ledger_is_away() -> None:
 def test_only_the_records_that_are_named_are_looked_at() -> None:
     brokers = Brokers(parted({0: 9, 1: 9, 2: 9}))
     named = [{"partition": 0, "offset": 3}, {"partition": 0, "offset": 6}, {"partition": 2, "offset": 8}]
-    outcome = run(
-        brokers, filter__records=[*named, {"partition": 7, "offset": 1}, {"partition": 2, "offset": 99}]
-    ).run()
+    outcome = run(brokers, filter__records=[*named, {"partition": 2, "offset": 99}]).run()
     assert (outcome.selected, outcome.moved) == (3, 3)
     assert Counter(brokers.sent) == {b"0": 2, b"2": 1}
     assert TopicPartition(FAILED, 1) not in brokers.stored
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_record_of_a_partition_that_the_topic_lacks_is_refused_before_anything_is_moved(dry_run: bool) -> None:
+    brokers = Brokers(parted({0: 9, 1: 9, 2: 9}))
+    named = [{"partition": 0, "offset": 3}, {"partition": 99, "offset": 1}]
+    with pytest.raises(SettingsInvalid, match=f"record 99:1: topic {FAILED} has no partition 99; it has 3"):
+        run(brokers, filter__records=named, dryRun=dry_run).run()
+    assert (brokers.sent, brokers.stored) == ([], {})
+
+
+def test_another_failed_topic_is_read_in_place_of_the_groups_own() -> None:
+    brokers = Brokers([failed(n) for n in range(3)])
+    assert run(brokers, topic="orders-broken").run().moved == 3
+    assert brokers.stored.keys() == {TopicPartition("orders-broken", 0)}
 
 
 def test_ledger_hits_and_repeated_failures_are_counted() -> None:

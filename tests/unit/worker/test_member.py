@@ -7,11 +7,13 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fleet_consumer.consumer.resets import OffsetReset, OutOfRangeReport
+from fleet_consumer.coordinator.starts import ResetPolicy
 from fleet_consumer.fetch.read_errors import PartitionError
 from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, FencedInstance, Refusal, TopicMissing
 from fleet_consumer.group.membership import Membership, Rejoin
@@ -36,6 +38,7 @@ from fleet_consumer.worker.session import Session
 from fleet_consumer.worker.stats import ERROR_CLASSES_MAX, OTHER_CLASSES, RETRIED, Stats
 from fleet_consumer.worker.supervisor import SessionBackoff
 from tests.support.metrics import sample
+from tests.unit.consumer.lab import Lab
 from tests.unit.worker.scripted import P0, P1, Bench
 
 JOINED = Membership(
@@ -117,6 +120,30 @@ def test_data_that_cannot_be_read_stand_in_the_report_and_leave_the_worker_ready
     assert ready(lived.state) == (True, "joined")
 
 
+def test_partition_without_an_offset_stands_in_the_report_while_records_flow_in_others() -> None:
+    """Under the policy `none`, for as long as it lasts: nothing is handled there."""
+    lab, lived = Lab(ResetPolicy.NONE), Lived()
+    consumer = lived.bench.consumer
+    consumer.membership = lambda: replace(JOINED, error=lab.positions.last_error)
+    lab.positions.assign([P0, P1], frozenset())
+    lab.positions.look_up_unknown()
+    lived.bench.steps(1)
+    consumer.script.append(lambda: lab.found({P0: 0}, without=(P1,)))
+    until = lived.bench.clock.now + 60
+    while lived.bench.clock.now < until:
+        consumer.logs[P0].append(b"more")
+        lived.bench.clock.now += 1
+        lived.bench.steps(1)
+    assert lived.bench.stats.done > 50
+    error = member_document(lived.state)["error"]
+    assert error["reason"] == "NoOffsetForPartition"
+    assert "t-1" in error["message"]
+    assert "spec.offsets.reset" in error["message"]
+    assert ready(lived.state) == (True, "joined"), "no rollout waits for a partition that stops by its policy"
+    lab.positions.seek(P1, 0)
+    assert member_document(lived.state)["error"] is None
+
+
 LABELS = GroupLabels("default", "flights", "flights.retry", "retry")
 
 
@@ -148,7 +175,9 @@ def test_member_shows_membership_and_offsets() -> None:
         "committed": {"t": {"0": 2, "1": 1}},
         "revision": "a1b2c3d4e5",
         "paused": [],
+        "pausedCount": 0,
         "stuck": [],
+        "stuckCount": 0,
         "error": None,
         "ended": None,
         "breaker": None,
@@ -178,6 +207,7 @@ def test_member_and_metrics_show_retries() -> None:
     assert document["retry"] == {
         "role": "retry",
         "waiting": [{"topic": "_fleet.g.retry.5s", "partition": 1, "offset": 42, "dueAt": "2023-11-14T22:13:25.250Z"}],
+        "waitingCount": 1,
         "suppressed": 2,
         "policy": {"name": "standard", "current": "a1b2c3d4e5", "unknown": 1},
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -16,11 +16,11 @@ from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.group.errors import CommitFailed, ConsumerError, TopicMissing
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.producer import ProduceFailed
-from fleet_consumer.librdkafka.settings import SettingsRefused
+from fleet_consumer.librdkafka.settings import PropertyNotAllowed, SettingsRefused
 from fleet_consumer.net import ConnectionSettings, KafkaError, NetError, NetworkClient
 from fleet_consumer.record import TopicPartition
+from fleet_consumer.redrive.job import Stopped
 from fleet_consumer.wire.groups import DescribeGroupsRequest, ListGroupsRequest
-from fleet_consumer.worker.commands.failed_records import RecordMissing
 from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
 
 SIMILAR_MAX = 3
@@ -44,28 +44,24 @@ def known_groups(brokers: Brokers, timeout_s: float) -> set[str] | None:
 
 
 def absent_group(brokers: Brokers, group_id: str, timeout_s: float) -> str | None:
-    """The sentence for a group that Kafka does not have; None where it has it, or a broker does not tell its own."""
+    """The sentence for a group that Kafka does not have, with the names that are most like its own; None where it has
+    it, or a broker does not tell its own."""
     known = known_groups(brokers, timeout_s)
-    return None if known is None or group_id in known else no_group(group_id, known)
-
-
-def no_group(name: str, known: Collection[str]) -> str:
-    """The sentence for a group that Kafka does not have, with the names that are most like its own."""
-    similar = difflib.get_close_matches(name, known, n=SIMILAR_MAX)
+    if known is None or group_id in known:
+        return None
+    similar = difflib.get_close_matches(group_id, known, n=SIMILAR_MAX)
     named = f" such as {', '.join(map(repr, similar))}" if similar else ""
-    return f"Kafka has no group {name!r} that these credentials may see; it has {len(known)} others{named}"
+    return f"Kafka has no group {group_id!r} that these credentials may see; it has {len(known)} others{named}"
 
 
-def tell_unfailed(missing: TopicMissing, brokers: Brokers, topic: str, timeout_s: float) -> None:
-    """Say that a group has no failed topic, as none of its records has failed. Raises TopicMissing where its name, or
-    that of the topic, is wrong."""
+def without_topic(missing: TopicMissing, brokers: Brokers, topic: str, timeout_s: float) -> TopicMissing:
+    """The error of a failed topic that is missing: the default one also where the group's name is wrong, or its workers
+    write to another."""
     group = topic.removeprefix(RESERVED_PREFIX).removesuffix(".failed")
-    known = known_groups(brokers, timeout_s) if failed_topic(group) == topic else None
-    if known is None:
-        raise missing
-    if group not in known:
-        raise TopicMissing(f"{missing}. {no_group(group, known)}") from missing
-    print(f"group {group!r} has no failed topic: none of its records has failed", file=sys.stderr)
+    if failed_topic(group) != topic:
+        return missing
+    none = "a group without failed records may have none; if they go to another topic, name it with --topic"
+    return TopicMissing(f"{missing}. {absent_group(brokers, group, timeout_s) or none}")
 
 
 EMPTY_STATES: Final = frozenset({"Empty", "Dead"})
@@ -80,8 +76,8 @@ PROBLEMS: Final = (
     KafkaError,
     NetError,
     ProduceFailed,
-    RecordMissing,
     SettingsRefused,
+    Stopped,
 )
 """Errors outside of a command by hand."""
 
@@ -94,19 +90,23 @@ class OffsetsOvertaken(ConsumerError):
     """Another program has committed since the offsets were read."""
 
 
-def reported(run: Callable[[], int]) -> int:
-    """The exit code of a command by hand, whose error is told in one line on standard error."""
+def _tell(reason: str, message: str) -> None:
+    print(f"{reason}: {message}", file=sys.stderr)
+
+
+def reported(run: Callable[[], int], tell: Callable[[str, str], None] = _tell) -> int:
+    """The exit code of a command by hand, whose error is told by its reason and message: in one line on standard error,
+    where it has no other way."""
+    problem: Exception
     try:
         return run()
-    except SettingsInvalid as error:
-        code, problem = EXIT_SETTINGS, str(error)
-        reason = error.reason
+    except (SettingsInvalid, PropertyNotAllowed) as error:
+        code, problem = EXIT_SETTINGS, error
     except PROBLEMS as error:
-        code, problem = EXIT_SURROUNDINGS, str(error)
-        reason = str(getattr(error, "reason", type(error).__name__))
+        code, problem = EXIT_SURROUNDINGS, error
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    print(f"{reason}: {problem}", file=sys.stderr)
+    tell(str(getattr(problem, "reason", type(problem).__name__)), str(problem))
     return code
 
 

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from fleet_consumer.contract.pod import EXIT_INTERRUPTED, EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS
+from fleet_consumer.contract.pod import EXIT_OK
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.worker.commands.options import (
     add_connection_options,
     add_selection_options,
+    add_topic_option,
     connection_of,
     filter_of,
     place_of,
@@ -66,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         part.add_argument(
             "--group", metavar="ID", help="the consumer group whose failed topic it is, _fleet.<group>.failed"
         )
-        part.add_argument("--topic", metavar="TOPIC", help="in place of --group: the failed topic")
+        add_topic_option(part)
         part.add_argument(
             "--config",
             metavar="FILE",
@@ -84,30 +85,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns its exit code."""
-    from fleet_consumer.group.errors import ConsumerError
-    from fleet_consumer.librdkafka.settings import SettingsRefused
-    from fleet_consumer.worker.commands.failed_records import RecordMissing
-    from fleet_consumer.worker.config.settings import CredentialsUnreadable
+    from fleet_consumer.worker.commands.empty_group import reported
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal of a narrow character set must not end a list at the first wide name.
         sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        return _run(options)
-    except SettingsInvalid as error:
-        _problem(error)
-        return EXIT_SETTINGS
-    except (ConsumerError, RecordMissing, SettingsRefused, CredentialsUnreadable) as error:
-        _problem(error)
-        return EXIT_SURROUNDINGS
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    return reported(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> int:
     from fleet_consumer.clock import SystemClock
-    from fleet_consumer.group.errors import TopicMissing
-    from fleet_consumer.worker.commands.empty_group import tell_unfailed
     from fleet_consumer.worker.commands.failed_records import open_topic
 
     clock = SystemClock()
@@ -123,13 +110,9 @@ def _run(options: argparse.Namespace) -> int:
         return EXIT_OK
     wanted = filter_of(options, now_ms)
     show = _print_list if options.part == "list" else _print_counts
-    try:
-        # Reading ends before the connection that it reads from.
-        with open_topic(*where, options.timeout, clock) as topic, closing(topic.records(wanted)) as records:
-            show(_with_progress(topic, records), options)
-    except TopicMissing as missing:
-        tell_unfailed(missing, *where, options.timeout)
-        show(iter(()), options)
+    # Reading ends before the connection that it reads from.
+    with open_topic(*where, options.timeout, clock) as topic, closing(topic.records(wanted)) as records:
+        show(_with_progress(topic, records), options)
     sys.stdout.flush()
     return EXIT_OK
 
@@ -140,8 +123,6 @@ def _where(options: argparse.Namespace) -> tuple[Brokers, str]:
     from fleet_consumer.contract.naming import failed_topic
     from fleet_consumer.contract.section import Section
 
-    if options.group is not None and options.topic is not None:
-        raise SettingsInvalid("--group", "stands beside --topic; give one of the two")
     named = options.topic or (failed_topic(options.group) if options.group else None)
     if options.config is not None:
         if options.bootstrap:
@@ -205,7 +186,3 @@ def _print_counts(found: Iterator[FailedRecord], options: argparse.Namespace) ->
         print(json.dumps(counts.row(names, count)) if options.json else counts.line(names, count))
     if not options.json:
         print(f"{counts.total:>9}  in all")
-
-
-def _problem(error: Exception) -> None:
-    print(f"{getattr(error, 'reason', type(error).__name__)}: {error}", file=sys.stderr)

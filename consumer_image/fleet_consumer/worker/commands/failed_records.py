@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.brokers import Brokers
 from fleet_consumer.contract.redrive_config import Filter
-from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, TopicMissing
+from fleet_consumer.group.errors import ConsumerError, DataPlaneFailed, DataUnreadable, TopicMissing
 from fleet_consumer.librdkafka.bounded import BoundedReader
 from fleet_consumer.librdkafka.settings import consumer_config
 from fleet_consumer.record import Headers, Record, TopicPartition
@@ -35,6 +35,7 @@ from fleet_consumer.retry.headers import (
     last_values,
     read,
 )
+from fleet_consumer.worker.commands.empty_group import without_topic
 from fleet_consumer.worker.commands.options import NONE
 from fleet_consumer.worker.config.settings import connection_settings
 
@@ -252,10 +253,8 @@ NAME_CHARACTERS_MAX: Final = 80
 READ_AHEAD: Final = {"queued.max.messages.kbytes": "16384"}
 
 
-class RecordMissing(Exception):
+class RecordMissing(ConsumerError):
     """There is no record at the offset that was asked for."""
-
-    reason = "RecordMissing"
 
 
 class FailedTopic:
@@ -381,8 +380,7 @@ def open_topic(brokers: Brokers, topic: str, patience_s: float, clock: Clock) ->
         try:
             yield FailedTopic(reader, topic, patience_s, clock)
         except TopicMissing as missing:
-            made = "it is made once the group has retries or a failed record"
-            raise TopicMissing(f"{missing}; {made}") from missing
+            raise without_topic(missing, brokers, topic, patience_s) from missing
         except DataPlaneFailed as failure:
             if not errors or isinstance(failure, DataUnreadable):
                 raise

@@ -70,6 +70,11 @@ def add_selection_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--to", dest="end", metavar="TIME", help="likewise; exclusive")
 
 
+def add_topic_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names a failed topic."""
+    parser.add_argument("--topic", metavar="TOPIC", help="the failed topic (default: that of the group)")
+
+
 def filter_of(options: argparse.Namespace, now_ms: int, places: Iterable[str] = ()) -> Filter:
     """The selection of the options, of `places` only where there are any. Raises SettingsInvalid."""
     from fleet_consumer.contract.redrive_config import Filter

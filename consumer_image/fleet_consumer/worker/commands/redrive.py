@@ -10,10 +10,11 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from fleet_consumer.contract.pod import EXIT_INTERRUPTED, EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS, REDRIVE_CONFIG
+from fleet_consumer.contract.pod import EXIT_OK, REDRIVE_CONFIG
 from fleet_consumer.worker.commands.options import (
     add_connection_options,
     add_selection_options,
+    add_topic_option,
     connection_of,
     filter_of,
     positive,
@@ -51,6 +52,7 @@ corrected, 21 stopped, or an error outside: it continues when started again.
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("--group", metavar="ID", help="the consumer group whose failed records are put back")
+    add_topic_option(parser)
     parser.add_argument("--dry-run", action="store_true", help="only count the records")
     parser.add_argument("--rate", type=positive, metavar="N", help="records in a second (default: as fast as it goes)")
     parser.add_argument(
@@ -68,28 +70,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command until it is done, or SIGTERM or SIGINT; returns its exit code."""
-    from fleet_consumer.contract.section import SettingsInvalid
-    from fleet_consumer.group.errors import ConsumerError
-    from fleet_consumer.librdkafka.producer import ProduceFailed
-    from fleet_consumer.librdkafka.settings import PropertyNotAllowed, SettingsRefused
-    from fleet_consumer.net import NetError
-    from fleet_consumer.redrive.job import Stopped
-    from fleet_consumer.worker.config.settings import CredentialsUnreadable
+    from fleet_consumer.worker.commands.empty_group import reported
     from fleet_consumer.worker.lifecycle.termination import report_result
 
-    stop = threading.Event()
-    try:
+    def work() -> int:
+        stop = threading.Event()
         counts = _run_by_hand(options, stop) if by_hand(options) else _run_job(options.config or REDRIVE_CONFIG, stop)
-        result: dict[str, object] = {"ok": True, **counts}
-        code = EXIT_OK
-    except (SettingsInvalid, PropertyNotAllowed) as error:
-        result, code = _problem(error), EXIT_SETTINGS
-    except (ConsumerError, NetError, ProduceFailed, SettingsRefused, CredentialsUnreadable, Stopped) as error:
-        result, code = _problem(error), EXIT_SURROUNDINGS
-    except KeyboardInterrupt:  # before anything has begun
-        return EXIT_INTERRUPTED
-    report_result(result)
-    return code
+        report_result({"ok": True, **counts})
+        return EXIT_OK
+
+    return reported(work, lambda reason, message: report_result({"ok": False, "reason": reason, "message": message}))
 
 
 def by_hand(options: argparse.Namespace) -> bool:
@@ -110,31 +100,31 @@ def _run_job(path: str, stop: threading.Event) -> Mapping[str, int]:
 def run_file(path: str, stop: threading.Event) -> Mapping[str, int]:
     """Run what a file asks for until it is done or `stop` is set; returns its counts. Raises the errors that `run`
     reports."""
+    from fleet_consumer.contract.naming import failed_topic
     from fleet_consumer.contract.redrive_config import load_config
 
-    return _run(load_config(path), stop)
+    config = load_config(path)
+    return _run(config, failed_topic(config.group_id), stop)
 
 
 def _run_by_hand(options: argparse.Namespace, stop: threading.Event) -> Mapping[str, int]:
     from fleet_consumer.clock import SystemClock
     from fleet_consumer.contract.naming import failed_topic, redrive_topic
     from fleet_consumer.group.errors import TopicMissing
-    from fleet_consumer.redrive.job import Outcome
-    from fleet_consumer.worker.commands.empty_group import tell_unfailed
+    from fleet_consumer.worker.commands.empty_group import without_topic
 
     config = config_of(options, round(SystemClock().wall() * 1000))
-    failed, target = failed_topic(config.group_id), redrive_topic(config.group_id)
+    failed, target = options.topic or failed_topic(config.group_id), redrive_topic(config.group_id)
     counted = _partitions(config.brokers, failed, target)
     if failed not in counted:
-        tell_unfailed(TopicMissing(f"topic {failed} does not exist"), config.brokers, failed, ASK_S)
-        return Outcome().counts
+        raise without_topic(TopicMissing(f"topic {failed} does not exist"), config.brokers, failed, ASK_S)
     if target not in counted:
         raise TopicMissing(
             f"topic {target} does not exist, so nobody would read what is put back: give the fleet spec.retry, or run "
             f"`fleet-consumer run --local … --group {config.group_id} --retry 5s` once"
         )
     _stop_on_signals(stop)
-    counts = _run(replace(config, partitions=counted[target]), stop)
+    counts = _run(replace(config, partitions=counted[target]), failed, stop)
     print(summary(config, counts), file=sys.stderr)
     return counts
 
@@ -195,7 +185,7 @@ def _stop_on_signals(stop: threading.Event) -> None:
         signal.signal(number, lambda *_: stop.set())
 
 
-def _run(config: RedriveConfig, stop: threading.Event) -> Mapping[str, int]:
+def _run(config: RedriveConfig, topic: str, stop: threading.Event) -> Mapping[str, int]:
     from fleet_consumer.clock import SystemClock
     from fleet_consumer.contract.naming import redrive_group
     from fleet_consumer.librdkafka.bounded import BoundedReader
@@ -211,7 +201,7 @@ def _run(config: RedriveConfig, stop: threading.Event) -> Mapping[str, int]:
         settings = producer_config(connection, config.producer_properties)
         producer = RecordProducer(settings, message_max_bytes=config.max_message_bytes)
         with BoundedReader(consumer_config(connection, group, "read_uncommitted", {})) as reader:
-            return Run(config, reader, producer, stop, SystemClock()).run().counts
+            return Run(config, topic, reader, producer, stop, SystemClock()).run().counts
 
 
 def summary(config: RedriveConfig, counts: Mapping[str, int]) -> str:
@@ -228,7 +218,3 @@ def summary(config: RedriveConfig, counts: Mapping[str, int]) -> str:
     elif counts["moved"]:
         words.append(f"the retry workers of group {config.group_id!r} handle them")
     return "; ".join(words)
-
-
-def _problem(error: Exception) -> dict[str, object]:
-    return {"ok": False, "reason": str(getattr(error, "reason", type(error).__name__)), "message": str(error)}

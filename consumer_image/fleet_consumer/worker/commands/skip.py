@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from fleet_consumer.contract.pod import EXIT_OK
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.worker.commands.options import add_connection_options, connection_of, positive
+from fleet_consumer.worker.commands.options import add_connection_options, add_topic_option, connection_of, positive
 
 if TYPE_CHECKING:
     from fleet_consumer.contract.brokers import Brokers
@@ -27,8 +27,9 @@ example:
 Writes the record to the failed topic with kr-reason: skipped, and then commits the offset behind it; `fleet-consumer
 redrive --reason skipped` puts it back. The group must have no members: end a local run with Ctrl-C, and start it again
 afterwards. Only the next record of a partition can be skipped, so that nothing before it is lost; one that stops the
-group again and again is that. A place in a retry topic is skipped for the group's retry worker. Exit codes: 0 done, 20
-the options must be corrected, 21 members in the group, another record, brokers, credentials, rights or topics.
+group again and again is that. Records of aborted transactions do not count, whatever the group reads. A place in a
+retry topic is skipped for the group's retry worker. Exit codes: 0 done, 20 the options must be corrected, 21 members in
+the group, another record, brokers, credentials, rights or topics.
 """
 
 
@@ -36,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("place", metavar="TOPIC-PARTITION:OFFSET", help="where the record is read, such as orders-3:17")
     parser.add_argument("--group", required=True, metavar="ID", help="the consumer group")
+    add_topic_option(parser)
     parser.add_argument("--timeout", type=positive, default=30, metavar="SECONDS", help="default: %(default)g")
     add_connection_options(parser.add_argument_group("brokers"))
 
@@ -54,25 +56,27 @@ def _run(options: argparse.Namespace) -> int:
     from fleet_consumer.group.errors import TopicMissing
     from fleet_consumer.librdkafka.bounded import BoundedReader
     from fleet_consumer.librdkafka.settings import consumer_config
-    from fleet_consumer.worker.commands.empty_group import absent_group, empty_group
+    from fleet_consumer.worker.commands.empty_group import empty_group, without_topic
     from fleet_consumer.worker.config.settings import connection_settings
 
     partition, offset = place_of(options.place)
+    failed = options.topic or failed_topic(options.group)
+    if failed == partition.topic:
+        raise SettingsInvalid("--topic", "is the record's own topic; name that of failed records")
     brokers = parse_brokers(Section(connection_of(options), ""))
-    config = consumer_config(connection_settings(brokers, CLIENT), CLIENT, "read_uncommitted", {})
+    # Whatever the group reads: a record of an aborted transaction must not come back by a redrive.
+    config = consumer_config(connection_settings(brokers, CLIENT), CLIENT, "read_committed", {})
     with (
         empty_group(brokers, reading_group(options.group, partition.topic), options.timeout) as group,
         BoundedReader(config, stores_offsets=False, patience_s=options.timeout) as reader,
     ):
         try:
-            targets = len(reader.partitions(failed_topic(options.group)))
+            targets = len(reader.partitions(failed))
         except TopicMissing as missing:
-            absent = absent_group(brokers, options.group, options.timeout)
-            advice = absent or "The next start of the group's workers makes it"
-            raise TopicMissing(f"{missing}. {advice}") from missing
+            raise without_topic(missing, brokers, failed, options.timeout) from missing
         before = group.committed()
         found = _next_record(reader, partition, before.get(partition), options.timeout)
-        _set_aside(brokers, targets, options.group, named(found, partition, offset))
+        _set_aside(brokers, failed, targets, options.group, named(found, partition, offset))
         group.commit({partition: behind(offset, before.get(partition))}, before)
     print(f"record {options.place} is in the failed topic, and the group goes on behind it", file=sys.stderr)
     return EXIT_OK
@@ -99,13 +103,16 @@ def named(record: Record | None, partition: TopicPartition, offset: int) -> Reco
     """The group's next record. Raises RecordMissing unless it is the one that was named."""
     from fleet_consumer.worker.commands.failed_records import RecordMissing
 
+    where = f"{partition.topic}-{partition.partition}"
     if record is None:
-        raise RecordMissing(f"the group has no record left in {partition.topic}-{partition.partition}")
+        raise RecordMissing(f"the group has no committed record left in {where}")
     if record.offset != offset:
-        raise RecordMissing(
-            f"the group's next record in {partition.topic}-{partition.partition} is at offset {record.offset}, not "
-            f"{offset}: only the next one can be skipped, as the commit passes all before it"
+        why = (
+            "only the next one can be skipped, as the commit passes all before it"
+            if offset > record.offset
+            else "the group is past that one, or it is gone, or its transaction was aborted"
         )
+        raise RecordMissing(f"the group's next record in {where} is at offset {record.offset}, not {offset}: {why}")
     return record
 
 
@@ -139,10 +146,9 @@ def _next_record(
     return None
 
 
-def _set_aside(brokers: Brokers, targets: int, group_id: str, record: Record) -> None:
+def _set_aside(brokers: Brokers, topic: str, targets: int, group_id: str, record: Record) -> None:
     """Write a record to the group's failed topic, of `targets` partitions, and wait until the brokers have it."""
     from fleet_consumer.clock import SystemClock
-    from fleet_consumer.contract.naming import failed_topic
     from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer
     from fleet_consumer.librdkafka.settings import connection_config
     from fleet_consumer.redrive.job import ACK_TIMEOUT_S
@@ -151,7 +157,7 @@ def _set_aside(brokers: Brokers, targets: int, group_id: str, record: Record) ->
     from fleet_consumer.retry.routing import partition_of
     from fleet_consumer.worker.config.settings import connection_settings
 
-    now_ms, topic = round(SystemClock().wall() * 1000), failed_topic(group_id)
+    now_ms = round(SystemClock().wall() * 1000)
     own = reading_group(group_id, record.topic) == group_id
     story = first_story(record) if own else read(record, now_ms=now_ms)
     failure = classify(Skipped(TEXT))

@@ -74,7 +74,12 @@ class Suspects:
 
     def put_aside(self, run: Run) -> None:
         """Have a run wait for its turns; its partition is not read meanwhile."""
-        if run.topic_partition in self._loop.progress.partitions:
+        partition = self._loop.progress.partitions.get(run.topic_partition)
+        if partition is not None:
+            if run.topic_partition not in self._aside:
+                # Wherever the last poll ended: no commit may go back to offsets between that were deleted.
+                first = as_read(run.records[0])
+                partition.handled(first.offset - 1, first.leader_epoch)
             self._aside.setdefault(run.topic_partition, []).extend(run.records)
             self._parts.pauses.pause(run.topic_partition, SUSPECT)
 

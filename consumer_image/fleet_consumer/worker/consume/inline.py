@@ -145,6 +145,8 @@ class InlineRounds:
         progress past records that nobody has handled.
         """
         partition = self._loop.progress.partitions[run.topic_partition]
+        if run.topic_partition not in self._batch:
+            _take_up(partition, run)
         self._batch[run.topic_partition] = partition
         return partition
 
@@ -173,6 +175,10 @@ class InlineRounds:
         partition = self._loop.progress.partitions.get(topic_partition)
         if partition is None:
             return  # it went while others of this poll were handled
+        position = self._parts.consumer.position(topic_partition)
+        if position is not None and position <= records[0].offset:
+            return  # it comes again: an earlier run of this poll was sought back to
+        _take_up(partition, run)
         notes = self._loop.notes
         while records and not self._loop.draining:
             self._writing.follow(ACK_WAIT_S)
@@ -286,6 +292,16 @@ class InlineRounds:
             self._stayed = True  # the batch in hand was divided by an older list
         self._loop.come_round()
         return not (self._loop.drain_over or self._stayed)
+
+
+def _take_up(partition: PartitionProgress, run: Run) -> None:
+    """Make the first record of a poll's run the next to take up, wherever the last poll ended.
+
+    Neither a seek back nor a commit may go where that was: offsets between were deleted or passed by, and where the
+    first record lies lower, the log was cut.
+    """
+    first = as_read(run.records[0])
+    partition.handled(first.offset - 1, first.leader_epoch)
 
 
 def _place(records: Sequence[Record], record: Record, start: int) -> int:

@@ -66,7 +66,7 @@ class Readings:
         return admitted
 
     def begin(self, partitions: Partitions) -> None:
-        """Find out the readings of partitions that are new; a try that failed is repeated after a while.
+        """Find out the readings of new partitions whose start is known; a try that failed is repeated after a while.
 
         Raises FatalConsumerError.
         """
@@ -80,7 +80,8 @@ class Readings:
         self._try(partitions, timeout_s / 3)
 
     def _try(self, partitions: Partitions, timeout_s: float) -> ConsumerError | None:
-        new = [each for each, partition in partitions.items() if partition.reading is None]
+        # Without a start it may be one whose topic may not be read, and a question about it is refused for all.
+        new = [each for each, part in partitions.items() if part.reading is None and part.start is not None]
         if not new:
             return None
         try:

@@ -25,11 +25,12 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 EXIT_HUNG: Final = 75
-"""A handler hung: past the poll interval, or past the drain time."""
+"""A handler hung, past the poll interval or past the drain time, or the worker itself on its way to the end."""
 
 OVER_THE_LIMIT: Final = "the handler did not answer within the poll interval; the membership is given up"
 SETUP_OVER_THE_LIMIT: Final = "the handler's setup did not return within the poll interval"
 NOT_DRAINED: Final = "the handler did not end within the drain time"
+NOT_CLOSED: Final = "the worker did not end within the time to drain and close"
 
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 
@@ -47,12 +48,15 @@ REASON: Final = "ProcessDied"
 
 def end_process(why: str, details: Mapping[str, object], reason: str = "HandlerTimeout") -> NoReturn:
     """End the process although a thread of it hangs; its records in hand are not committed, so nothing is lost."""
-    LOG.critical(why, extra=fields(**details))
-    named = {key: details.get(f"read{key.title()}", details.get(key)) for key in ("topic", "partition", "offset")}
-    records = [named] if named["topic"] is not None else []
-    write_termination(json.dumps({"ok": False, "reason": reason, "message": f"{why}: {details}", "records": records}))
-    sys.stderr.flush()
-    os._exit(EXIT_HUNG)
+    try:
+        LOG.critical(why, extra=fields(**details))
+        named = {key: details.get(f"read{key.title()}", details.get(key)) for key in ("topic", "partition", "offset")}
+        records = [named] if named["topic"] is not None else []
+        message = {"ok": False, "reason": reason, "message": f"{why}: {details}", "records": records}
+        write_termination(json.dumps(message))
+        sys.stderr.flush()
+    finally:  # also where nothing can be written, such as on a full disk
+        os._exit(EXIT_HUNG)
 
 
 def report_result(result: Mapping[str, object]) -> None:

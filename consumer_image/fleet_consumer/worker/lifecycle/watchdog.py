@@ -253,10 +253,6 @@ class SetupWatch:
             "process ends and is started again"
         ), now - began >= self._limit_s
 
-    @property
-    def is_running(self) -> bool:
-        return self._began is not None
-
 
 def stack_of(thread_id: int | None) -> str:
     """The innermost frames of a thread, in one line."""

@@ -217,8 +217,9 @@ def prepare(folder: Path, settings: Mapping[str, Any], policies: Mapping[str, An
 class RetryReport:
     """Writer of the retry process's counts for the main process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lifeline: Lifeline) -> None:
         self._path = folder / COUNTS_FILE
+        self._lifeline = lifeline
         self._due_at = float("-inf")
         self._stats = Stats()
         self._state: WorkerState | None = None
@@ -228,7 +229,8 @@ class RetryReport:
         self._stats, self._state = stats, state
 
     def look(self, now: float) -> None:
-        """Write the counts when they are due. Called several times a second."""
+        """Write the counts when they are due, and look after the main process. Called several times a second."""
+        self._lifeline.look()
         if now >= self._due_at:
             self._due_at = now + REPORT_S
             self.write()
@@ -247,16 +249,23 @@ class RetryReport:
 
 
 class Lifeline:
-    """Orderly end of the retry process when its standard input closes or delivers a byte."""
+    """Orderly end of the retry process when its standard input closes or delivers a byte, or its parent is gone."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
+        self._parent = os.getppid()
         self.cut = False
-        """True if the input closed without a byte: the main process is gone and reads no counts."""
+        """True if no byte came: the main process is gone and reads no counts."""
 
     def hold(self) -> None:
         """Start watching; returns at once."""
         threading.Thread(target=self._wait, name="lifeline", daemon=True).start()
+
+    def look(self) -> None:
+        """See whether the main process is gone: forks of its handler hold the pipe open beyond its end."""
+        if not self.cut and os.getppid() != self._parent:
+            self.cut = True
+            end_main_thread()
 
     def _wait(self) -> None:
         try:
@@ -270,7 +279,8 @@ def main(arguments: list[str]) -> int:
     folder = Path(arguments[0])
     signal.signal(signal.SIGTERM, end_before_work)
     outlive_readers()
-    lifeline, report = Lifeline(sys.stdin.buffer), RetryReport(folder)
+    lifeline = Lifeline(sys.stdin.buffer)
+    report = RetryReport(folder, lifeline)
     lifeline.hold()
     try:
         return run_worker(load_config(str(folder / WORKER_FILE)), os.environ, role=Role.RETRY, local=report)

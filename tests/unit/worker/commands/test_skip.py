@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from fleet_consumer.contract.pod import EXIT_OK, EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.headers import Reading, continued
+from fleet_consumer.worker import cli
 from fleet_consumer.worker.commands.failed_records import RecordMissing
 from fleet_consumer.worker.commands.skip import behind, named, place_of, reading_group
+from tests.unit.worker.commands.brokers import ENDS, PARTITION, Brokers
 
-PARTITION = TopicPartition("orders", 3)
+FAILED = "_fleet.orders.failed"
 
 
 def test_place_is_read_from_its_end_as_topics_may_have_any_of_its_signs() -> None:
@@ -35,7 +38,7 @@ def test_only_the_next_record_is_skipped() -> None:
     assert named(record, PARTITION, 17) is record
     with pytest.raises(RecordMissing, match="is at offset 17, not 19: only the next one"):
         named(record, PARTITION, 19)
-    with pytest.raises(RecordMissing, match="no record left in orders-3"):
+    with pytest.raises(RecordMissing, match="no committed record left in orders-3"):
         named(None, PARTITION, 17)
 
 
@@ -46,3 +49,36 @@ def test_commit_behind_the_record_stays_in_its_reading() -> None:
     assert continued(after) == reading
     assert behind(0, None) == (1, -1, "")
     assert behind(4, OffsetAndMetadata(4, -1, "by a tool")) == (5, -1, "")
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    return Brokers(monkeypatch, topics={"orders": 4, FAILED: 4})
+
+
+def skip(offset: int) -> int:
+    return cli.main(["skip", f"orders-3:{offset}", "--group", "orders", "--bootstrap", "127.0.0.1:9"])
+
+
+def test_record_of_an_aborted_transaction_is_never_set_aside(
+    brokers: Brokers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A redrive would hand it to the handler."""
+    brokers.aborted = {17, 18}
+    assert skip(17) == EXIT_SURROUNDINGS
+    said = capsys.readouterr().err
+    assert "next record in orders-3 is at offset 19, not 17: the group is past that one, or it is gone, or" in said
+    assert "its transaction was aborted" in said
+    assert (brokers.written, brokers.coordinator.commits) == ([], 0)
+    assert skip(19) == EXIT_OK
+    assert brokers.written == [(FAILED, b"19")]
+    assert brokers.coordinator.offsets[PARTITION].offset == 20
+
+
+def test_records_of_transactions_that_none_committed_are_told_from_the_end(
+    brokers: Brokers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    brokers.aborted = set(range(ENDS))
+    assert skip(17) == EXIT_SURROUNDINGS
+    assert "no committed record left in orders-3" in capsys.readouterr().err
+    assert brokers.written == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.contract import naming
-from fleet_consumer.group.errors import OffsetLookupFailed, RebalanceInProgress
+from fleet_consumer.group.errors import OffsetLookupFailed, RebalanceInProgress, TopicAuthorizationFailed
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.headers import HeaderList, Reading
 from tests.unit.retry.policies import policies
@@ -203,3 +203,26 @@ def test_the_start_of_a_quiet_partition_is_committed_with_its_reading() -> None:
     assert kafka.offsets == {P0: 0}
     assert " fleet-reading=0;id=" in kafka.marks[P0]
     assert len(commits) == 2, "the reading, and then whose hands it is in"
+
+
+def test_partition_whose_commit_may_not_be_read_stops_no_other() -> None:
+    """Its start is not known then, either: Read or Describe on its topic was lost."""
+    kafka = Kafka()
+    bench = kafka.worker({P0: [b"v0"], P1: []})
+    committed, position = bench.consumer.committed, bench.consumer.position
+
+    def ask(partitions: Sequence[TopicPartition], timeout_s: float) -> Any:
+        if P1 in partitions:
+            raise TopicAuthorizationFailed("topic t: not authorized")
+        return committed(partitions, timeout_s)
+
+    bench.consumer.committed = ask
+    bench.consumer.position = lambda each: None if each == P1 else position(each)
+    bench.clock.now += 6
+    bench.steps(3)
+    assert [value for _, value in bench.producer.sent] == [b"v0"]
+    bench.consumer.committed, bench.consumer.position = committed, position
+    bench.clock.now += 6
+    bench.steps(2)
+    bench.loop.close(1)
+    assert kafka.offsets == {P0: 1, P1: 0}

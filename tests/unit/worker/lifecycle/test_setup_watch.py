@@ -40,4 +40,3 @@ def test_setup_that_has_returned_is_no_concern() -> None:
     with pytest.raises(ValueError, match="no"), watched.running():
         raise ValueError("no")
     assert watched.look(clock.monotonic() + 1_000) == (None, False)
-    assert not watched.is_running

@@ -234,6 +234,23 @@ def test_retry_process_ends_on_command_and_at_end_of_input(monkeypatch: pytest.M
         assert line.cut is closes
 
 
+def test_retry_process_ends_when_its_parent_is_gone_though_forks_hold_its_input_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = list[str]()
+    monkeypatch.setattr(local_retries, "end_main_thread", lambda: told.append("end"))
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as stream, os.fdopen(writing, "wb"):
+        lifeline = local_retries.Lifeline(stream)
+        report = local_retries.RetryReport(tmp_path, lifeline)
+        report.look(0.0)
+        assert (told, lifeline.cut) == ([], False)
+        monkeypatch.setattr(os, "getppid", lambda: 1)
+        report.look(0.25)
+        report.look(0.5)
+    assert (told, lifeline.cut) == (["end"], True)
+
+
 def test_help_names_both_ways_to_retry(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["run", "--help"])
