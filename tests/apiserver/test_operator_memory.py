@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from tests.apiserver import objects
-from tests.apiserver.conftest import PATIENCE_S, Operator, Site
+from tests.apiserver.client import Client
+from tests.apiserver.conftest import PATIENCE_S, Operator, Site, install_crds
+from tests.support.apiserver import ApiServer
 from tests.support.waiting import eventually
 
 MIB = 1024 * 1024
@@ -27,9 +29,17 @@ MORE_MIB = 80.0
 
 
 @pytest.mark.together
-def test_large_objects_of_others_do_not_fill_the_memory(quiet_site: Callable[..., Site]) -> None:
-    """Neither during their creation nor at a start beside them; that would end the operator again and again."""
-    here = quiet_site("memory")
+def test_large_objects_of_others_do_not_fill_the_memory() -> None:
+    """Neither during their creation nor at a start beside them; that would end the operator again and again.
+
+    The API server is its own: a shared one would keep other tests waiting with hundreds of megabytes.
+    """
+    with ApiServer() as server, Client(server.kubeconfig) as client:
+        install_crds(server)
+        expect_bounded_memory(Site(server, client, "default"))
+
+
+def expect_bounded_memory(here: Site) -> None:
     peaks = []
     here.apply(*(_small_config_map(here, number) for number in range(SMALL)))
     with _large_objects(here) as make:
@@ -67,7 +77,7 @@ def _large_objects(here: Site) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def _working(here: Site) -> Iterator[Operator]:
-    with Operator(here.api, "--namespace", here.name) as operator:
+    with Operator(here.api) as operator:
         eventually(lambda: "working" in operator.log.read_text(), timeout_s=PATIENCE_S, what="the operator to work")
         yield operator
         print(f"peak {_peak_mib(operator):.0f} MiB, at the end {_memory_mib(operator, 'VmRSS'):.0f} MiB")

@@ -109,7 +109,7 @@ class Side:
     def rights(self) -> tuple[bool | None, bool | None]:
         """The rights to be a member of the main and of the retry group."""
         seen = self.observers.latest(CLUSTER)
-        group = seen.groups[self.group.group_id] if seen is not None else None
+        group = seen.groups.get(self.group.group_id) if seen is not None else None
         return (group.may_read, group.retry.may_read if group.retry else None) if group is not None else (None, None)
 
     async def until_ready(self) -> None:
@@ -198,18 +198,25 @@ async def test_more_replicas_than_brokers_is_reported_with_its_remedy(broker: Ka
 
 
 async def test_missing_rights_are_reported_with_the_rights_to_grant() -> None:
-    """The operator may describe everything and create nothing."""
+    """The operator may do nothing at all, and then describe everything and create nothing."""
     acls = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
     with KafkaBroker(properties=acls, sasl_users={"operator": "secret"}) as broker:
+        sasl = SaslSettings(mechanism="PLAIN", username="operator", password="secret")
+        settings = ObserverSettings(bootstrap_servers=(broker.sasl_bootstrap,), interval_seconds=1.0, sasl=sasl)
+        async with side(settings, "orders", unique("group")) as here:
+
+            async def refused() -> bool:
+                return here.rights() == (False, False)
+
+            # Without any ACL the brokers do not even name the coordinators.
+            await eventually_async(refused, timeout_s=PATIENCE_S, what="a login that has no right")
         grant(broker, AclOperation.DESCRIBE, ResourceType.TOPIC)
         grant(broker, AclOperation.DESCRIBE, ResourceType.GROUP)
         grant(broker, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC)
         source, group_id = create_topic(broker.bootstrap, 1), unique("group")
-        sasl = SaslSettings(mechanism="PLAIN", username="operator", password="secret")
-        settings = ObserverSettings(bootstrap_servers=(broker.sasl_bootstrap,), interval_seconds=1.0, sasl=sasl)
         async with side(settings, source, group_id) as here:
             problem = await here.until_problem()
             assert problem.reason == "AuthorizationFailed"

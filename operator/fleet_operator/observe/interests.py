@@ -105,7 +105,7 @@ class GroupInterest:
     commits for count. `other_topics` are those whose existence matters (outputs). `retry` is None for a group whose
     failures go to the failed topic at once. `scaled` asks for samples of the group's progress, `asleep` for quick looks
     at a scaled group without workers. `waits` is set for an object whose Kafka group belongs to another one: that one's
-    wishes go first.
+    wishes count, and topics of this one only have to exist.
     """
 
     group_id: str

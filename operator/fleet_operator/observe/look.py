@@ -15,10 +15,10 @@ from typing import Any, Final
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import BrokerAddress, Call, ConnectFailed, Coordinator, NetworkClient, RequestTimedOut
 from fleet_consumer.wire.errors import ErrorCode
-from fleet_consumer.wire.groups import ListGroupsRequest
+from fleet_consumer.wire.groups import DescribedGroup, ListGroupsRequest
 from fleet_consumer.wire.message import Request
 from fleet_consumer.wire.topics import EARLIEST, LATEST, ListOffsetsResponse, MetadataResponse
-from fleet_operator.api.v1alpha1.conditions import OFFSETS_TOPIC_ABSENT, TOPIC_NOT_FOUND
+from fleet_operator.api.v1alpha1.conditions import AUTHORIZATION_FAILED, OFFSETS_TOPIC_ABSENT, TOPIC_NOT_FOUND
 from fleet_operator.observe import batches, folding
 from fleet_operator.observe.calls import Questions, ResponseT, read, wait
 from fleet_operator.observe.due import Found
@@ -36,6 +36,15 @@ HANGING_SECONDS: Final = 30.0
 """Patience with a broker that let a call time out, and for how long it is so short: there is a look for each part, and
 each would wait for that broker. Then it may be slow again."""
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+REFUSED: Final = DescribedGroup(
+    error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    group_id="",
+    group_state="",
+    protocol_type="",
+    protocol_data="",
+    members=(),
+)
+"""The description of a group whose coordinator or commits the brokers keep from this login."""
 SURVEYED: Final = (
     *("answered", "metadata_version", "offsets_topic", "offsets_topic_error", "broker_settings"),
     *("group_count", "groups_per_coordinator", "silent_brokers"),
@@ -327,6 +336,9 @@ class Look:
             if self.cluster.is_other(group_id):
                 group.error = group.error or folding.NOT_CLASSIC
         questions.take_groups(facts)
+        for group in facts.values():
+            if group.error == AUTHORIZATION_FAILED:  # the requests take Describe, which Read implies
+                group.described = replace(REFUSED, group_id=group.group_id)
         self._forget_coordinators(facts)
         ends = self._take_logs(questions, topics, facts)
         settings = [call.response for call in questions.settings if call.error is None]

@@ -293,7 +293,7 @@ class ObserverPool:
             post.observer.watch(changes)
 
     def _merged(self, post: _Post, group_id: str) -> GroupInterest | None:
-        """The interest in a Kafka group; where several objects name it, all that they want."""
+        """The interest in a Kafka group; where several objects name it, that of its owner first."""
         wishes = [(self._wishes[cluster][group], group) for cluster, group in post.groups.get(group_id, ())]
         wishes.sort(key=lambda wish: (wish[0].waits, wish[1]))
         return reduce(_both, (interest for interest, _ in wishes)) if wishes else None
@@ -328,17 +328,12 @@ class ObserverPool:
 
 
 def _both(one: GroupInterest, two: GroupInterest) -> GroupInterest:
-    """The interests of two objects in one Kafka group. Where only one can count, it is that of `one`: its owner."""
-    topics = tuple(dict.fromkeys((*one.topics, *two.topics)))
-    return GroupInterest(
-        group_id=one.group_id,
-        topics=topics,
-        pattern=one.pattern or two.pattern,
-        other_topics=tuple(dict.fromkeys((*one.other_topics, *two.other_topics))),
-        failed_topic=one.failed_topic or two.failed_topic,
-        read_committed=one.read_committed,
-        retry=one.retry or two.retry,
-    )
+    """The interest of `one`, the owner of a Kafka group, with that of `two` as far as it takes nothing from it.
+
+    Scaling sums up all partitions of the observation, so the topics of `two` only have to exist.
+    """
+    others = dict.fromkeys((*one.other_topics, *two.topics, *two.other_topics))
+    return replace(one, other_topics=tuple(others), retry=one.retry or two.retry)
 
 
 def _in_doubt(site: _Site | None, settings: ObserverSettings, connection: str) -> ClusterObservation | None:

@@ -18,8 +18,8 @@ from enum import IntEnum
 class Use(IntEnum):
     """Use that an object makes of a Kafka group, the strongest claim first."""
 
-    RUNS = 0  # it has workers, or a StatefulSet that wants some; also those of a former object of its name
-    RAN = 1  # it has a StatefulSet without workers
+    RUNS = 0  # it has workers, also those of a former object of its name, or a StatefulSet of its own that wants some
+    RAN = 1  # it has a StatefulSet of its own without workers
     NONE = 2
     ASLEEP = 3  # none, and it is suspended
 
@@ -64,6 +64,16 @@ def are_rivals(one: Claim, other: Claim) -> bool:
     if other.may_read is False:
         return False
     return one.answered is None or other.answered is None or bool(one.answered & other.answered)
+
+
+def inherits(one: Claim, other: Claim) -> bool:
+    """True if `other` takes over what Kafka keeps for the group of `one` when that goes, so that none of it is deleted.
+
+    With an unknown right one of another namespace does only if it runs or has run: a fleet may need its commits, while
+    anybody can write an object that never runs, and keep its right unknown.
+    """
+    needed = one.namespace == other.namespace or other.may_read is True or other.use <= Use.RAN
+    return needed and are_rivals(one, other)
 
 
 def older_owner(claim: Claim, others: Iterable[Claim]) -> Claim | None:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, main_group_of, policy_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject
-from fleet_operator.planning.claims import Claim, Use, are_rivals, older_owner
+from fleet_operator.planning.claims import Claim, Use, inherits, older_owner
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.context import Context, is_owned_by
 from fleet_operator.runtime.cache import key_of
 
 
@@ -32,7 +32,7 @@ def heir_of(context: Context, body: JsonObject) -> Claim | None:
 
     When this object goes, that one takes over what is kept in Kafka.
     """
-    found = (other for mine, other in _rivals(context, body) if are_rivals(mine, other))
+    found = (other for mine, other in _rivals(context, body) if inherits(mine, other))
     return min(found, key=lambda claim: claim.rank, default=None)
 
 
@@ -88,17 +88,19 @@ def _may_read(seen: ClusterObservation | None, body: JsonObject, group_id: str) 
 
 
 def _use(context: Context, body: JsonObject) -> Use:
-    """The use that an object makes of its Kafka groups, as its StatefulSets and their pods show it.
+    """The use that an object makes of its Kafka groups, as its StatefulSets and pods show it.
 
-    Those of a former object of its name count: one that was made again finds them until they are collected, or takes
-    them over.
+    A StatefulSet that does not belong to this very object shows nothing, nor do its pods: anybody may have applied it.
+    Pods of one that is gone count: an object that was made again finds those of its former fleet.
     """
     store, (namespace, name) = context.store, key_of(body)
+    keys = ((namespace, part.child(name)) for part in (MAIN, RETRY))
+    found = [fleet for key in keys if (fleet := store.get(STATEFUL_SET, key)) is not None]
+    fleets = [fleet for fleet in found if is_owned_by(fleet, body)]
+    strange = {fleet["metadata"]["uid"] for fleet in found if not is_owned_by(fleet, body)}
     pods = store.cache(POD).having((namespace, name))
     owners = (owner for pod in pods for owner in pod["metadata"].get("ownerReferences") or ())
-    found = [store.get(STATEFUL_SET, (namespace, part.child(name))) for part in (MAIN, RETRY)]
-    fleets = [each for each in found if each is not None]
-    if any(owner.get("kind") == STATEFUL_SET.kind for owner in owners):
+    if any(owner.get("kind") == STATEFUL_SET.kind and owner.get("uid") not in strange for owner in owners):
         return Use.RUNS
     if any((fleet.get("spec") or {}).get("replicas", 1) != 0 for fleet in fleets):
         return Use.RUNS

@@ -2,7 +2,7 @@
 
 A reconcile never waits for a worker: it takes the last answer. A task asks the workers again and again, those of fleets
 that are followed closely more often; an answer with a change, and one that came no more, bring the group back into the
-queue. Many workers are asked less often, and where none can be reached the questions become rare.
+queue. Many workers are asked less often, and so is one that does not answer.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import JsonObject
@@ -32,9 +33,11 @@ but no less than every SLOWEST_SECONDS."""
 SLOWEST_SECONDS: Final = 30.0
 TICK_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 60.0
-"""Pause of the questions to a fleet after SILENT_ROUNDS in which no worker answered: the operator is probably outside
-the pod network."""
-SILENT_ROUNDS: Final = 3
+"""The longest pause after a worker did not answer: the operator may be outside the pod network. The first pause is its
+fleet's interval, so that one lost answer costs a turn and no more; each further one is twice as long."""
+CALLS_AT_ONCE_MAX: Final = 32
+NAMESPACE_CALLS_MAX: Final = 16
+"""Calls at once, in all and to one namespace: each call to a silent worker takes two seconds."""
 KEPT_SECONDS: Final = 60.0
 CALM_KEPT_SECONDS: Final = 150.0
 """Time for which an answer counts when the worker has not answered again, of fleets that are followed closely and of
@@ -69,12 +72,15 @@ class _Answer(NamedTuple):
 
 @dataclass(slots=True)
 class _Fleet:
-    """One group's last answers, when each worker was asked and when the next round is due (monotonic seconds)."""
+    """One group's last answers, when each worker was asked and when the next round is due (monotonic seconds).
+
+    `pauses` has the seconds for which a worker that did not answer is not asked again.
+    """
 
     answers: dict[_Address, _Answer] = field(default_factory=dict)
     asked_at: dict[_Address, float] = field(default_factory=dict)
+    pauses: dict[_Address, float] = field(default_factory=dict)
     due_at: float = 0.0
-    silent_rounds: int = 0
     closely: bool = True
     living: frozenset[_Address] = frozenset()
     asking: asyncio.Task[None] | None = None
@@ -87,15 +93,17 @@ class _Fleet:
     def forget_all_but(self, living: Collection[_Address]) -> None:
         self.answers = {each: answer for each, answer in self.answers.items() if each in living}
         self.asked_at = {each: at for each, at in self.asked_at.items() if each in living}
+        self.pauses = {each: pause for each, pause in self.pauses.items() if each in living}
 
-    def turn(self, living: Collection[_Address]) -> list[_Address]:
+    def turn(self, now: float) -> list[_Address]:
         """The workers of the next round: those that have waited longest."""
-        longest = sorted(living, key=lambda each: (self.asked_at.get(each, float("-inf")), each))
-        return longest[: _at_once(len(living))]
+        asked = {each: self.asked_at.get(each, float("-inf")) for each in self.living}
+        due = [each for each, at in asked.items() if at + self.pauses.get(each, 0.0) <= now]
+        return sorted(due, key=lambda each: (asked[each], each))[: _at_once(len(self.living))]
 
 
 class WorkerWatch:
-    """All fleets' workers. `keep_asking` goes on beside the rest, until `close`; all on the event loop."""
+    """All fleets' workers. `keep_asking` goes on in the background, until `close`; all on the event loop."""
 
     def __init__(self, client: WorkerStatusClient, clock: Clock, news: Callable[[Key], None]) -> None:
         self._client = client
@@ -103,6 +111,8 @@ class WorkerWatch:
         self._news = news
         self._fleets: dict[Key, _Fleet] = {}
         self._close = 0  # living workers of closely followed fleets
+        self._calls = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
+        self._shares = WeakValueDictionary[str, asyncio.Semaphore]()  # of namespaces that have calls
 
     def answers(self, group: Key, pods: Sequence[JsonObject]) -> tuple[WorkerObservation, ...]:
         """The last answers of the workers in these pods, main and retry; new workers are asked soon."""
@@ -114,7 +124,7 @@ class WorkerWatch:
             fleet.forget_all_but(living)
         now = self._clock.monotonic()
         if any(each not in fleet.asked_at for each in living):
-            fleet.due_at, fleet.silent_rounds = now, 0
+            fleet.due_at = now
         self._ask_if_due(group, fleet, now)
         kept_s = fleet.kept_s(self._interval(fleet))
         return tuple(answer.said for _, answer in sorted(fleet.answers.items()) if answer.counts(now, kept_s))
@@ -144,17 +154,15 @@ class WorkerWatch:
                 self._ask_if_due(group, fleet, now)
 
     def _ask_if_due(self, group: Key, fleet: _Fleet, now: float) -> None:
-        if fleet.living and fleet.asking is None and now >= fleet.due_at:
-            turn = fleet.turn(fleet.living)
+        if not fleet.living or fleet.asking is not None or now < fleet.due_at:
+            return
+        fleet.due_at = now + self._interval(fleet)
+        if turn := fleet.turn(now):
             fleet.asked_at |= dict.fromkeys(turn, now)
             fleet.asking = asyncio.create_task(self._ask(group, fleet, turn), name=f"workers-of-{'/'.join(group)}")
 
-    def _pause(self, fleet: _Fleet) -> float:
-        """Seconds from one round of a fleet to the next."""
-        return SILENT_SECONDS if fleet.silent_rounds >= SILENT_ROUNDS else self._interval(fleet)
-
     def _interval(self, fleet: _Fleet) -> float:
-        """The same while its workers answer."""
+        """Seconds from one round of a fleet to the next."""
         interval = max(FRESH_SECONDS, min(SLOWEST_SECONDS, self._close / ASKED_PER_SECOND_MAX))
         return interval if fleet.closely else max(interval, CALM_SECONDS)
 
@@ -173,25 +181,31 @@ class WorkerWatch:
         await asyncio.gather(*asking, return_exceptions=True)
 
     async def _ask(self, group: Key, fleet: _Fleet, turn: Sequence[_Address]) -> None:
-        began = self._clock.monotonic()
         try:
-            asked = (self._client.member(each.pod, each.ip, each.port, each.uid) for each in turn)
-            heard = await asyncio.gather(*asked)
+            news = await asyncio.gather(*(self._ask_worker(group[0], fleet, each) for each in turn))
         finally:
             fleet.asking = None
-        heard_at = self._clock.wall()
-        answers = {
-            each: replace(answer, heard_at=heard_at)
-            for each, answer in zip(turn, heard, strict=True)
-            if answer is not None
-        }
-        fleet.silent_rounds = 0 if answers else fleet.silent_rounds + 1
-        fleet.due_at = began + self._pause(fleet)
-        known = {each: answer.said for each, answer in fleet.answers.items()}
-        until = began + fleet.kept_s(self._interval(fleet))
-        fleet.answers |= {each: _Answer(answer, began, until) for each, answer in answers.items()}
-        if any(known.get(each) != answer for each, answer in answers.items()):
+        if any(news):
             self._news(group)
+
+    async def _ask_worker(self, namespace: str, fleet: _Fleet, each: _Address) -> bool:
+        """Ask a worker once it has its turn; True if it says something else than before."""
+        # Namespaces take turns: the queue for all calls has no more of one of them than its share.
+        share = self._shares.setdefault(namespace, asyncio.Semaphore(NAMESPACE_CALLS_MAX))
+        async with share, self._calls:
+            at = self._clock.monotonic()
+            answer = await self._client.member(each.pod, each.ip, each.port, each.uid)
+        if each not in fleet.living:
+            return False
+        interval, before = self._interval(fleet), fleet.answers.get(each)
+        fleet.asked_at[each] = at
+        if answer is None:
+            fleet.pauses[each] = min(SILENT_SECONDS, 2 * fleet.pauses.get(each, interval / 2))
+            return False
+        fleet.pauses.pop(each, None)
+        said = replace(answer, heard_at=self._clock.wall())
+        fleet.answers[each] = _Answer(said, at, at + fleet.kept_s(interval))
+        return before is None or before.said != said
 
 
 def _at_once(living: int) -> int:

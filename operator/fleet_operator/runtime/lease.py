@@ -214,21 +214,24 @@ class Elector:
         """Take or renew the Lease once; also True where there can be none."""
         return await self._try() or self.refused
 
-    async def rival(self) -> str:
-        """The living holder of a Lease that this process does not take; empty without one."""
+    async def rival(self) -> str | None:
+        """The living holder of a Lease that this process does not take; empty without one, None without an answer."""
         election = self._election
         try:
             found = await self._kube.get(LEASE, election.namespace, election.name)
         except (KubeForbiddenError, KubeNotFoundError):
             return ""
+        except KubeError as error:
+            log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
+            return None
         election.observe(found, self._clock.monotonic())
         free = found is None or election.intent(self._clock.monotonic(), self._clock.wall()) is not None
         return "" if free else self.holder
 
     @property
     def holder(self) -> str:
-        """The holder as last seen."""
-        return self._election.holder or "nobody"
+        """The holder as last seen; empty without one."""
+        return self._election.holder
 
 
 class Scope:
@@ -261,18 +264,20 @@ class Scope:
             if not self._own:
                 if await self._cluster.attempt():
                     return ()
-            elif not await self._cluster.rival():
+                rival: str | None = self._cluster.holder
+            elif (rival := await self._cluster.rival()) == "":
                 found = await asyncio.gather(*map(self._settled, self._own.values()))
                 taken = [name for name, free in zip(self._own, found, strict=True) if not free]
                 if taken:
-                    holders = ", ".join(f"{name} ({self._own[name].holder})" for name in taken)
+                    holders = ", ".join(f"{name} ({self._own[name].holder or 'nobody'})" for name in taken)
                     told(f"other installations serve these namespaces: {holders}; {REMEDY}")
                 if len(taken) < len(self._own):
                     self._own = {name: held for name, held in self._own.items() if name not in taken}
                     return tuple(self._own)
                 continue
-            where = f"Lease {SCOPE_NAMESPACE}/{SCOPE_LEASE} is held by {self._cluster.holder}"
-            told(f"another installation serves the whole cluster: {where}; {REMEDY}")
+            if rival:  # else the API server did not answer, which says nothing about installations: ask again
+                where = f"Lease {SCOPE_NAMESPACE}/{SCOPE_LEASE} is held by {rival}"
+                told(f"another installation serves the whole cluster: {where}; {REMEDY}")
             await asyncio.sleep(self._timing.retry_period)
 
     async def _settled(self, elector: Elector) -> bool:
@@ -291,15 +296,9 @@ class Scope:
         while True:
             await asyncio.sleep(self._timing.lease_duration / 3)
             await asyncio.gather(*(elector.attempt() for elector in self._own.values() if not elector.refused))
-            rival = await self._cluster_rival() if self._own else ""
+            rival = await self._cluster.rival() if self._own else ""
             if rival:
                 raise LeaseLostError(f"{rival} serves the whole cluster, these namespaces too; this process ends")
-
-    async def _cluster_rival(self) -> str:
-        try:
-            return await self._cluster.rival()
-        except KubeError:
-            return ""  # seen at the next look
 
     async def release(self) -> None:
         for elector in (self._cluster, *self._own.values()):

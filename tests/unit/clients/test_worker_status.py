@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.member import WorkerState, member_document
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.api.v1alpha1.consumergroup import REPLICAS_MAX
 from fleet_operator.clients.worker_status import ANSWER_BYTES_MAX, WorkerStatusClient, parse_member
 from fleet_operator.planning.observation import BreakerObservation, Gap, WorkerRejoin
+from fleet_operator.planning.status.consumergroup import STUCK_MAX
 
 SINCE = 1_700_000_000.0
 
@@ -83,6 +88,9 @@ def test_rejoins_are_read_and_cut() -> None:
         b'{"breaker": 7}',
         b'{"breaker": {"since": "x"}}',
         b'{"failed": [{"records": 1}]}',
+        b'{"memberId": {"a": 1}}',
+        b'{"instanceId": ["a"]}',
+        b'{"stuck": [{"topic": "\xc3\xa9", "partition": 0, "offset": 1}]}',
         b"\xff",
     ],
 )
@@ -98,6 +106,127 @@ def test_answer_that_no_status_can_hold_yields_nothing() -> None:
     found = parse_member("orders-0", json.dumps({"stuck": stuck}).encode())
     assert found is not None
     assert len(found.stuck[0].topic) == 249
+
+
+HUGE = "9" * 400
+"""Too large for a float."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        f'{{"ended": {{"since": {HUGE}}}}}',
+        f'{{"breaker": {{"state": "Open", "since": {HUGE}}}}}',
+        f'{{"breaker": {{"state": "Open", "failurePercent": {HUGE}}}}}',
+        '{"breaker": {"state": "Open", "failurePercent": "inf"}}',
+        '{"breaker": {"state": "Open", "failurePercent": "nan"}}',
+        f'{{"stuck": [{{"topic": "t", "partition": 0, "offset": 1, "since": -{HUGE}}}]}}',
+        f'{{"skipped": [{{"topic": "t", "partition": 0, "offset": 1, "at": {HUGE}}}]}}',
+    ],
+    ids=lambda page: page.replace(HUGE, "HUGE"),
+)
+def test_number_that_no_float_holds_is_refused_like_any_other_foreign_page(page: str) -> None:
+    assert parse_member("orders-0", page.encode()) is None
+
+
+WIDE = "\U0001f600"
+"""One such character makes all others of its text take four bytes."""
+PLACE = {"partition": 2**30, "offset": 2**60, "first": 2**60, "next": 2**61, "since": 1.5}
+SHOWN = {"reason": "R" * 125 + WIDE, "message": "m" * 500 + WIDE}
+LONG_TEXTS = ("memberId", "instanceId", "assignor", "state", "revision")
+OTHERS: dict[str, Any] = {
+    "memberId": "x" * 600 + WIDE,
+    "error": {"reason": "x" * 200 + WIDE, "message": WIDE * 2000},
+    "ended": {"reason": "x" * 200 + WIDE, "message": WIDE * 2000},
+    "failed": [{"reason": f"{n:0127}{WIDE}", "errorClass": f"{n:0127}{WIDE}", "records": 9} for n in range(100)],
+    "rejoins": [{"before": 2**30, "generation": 2**30, "reason": WIDE * 300, "own": True}] * 100,
+    "expired": [{**PLACE, "topic": f"{n:0249}"} for n in range(400)],
+    "skipped": [{**PLACE, "topic": f"{n:0249}", "lastOffset": 2**62} for n in range(200)],
+}
+HOSTILE: dict[str, dict[str, Any]] = {
+    "everything": OTHERS | {"stuck": [{**PLACE, "topic": f"{n:0249}", "message": "é" * 9} for n in range(1200)]},
+    "many stuck partitions": {"stuck": [{**PLACE, "topic": "", "partition": n} for n in range(7000)]},
+    "stuck partitions with texts": {
+        "stuck": [{**PLACE, **SHOWN, "topic": f"{n:0249}", "partition": n} for n in range(900)]
+    },
+    "gaps": {"expired": [{**PLACE, "topic": f"{n:0249}"} for n in range(2000)]},
+    "skips": {"skipped": [{**PLACE, "topic": f"{n:0249}", "lastOffset": 2**62} for n in range(2000)]},
+    "kinds of failures": {
+        "failed": [{"reason": "r", "errorClass": f"{n:0127}{WIDE}", "records": 9} for n in range(5000)]
+    },
+    **{name: {name: "x" * 1_000_000 + WIDE} for name in LONG_TEXTS},
+    "error": {"error": {"reason": "x" * 400_000 + WIDE, "message": "x" * 400_000 + WIDE}},
+    "ended": {"ended": {"reason": "x" * 400_000 + WIDE, "message": "x" * 400_000 + WIDE}},
+    "breaker": {"breaker": {"state": "x" * 1_000_000 + WIDE}},
+}
+
+
+@pytest.mark.parametrize("shape", HOSTILE)
+def test_little_of_a_hostile_page_is_kept(shape: str) -> None:
+    """A tenant may have hundreds of such pods, and the operator 512 MiB."""
+    body = json.dumps(HOSTILE[shape], ensure_ascii=False).encode()
+    assert ANSWER_BYTES_MAX // 2 < len(body) < ANSWER_BYTES_MAX
+    parse_member("orders-0", body)  # so that only the report itself counts below
+    tracemalloc.start()
+    try:
+        kept = parse_member("orders-0", body)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept is not None
+    assert size < 768 * 1024, f"{size} bytes"
+
+
+def stuck_at(partition: int, since: int, reason: str = "TopicNotFound") -> dict[str, Any]:
+    told = {"reason": reason, "message": f"topic orders-out-{partition} does not exist"}
+    return {"topic": "orders", "partition": partition, "offset": 7, "since": since, **told}
+
+
+def test_oldest_stuck_partitions_keep_their_texts_and_the_others_what_decides() -> None:
+    """Thousands of partitions wait for outputs that are missing; the status shows the oldest of them."""
+    document = {"stuck": [stuck_at(partition, since=5000 - partition) for partition in range(2500)]}
+    found = parse_member("orders-0", json.dumps(document).encode())
+    assert found is not None
+    shown, others = found.stuck[:STUCK_MAX], found.stuck[STUCK_MAX:]
+    assert [(each.partition, each.message) for each in shown] == [
+        (number, f"topic orders-out-{number} does not exist") for number in range(2499, 2499 - STUCK_MAX, -1)
+    ]
+    assert len({(each.topic, each.partition) for each in others}) == REPLICAS_MAX, "each counts against shrinking"
+    assert {each.message for each in others} == {""}
+
+
+def test_error_of_the_deployment_is_named_however_many_partitions_are_stuck_for_longer() -> None:
+    document = {"stuck": [stuck_at(n, since=n) for n in range(2500)]}
+    document["stuck"] += [stuck_at(2500 + n, since=2500 + n, reason=conditions.OUTPUT_NOT_LISTED) for n in range(9)]
+    found = parse_member("orders-0", json.dumps(document).encode())
+    assert found is not None
+    assert [(each.partition, each.message) for each in found.stuck if each.reason == conditions.OUTPUT_NOT_LISTED] == [
+        (2500, "topic orders-out-2500 does not exist")
+    ]
+
+
+def test_partition_that_is_stuck_for_several_reasons_hides_no_other() -> None:
+    document = {"stuck": [stuck_at(n // 3, since=0) for n in range(3 * (REPLICAS_MAX + STUCK_MAX))]}
+    found = parse_member("orders-0", json.dumps(document).encode())
+    assert found is not None
+    assert len({each.partition for each in found.stuck}) >= REPLICAS_MAX
+
+
+def test_report_of_five_thousand_partitions_with_an_open_breaker_is_within_the_bound() -> None:
+    """Workers of earlier images list each of them."""
+    topic, numbers = "shop.team-billing.orders-enriched.v2.production", range(5000)
+    offsets = {topic: {str(number): 123_456_789_012 for number in numbers}}
+    document = json.loads(told("Open")) | {
+        "assignment": {topic: list(numbers)},
+        "positions": offsets,
+        "committed": offsets,
+        "paused": [{"topic": topic, "partition": number, "reasons": ["breaker"]} for number in numbers],
+    }
+    body = json.dumps(document).encode()
+    assert len(body) <= ANSWER_BYTES_MAX
+    found = parse_member("orders-0", body)
+    assert found is not None
+    assert found.breaker_open
 
 
 @contextlib.asynccontextmanager

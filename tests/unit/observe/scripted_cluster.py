@@ -27,12 +27,13 @@ from fleet_consumer.wire.consumer_protocol import (
     ConsumerProtocolTopicPartitions,
     encode_assignment,
 )
-from fleet_consumer.wire.errors import ErrorCode
+from fleet_consumer.wire.errors import ErrorCode, KafkaError
 from fleet_consumer.wire.groups import (
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    FindCoordinatorRequest,
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
@@ -83,6 +84,8 @@ class ScriptedCluster:
     silent: set[int] = field(default_factory=set)
     unanswered: set[type[Request[Any]]] = field(default_factory=set)
     """The kinds of requests that no broker answers."""
+    refused: set[tuple[type[Request[Any]], str]] = field(default_factory=set)
+    """The kinds of requests about a group that the login has no right to."""
     hanging: set[int] = field(default_factory=set)
     patience: dict[int, float] = field(default_factory=dict)
     """The time-out of the last call to each broker."""
@@ -140,10 +143,12 @@ class ScriptedCluster:
     def coordinator(self, group_id: str) -> int:
         return self.coordinators.get(group_id, sum(group_id.encode()) % self.nodes)
 
-    def find_coordinators(self, group_ids: Sequence[str], *, timeout_s: float) -> dict[str, Coordinator]:
+    def find_coordinators(self, group_ids: Sequence[str], *, timeout_s: float) -> dict[str, Coordinator | KafkaError]:
         self.looked_up.update(group_ids)
         nodes = {group_id: self.coordinator(group_id) for group_id in group_ids}
-        return {group_id: Coordinator(node, self.brokers[node]) for group_id, node in nodes.items()}
+        found = {group_id: Coordinator(node, self.brokers[node]) for group_id, node in nodes.items()}
+        refused = KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "coordinator")
+        return found | {group: refused for group in group_ids if (FindCoordinatorRequest, group) in self.refused}
 
     def member(self, member_id: str, **partitions: tuple[int, ...]) -> DescribedGroupMember:
         """A member with an assignment, given by topic."""
@@ -205,6 +210,8 @@ class ScriptedCluster:
         code = ErrorCode.NONE if self.coordinator(name) == node else ErrorCode.NOT_COORDINATOR
         if not code and self.group_types.get(name, "classic").lower() != "classic":
             code = ErrorCode.GROUP_ID_NOT_FOUND
+        if (DescribeGroupsRequest, name) in self.refused:
+            code = ErrorCode.GROUP_AUTHORIZATION_FAILED
         return DescribedGroup(
             error_code=code,
             group_id=name,
@@ -217,8 +224,9 @@ class ScriptedCluster:
     def fetch_offsets(self, node: int, request: OffsetFetchRequest) -> Response:
         groups = []
         for group in request.groups:
-            if self.coordinator(group.group_id) != node:
-                code = ErrorCode.NOT_COORDINATOR
+            refused = (OffsetFetchRequest, group.group_id) in self.refused
+            if refused or self.coordinator(group.group_id) != node:
+                code = ErrorCode.GROUP_AUTHORIZATION_FAILED if refused else ErrorCode.NOT_COORDINATOR
                 groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=code))
                 continue
             by_topic: dict[str, list[OffsetFetchResponsePartitions]] = defaultdict(list)

@@ -6,7 +6,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from fleet_consumer.contract.patterns import compile_pattern
+from fleet_consumer.wire.groups import DescribeGroupsRequest, FindCoordinatorRequest
+from fleet_consumer.wire.message import Request
+from fleet_consumer.wire.offsets import OffsetFetchRequest
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.look import Look
 from fleet_operator.observe.look_memory import ClusterMemory, ConfigFacts, PartMemory
@@ -15,6 +20,7 @@ from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.topic_pattern import TopicMatches
 from tests.support.clock import StillClock
 from tests.unit.observe.scripted_cluster import ScriptedCluster
+from tests.unit.observe.watched import Watched
 from tests.unit.runtime.virtual_time import run_virtual
 
 TOPICS = ("orders.eu", "orders.us", "payments", "_fleet.orders.x")
@@ -90,3 +96,22 @@ def test_group_of_another_protocol_is_unknown_and_not_dead() -> None:
     ).take()
     found = {name: (group.state, group.error, len(group.transitions)) for name, group in taken.groups.items()}
     assert found == {"orders": ("Unknown", "GroupProtocolNotClassic", 0), "old": ("Empty", None, 1)}
+
+
+@pytest.mark.parametrize("kind", [FindCoordinatorRequest, DescribeGroupsRequest, OffsetFetchRequest])
+@pytest.mark.parametrize("refused", ["orders", "orders.retry"])
+def test_refused_login_has_no_right_to_be_a_member(kind: type[Request[Any]], refused: str) -> None:
+    """Without Describe even a group's coordinator is kept from it. Unknown, its claim would count."""
+    cluster = ScriptedCluster(1, {("orders", 0): []}, refused={(kind, refused)})
+    interest = GroupInterest(group_id="orders", topics=("orders",), retry=retry_interest("orders", ["5s"]))
+    watched = Watched(cluster, {"orders": interest})
+    for _ in range(2):
+        seen = watched.group("orders")
+        assert seen.retry is not None
+        told = {"orders": (seen.may_read, seen.error), "orders.retry": (seen.retry.may_read, seen.retry.error)}
+        assert told.pop(refused) == (False, "AuthorizationFailed")
+        assert [right for right, _ in told.values()] == [None], "the brokers of this test say nothing of it"
+    cluster.refused.clear()
+    seen = watched.group("orders")
+    assert seen.retry is not None
+    assert (seen.error, seen.retry.error) == (None, None)

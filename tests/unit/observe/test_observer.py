@@ -127,7 +127,7 @@ def test_refused_credentials_are_not_repeated_quickly() -> None:
 
 
 def test_failed_look_that_cost_much_rests_as_long_as_one_that_succeeded() -> None:
-    """What brokers answer is theirs to choose: answers of megabytes, with an error at their end."""
+    """Brokers of a tenant may answer with megabytes, and an error at their end."""
     away = ClusterObservation(observed_at=0.0, reachable=False, reason="BrokerUnreachable")
     assert pause_of_failure(away, 15.0, 8.0) == REST_FACTOR * 8.0
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.clock import SystemClock
+from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.net import NetworkClient, SaslSettings
 from fleet_operator.observe import observer_pool
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
@@ -20,10 +21,13 @@ from fleet_operator.observe.observer_pool import ObserverPool, TooManyObserversE
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
 from tests.support.waiting import eventually_async
 from tests.unit.observe.ears import Ear, observer_threads
+from tests.unit.observe.scripted_cluster import ScriptedCluster
+from tests.unit.observe.watched import Watched
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
 ONE, TWO = ("ns1", "main"), ("ns2", "kafka")
 OF_ONE, OF_TWO = ("ns1", "flights"), ("ns2", "flights")
+ALL = compile_pattern("t.*")
 Changes = Mapping[str, GroupInterest | None]
 
 
@@ -195,7 +199,7 @@ async def test_kafka_group_of_two_objects_on_two_clusters_is_observed_once_for_b
     assert wanted["trains"] is None
     both = wanted["flights"]
     assert both is not None
-    assert both.topics == ("t1", "t2"), "the owner's first"
+    assert (both.topics, both.named_topics) == (("t1",), ("t1", "t2")), "that of the other one only has to exist"
     pool.publish(ONE, good("flights"), groups={"flights": True})
     assert sorted(ear.groups) == [(OF_ONE, True), (OF_TWO, True)]
     pool.forget(OF_ONE)
@@ -204,6 +208,30 @@ async def test_kafka_group_of_two_objects_on_two_clusters_is_observed_once_for_b
     assert left.topics == ("t2",)
     pool.forget(OF_TWO)
     assert pool.changes[-1][1] == {"flights": None}
+    await pool.close()
+
+
+@pytest.mark.parametrize("owner_first", [True, False])
+@pytest.mark.parametrize("others", [wish("flights", "t2"), GroupInterest(group_id="flights", pattern=ALL)])
+async def test_owner_is_sampled_by_its_own_topics_whoever_else_names_its_kafka_group(
+    nobody: ObserverSettings, monkeypatch: pytest.MonkeyPatch, others: GroupInterest, owner_first: bool
+) -> None:
+    """A suspended copy, in any namespace, would otherwise keep its number of workers as it is for good."""
+    pool = Pool(Ear(), monkeypatch)
+    for cluster in (ONE, TWO):
+        pool.ensure(cluster, nobody)
+    owner, copy = replace(wish("flights", "t1"), scaled=True, asleep=True), replace(others, waits=True)
+    wishes = [(OF_TWO, TWO, owner), (OF_ONE, ONE, copy)]
+    for each in wishes if owner_first else reversed(wishes):
+        pool.watch(*each)
+    both = pool.changes[-1][1]["flights"]
+    assert both is not None
+    assert (both.scaled, both.asleep) == (True, True)
+    watched = Watched(ScriptedCluster(1, {("t1", 0): [1], ("t2", 0): [1, 2]}), {"flights": both})
+    watched.look()
+    assert [sample.end_offsets for sample in watched.group("flights").samples] == [{("t1", 0): 1}] * 2
+    pool.forget(OF_TWO)
+    assert pool.changes[-1][1]["flights"] == copy
     await pool.close()
 
 

@@ -260,7 +260,7 @@ def test_labels_and_annotations_of_others_are_not_kept() -> None:
 
 
 def test_pod_whose_image_was_changed_after_its_creation_says_by_whom() -> None:
-    image = {"f:spec": {"f:containers": {'k:{"name":"worker"}': {"f:image": {}}}}}
+    image: dict[str, Any] = {"f:spec": {"f:containers": {'k:{"name":"worker"}': {"f:image": {}}}}}
     made = "2026-11-27T10:00:00Z"
     later = "2026-11-27T10:05:00Z"
     entries = [

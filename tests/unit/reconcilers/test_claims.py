@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject, Kind
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.reconcilers.claims import heir_of, older_claim
@@ -14,6 +16,11 @@ from fleet_operator.runtime.cache import ObjectCache
 from tests.unit.planning import builders
 
 WORKER = {"kind": "StatefulSet", "name": "orders", "uid": "of-a-former-object"}
+
+
+def owned(uid: str, **others: str) -> JsonObject:
+    """Metadata of an object that belongs to the one with this uid."""
+    return {"ownerReferences": [{"uid": uid, **others}]}
 
 
 def group(namespace: str, second: int, *, group_id: str = "orders", **changes: Any) -> JsonObject:
@@ -67,6 +74,7 @@ class Place:
 
 RETRY = {"policyRef": {"name": "standard"}}
 SAME = {"a": "kafka-1", "b": "kafka-1"}
+EACH: dict[str, bool | None] = {"a": True, "b": True}
 
 
 def test_older_object_of_another_namespace_owns_the_group() -> None:
@@ -101,7 +109,8 @@ def test_foreign_broker_reporting_our_cluster_id_gives_no_ownership() -> None:
     forged = Place(squatter, mine, seen={}, stored=ids, answered={"a": ["10.6.6.6:9092"], "b": ["kafka:9092"]})
     assert older_claim(forged.context, mine) is None
     assert heir_of(forged.context, mine) is None
-    backed = Place(squatter, mine, seen={}, stored=ids, answered={"a": ["kafka:9092"], "b": ["kafka:9092"]})
+    both = {"a": ["kafka:9092"], "b": ["kafka:9092"]}
+    backed = Place(squatter, mine, seen=dict(SAME), rights=EACH, stored=ids, answered=both)
     assert older_claim(backed.context, mine) is not None
     assert heir_of(backed.context, mine) is not None
 
@@ -123,7 +132,7 @@ def test_group_that_is_called_like_the_retry_group_of_another_is_taken() -> None
 def test_heir_is_found_for_an_object_under_deletion() -> None:
     going = group("a", 1, metadata={"deletionTimestamp": "2026-01-01T01:00:00Z"})
     young, youngest = group("b", 2), group("c", 3)
-    place = Place(going, young, youngest, seen={**SAME, "c": "kafka-1"})
+    place = Place(going, young, youngest, seen={**SAME, "c": "kafka-1"}, rights={**EACH, "c": True})
     found = heir_of(place.context, going)
     assert found is not None
     assert found.namespace == "b"
@@ -137,7 +146,7 @@ def test_object_that_is_made_again_over_its_running_fleet_keeps_the_group() -> N
     for suspend in (True, False):
         squatter = group("evil", 1, suspend=suspend)
         place = Place(squatter, again, seen=dict.fromkeys(("evil", "bank"), "k"), rights={"evil": True, "bank": True})
-        place.run(POD, "bank", "orders-0", metadata={"ownerReferences": [WORKER]})
+        place.run(POD, "bank", "orders-0", metadata=owned(**WORKER))
         assert older_claim(place.context, again) is None
         found = older_claim(place.context, squatter)
         assert found is not None
@@ -147,17 +156,41 @@ def test_object_that_is_made_again_over_its_running_fleet_keeps_the_group() -> N
 def test_statefulset_that_wants_workers_keeps_the_group_and_an_empty_one_goes_before_none() -> None:
     old, young = group("a", 1), group("b", 2)
     for replicas in (2, 0):
-        place = Place(old, young, seen=dict(SAME), rights={"a": True, "b": True})
-        place.run(STATEFUL_SET, "b", "orders", spec={"replicas": replicas})
+        place = Place(old, young, seen=dict(SAME), rights=EACH)
+        place.run(STATEFUL_SET, "b", "orders", spec={"replicas": replicas}, metadata=owned("b"))
         assert older_claim(place.context, young) is None
         assert older_claim(place.context, old) is not None
 
 
+@pytest.mark.parametrize("metadata", [{}, owned("of-a-former-object", kind="ConsumerGroup", name="orders")])
+@pytest.mark.parametrize("replicas", [2, 0])
+def test_statefulset_of_somebody_else_is_no_use_of_the_group(metadata: JsonObject, replicas: int) -> None:
+    """Applied by hand under the name of an object, it would stop fleets that sleep in other namespaces."""
+    named, sleeping = group("a", 1), group("b", 2)
+    place = Place(named, sleeping, seen=dict(SAME), rights={"a": None, "b": True})
+    place.run(STATEFUL_SET, "b", "orders", spec={"replicas": 0}, metadata=owned("b"))
+    place.run(STATEFUL_SET, "a", "orders", spec={"replicas": replicas}, metadata=metadata)
+    place.run(POD, "a", "orders-0", metadata=owned("a-orders", kind="StatefulSet"))
+    assert older_claim(place.context, sleeping) is None
+    assert older_claim(place.context, named) is not None
+    assert heir_of(place.context, sleeping) is None
+    own = {**owned("a"), "resourceVersion": "2"}
+    place.run(STATEFUL_SET, "a", "orders", spec={"replicas": replicas}, metadata=own)
+    assert older_claim(place.context, sleeping) is not None, "its pods are workers"
+    assert heir_of(place.context, sleeping) is not None
+
+
+def test_sleeper_whose_right_is_unknown_inherits_nothing_from_a_fleet_of_another_namespace() -> None:
+    going, sleeper = group("a", 1), group("b", 2, suspend=True)
+    assert heir_of(Place(going, sleeper, seen=dict(SAME), rights={"a": True}).context, going) is None
+    assert heir_of(Place(going, sleeper, seen=dict(SAME), rights=EACH).context, going) is not None
+
+
 def test_check_pods_and_pods_of_runs_are_no_workers() -> None:
     old, young = group("a", 1), group("b", 2)
-    place = Place(old, young, seen=dict(SAME), rights={"a": True, "b": True})
+    place = Place(old, young, seen=dict(SAME), rights=EACH)
     for kind in ("ConsumerGroup", "Job"):
-        place.run(POD, "b", f"x-{kind}", metadata={"ownerReferences": [{"kind": kind, "uid": "u"}]})
+        place.run(POD, "b", f"x-{kind}", metadata=owned("u", kind=kind))
     assert older_claim(place.context, young) is not None
 
 

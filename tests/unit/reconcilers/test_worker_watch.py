@@ -17,7 +17,6 @@ from fleet_operator.reconcilers.worker_watch import (
     FRESH_SECONDS,
     KEPT_SECONDS,
     ROUNDS_MAX,
-    SILENT_ROUNDS,
     SILENT_SECONDS,
     WorkerWatch,
 )
@@ -112,21 +111,24 @@ async def test_restarted_worker_is_asked_at_once_and_its_last_answer_discarded(s
     assert scene.client.asked == ["orders-0"]
 
 
-async def test_fleet_that_never_answers_is_left_alone_until_it_has_another_worker(scene: Scene) -> None:
+async def test_new_worker_is_asked_at_once_and_silent_ones_are_left_alone_meanwhile(scene: Scene) -> None:
     scene.client.said |= {"orders-0": None, "orders-1": None}
-    for _ in range(SILENT_ROUNDS):
+    for _ in range(12):
         await scene.visit(pods("orders-0"), after=FRESH_SECONDS)
-        assert scene.client.asked == ["orders-0"]
-    await scene.visit(pods("orders-0"), after=FRESH_SECONDS)
-    assert scene.client.asked == []
+    await scene.visit(pods("orders-0"), after=SILENT_SECONDS)
+    assert scene.client.asked == ["orders-0"]
     await scene.visit(pods("orders-0", "orders-1"), after=1)
-    assert sorted(scene.client.asked) == ["orders-0", "orders-1"]
-    for _ in range(SILENT_ROUNDS - 1):
-        await scene.visit(pods("orders-0", "orders-1"), after=FRESH_SECONDS)
-    await scene.visit(pods("orders-0", "orders-1"), after=SILENT_SECONDS - 1)
-    assert scene.client.asked == []
-    await scene.visit(pods("orders-0", "orders-1"), after=1)
-    assert len(scene.client.asked) == 2
+    assert scene.client.asked == ["orders-1"]
+
+
+async def test_silent_worker_is_asked_at_once_when_its_pod_is_replaced(scene: Scene) -> None:
+    scene.client.said["orders-0"] = None
+    for _ in range(12):
+        await scene.visit(pods("orders-0"), after=FRESH_SECONDS)
+    await scene.visit(pods("orders-0"), after=SILENT_SECONDS)
+    assert scene.client.asked == ["orders-0"]
+    await scene.visit(pods("orders-0", restarts=1), after=1)
+    assert scene.client.asked == ["orders-0"]
 
 
 async def test_only_a_changed_answer_requeues_the_group(scene: Scene) -> None:
@@ -288,12 +290,17 @@ def test_answer_that_came_no_more_brings_the_group_back_once() -> None:
     alone(life)
 
 
-def test_fleet_that_never_answers_is_asked_rarely_by_the_watch_itself() -> None:
+def test_worker_that_does_not_answer_is_asked_less_and_less_often_and_the_others_as_before() -> None:
     async def life(scene: Beside) -> None:
         scene.client.said["orders-0"] = None
-        scene.watch.answers(GROUP, pods("orders-0"))
+        scene.watch.answers(GROUP, pods("orders-0", "orders-1"))
         await scene.run(300)
-        assert scene.times("orders-0")[SILENT_ROUNDS:] == [SILENT_SECONDS] * (len(scene.asked) - SILENT_ROUNDS - 1)
+        assert scene.times("orders-0") == [FRESH_SECONDS, 2 * FRESH_SECONDS, 4 * FRESH_SECONDS] + [SILENT_SECONDS] * 3
+        assert set(scene.times("orders-1")) == {FRESH_SECONDS}
+        del scene.client.said["orders-0"]
+        await scene.run(60 + SILENT_SECONDS)
+        assert set(scene.times("orders-0")) == {FRESH_SECONDS}
+        assert len(scene.watch.answers(GROUP, pods("orders-0", "orders-1"))) == 2
 
     alone(life)
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from fleet_operator.clients.kinds import LEASE, JsonObject, Kind
-from fleet_operator.clients.kube import KubeForbiddenError, KubeUnavailableError
+from fleet_operator.clients.kube import KubeError, KubeForbiddenError, KubeInvalidError, KubeUnavailableError
 from fleet_operator.runtime.lease import LEASE_NAME, Elector, LeaseLostError, Scope
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
@@ -263,6 +263,46 @@ def test_installation_for_the_whole_cluster_goes_before_those_for_namespaces() -
         assert "serves the whole cluster" in told[0]
         for task in (again, serving):
             task.cancel()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        KubeUnavailableError("slow down", status=429, retry_after=1.0),
+        KubeUnavailableError("no leader", status=503),
+        KubeUnavailableError("TimeoutError"),
+        KubeInvalidError("the answer cannot be read"),
+    ],
+    ids=["429", "503", "timeout", "unreadable"],
+)
+def test_installation_for_namespaces_asks_again_when_the_api_server_does_not_answer_at_its_start(
+    answer: KubeError,
+) -> None:
+    """One such answer ended the process."""
+
+    async def main() -> None:
+        kube, told = MemoryKube(), list[str]()
+        wide = scope(kube, "a/one")
+        await wide.acquire(told.append)
+        failures = [answer]
+
+        def fail(verb: str, kind: str, name: str) -> None:
+            if verb == "get" and failures:
+                raise failures.pop()
+
+        kube.before = fail
+        serving = asyncio.create_task(wide.hold())
+        waiting = asyncio.create_task(scope(kube, "b/two", "shop").acquire(told.append))
+        await asyncio.sleep(1)
+        assert (failures, told) == ([], []), "unknown is neither another installation nor none"
+        await asyncio.sleep(60)
+        assert not waiting.done()
+        assert "held by a/one" in told[0]
+        serving.cancel()
+        await wide.release()
+        assert await waiting == ("shop",)
 
     run_virtual(main())
 

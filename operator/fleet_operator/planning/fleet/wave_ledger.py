@@ -4,19 +4,25 @@ Each change that comes from outside the groups is a campaign of its own: the ope
 of each KafkaCluster. Canaries go first: the groups with the label, else the first one by name. When all of them have
 arrived, the others follow. A group that fails stops its campaign, for all that have not begun.
 
-Every tenant has such groups. So whoever holds up others, as a canary, in a place or by a failure, does so for a limited
-time, and an administrator may have nothing held up but by the bound.
+Every tenant has such groups, and may have many. So whoever holds up others, as a canary, in a place or by a failure,
+does so for a limited time. A namespace of which a group was late goes last in that campaign and holds up no other one
+again. Its groups still wait for one another, and for a canary among themselves: the change may fail in all of them.
+Namespaces take turns, and an administrator may have nothing held up but by the bound.
 
 The number of groups on their way is bounded over all campaigns. It is counted from the statuses, plus what was given
 out and does not show in them yet, so that neither two reconciles at once nor the next operator exceed it.
 
-A note costs what one change of one group costs, whatever the number of groups.
+A note costs what one change of one group costs, whatever the number of groups; to name the next ones, a look at each
+namespace.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions
@@ -45,17 +51,19 @@ class Campaign:
     """One change on its way through the groups that it concerns, each list in the order of names.
 
     `waiting` have not begun; `canaries` are those of them with the label. `rolling`, `complete` and `failed` have.
-    `what` and `remedy` are for messages. `late` has what has lasted too long to hold up anybody.
+    `what` and `remedy` are for messages. `late` has what has lasted too long to hold up anybody. `late_namespaces`
+    are those where that was ever so: they hold up themselves alone.
     """
 
     what: str
     remedy: str
     late: frozenset[Hold] = frozenset()
+    late_namespaces: set[str] = field(default_factory=set)
     waiting: list[Key] = field(default_factory=list)
     canaries: list[Key] = field(default_factory=list)
     rolling: list[Key] = field(default_factory=list)
     rolling_canaries: list[Key] = field(default_factory=list)
-    complete: set[Key] = field(default_factory=set)
+    complete: list[Key] = field(default_factory=list)
     failed: list[Key] = field(default_factory=list)
 
     def enter(self, key: Key, standing: Standing, *, arrived: bool, waits: bool) -> None:
@@ -70,64 +78,73 @@ class Campaign:
         if upgrade.phase is Phase.FAILED:
             insort(self.failed, key)
         elif upgrade.phase is Phase.COMPLETE:
-            self.complete.add(key)
+            insort(self.complete, key)
         elif standing.rolls:
             insort(self.rolling, key)
             if standing.canary:
                 insort(self.rolling_canaries, key)
 
     def leave(self, key: Key) -> None:
-        for each in (self.waiting, self.canaries, self.rolling, self.rolling_canaries, self.failed):
+        for each in (self.waiting, self.canaries, self.rolling, self.rolling_canaries, self.complete, self.failed):
             if _has(each, key):
                 del each[bisect_left(each, key)]
-        self.complete.discard(key)
 
     def leads(self, key: Key) -> bool:
         """True if a group that waits need not wait for a canary."""
-        canaries = self._holding(self.canaries, WAITS)
-        if canaries or self._holding(self.rolling_canaries, ROLLS):
-            return _has(canaries, key)
-        return bool(self.complete) or (not self.rolls and self._first() == [key])
+        first = self._first(key[0])
+        return first is None or _has(first, key)
 
     @property
-    def rolls(self) -> list[Key]:
-        """Groups on their way for which others wait."""
-        return self._holding(self.rolling, ROLLS)
+    def rolls(self) -> bool:
+        """True if groups are on their way for which others wait."""
+        return any(self._holding(self.rolling, ROLLS, ""))
 
-    @property
-    def stopped_by(self) -> Key | None:
-        """The group that failed and stops the others."""
-        return next(iter(self._holding(self.failed, FAILED)), None)
+    def stopped_by(self, namespace: str) -> Key | None:
+        """The group that failed and stops those of a namespace."""
+        return next(self._holding(self.failed, FAILED, namespace), None)
 
-    def leader(self) -> Key | None:
-        """The first of the groups that the others wait for."""
-        canaries = self._holding(self.rolling_canaries, ROLLS) or self._holding(self.canaries, WAITS)
-        return next(iter(canaries or self.rolls or self._first()), None)
+    def leader(self, namespace: str) -> Key | None:
+        """The first of the groups that those of a namespace wait for."""
+        canaries = (self.rolling_canaries, ROLLS), (self.canaries, WAITS)
+        others = (self._counted(self.rolling, namespace), ROLLS), (self._counted(self.waiting, namespace), WAITS)
+        return next(chain.from_iterable(self._holding(keys, by, namespace) for keys, by in (*canaries, *others)), None)
 
-    def ready(self, most: int) -> list[Key]:
-        """The first groups that need not wait for a canary."""
-        canaries = self._holding(self.canaries, WAITS)
-        if canaries or self._holding(self.rolling_canaries, ROLLS):
-            return canaries[:most]
-        if self.complete:
-            return self.waiting[:most]
-        return [] if self.rolls else self._first()
+    def ready(self, most: int, *, force: bool) -> Iterator[Key]:
+        """The first groups of each namespace that nothing holds up but the bound."""
+        for view in ("", *self.late_namespaces):
+            if force or self.stopped_by(view) is None:
+                first = None if force else self._first(view)
+                keys = _first_of_each(self._counted(self.waiting, view), most) if first is None else first[:most]
+                yield from (key for key in keys if force or view or key[0] not in self.late_namespaces)
 
     def holds(self, *, free: bool) -> set[Hold]:
         """All that holds up others, whether late or not; who waits does so by itself only if it could begin."""
-        first = [] if self.complete or self.canaries or self.rolling else self._first()
-        able = free and self.stopped_by is None
-        waits = {(self.what, key, WAITS) for key in (*self.canaries, *first)} if able else set[Hold]()
+        able = [view for view in ("", *self.late_namespaces) if free and self.stopped_by(view) is None]
+        waits = {(self.what, key, WAITS) for view in able for key in self._first(view) or ()}
         waits |= {hold for hold in self.late if hold[2] == WAITS and _has(self.waiting, hold[1])}
         rolls = {(self.what, key, ROLLS) for key in self.rolling}
         return waits | rolls | {(self.what, key, FAILED) for key in self.failed}
 
-    def _holding(self, keys: list[Key], by: str) -> list[Key]:
-        return [key for key in keys if (self.what, key, by) not in self.late] if self.late else keys
+    def _first(self, namespace: str) -> list[Key] | None:
+        """The groups that go before the others of a namespace; None once these need not wait for a canary."""
+        canaries = list(self._holding(self.canaries, WAITS, namespace))
+        if canaries or any(self._holding(self.rolling_canaries, ROLLS, namespace)):
+            return canaries
+        if self._counted(self.complete, namespace):
+            return None
+        if any(self._holding(self._counted(self.rolling, namespace), ROLLS, namespace)):
+            return []
+        return list(islice(self._holding(self._counted(self.waiting, namespace), WAITS, namespace), 1))
 
-    def _first(self) -> list[Key]:
-        """The group that goes first where no canary is labelled."""
-        return [key for key in self.waiting if (self.what, key, WAITS) not in self.late][:1]
+    def _holding(self, keys: list[Key], by: str, namespace: str) -> Iterator[Key]:
+        """Those of some groups that hold up a namespace."""
+        for key in keys:
+            if (key[0] == namespace or key[0] not in self.late_namespaces) and (self.what, key, by) not in self.late:
+                yield key
+
+    def _counted(self, keys: list[Key], namespace: str) -> list[Key]:
+        """Those of some groups that count for a namespace where no canary is labelled: once it was late, its own."""
+        return _of(keys, namespace) if namespace in self.late_namespaces else keys
 
 
 @dataclass(slots=True)
@@ -146,6 +163,7 @@ class WaveLedger:
     _since: dict[Hold, float] = field(default_factory=dict)  # monotonic
     _late: set[Hold] = field(default_factory=set)
     _late_places: set[Key] = field(default_factory=set)
+    _last: str = ""  # the namespace of the last turn
     _standings: dict[Key, Standing] = field(default_factory=dict)
     _rolling: set[Key] = field(default_factory=set)
     _given: dict[Key, Turn] = field(default_factory=dict)  # turns that do not show in a status yet
@@ -210,7 +228,7 @@ class WaveLedger:
         held_back = self._obstacle(self._images, key) if pulls else None
         turn = Turn(waves=True, image=pulls and held_back is None, connection=connects, wait=held_back)
         if turn.begins:
-            self._given[key] = turn
+            self._given[key], self._last = turn, key[0]
         return turn
 
     def turn_alone(self, key: Key) -> Turn:
@@ -225,18 +243,24 @@ class WaveLedger:
         self._given.pop(key, None)
 
     def next(self) -> list[Key]:
-        """The groups whose turn has come, no more than there are places for."""
+        """The groups whose turn has come, no more than there are places for.
+
+        Namespaces take turns: first the one with the fewest groups on their way, of equal ones the next by name after
+        the last turn. Those that were late come last.
+        """
         if self.bound == 0:
             return []
-        free, found = self.bound - len(self._taken()), dict[Key, None]()
-        for campaign in self._open():
-            if self.force or campaign.stopped_by is None:
-                most = free + len(self._given)
-                ready = self._stale(campaign)
-                if free > 0:
-                    ready = campaign.waiting[:most] if self.force else campaign.ready(most)
-                found |= dict.fromkeys(key for key in ready if key not in self._given)
-        return list(found)[: max(free, 1)]
+        campaigns, free = self._open(), self.bound - len(self._taken())
+        late = set[str]().union(*(campaign.late_namespaces for campaign in campaigns))
+        begun = Counter(namespace for namespace, _ in self._rolling | self._given.keys())
+        ranks = dict[Key, tuple[bool, int, bool]]()
+        for campaign in campaigns:
+            most = free + len(self._given)
+            for key in campaign.ready(most, force=self.force) if free > 0 else self._stale(campaign):
+                if key not in self._given and key not in ranks:
+                    ranks[key] = (key[0] in late, begun[key[0]], key[0] <= self._last)
+                    begun[key[0]] += 1
+        return sorted(ranks, key=ranks.__getitem__)[: max(free, 1)]
 
     def expire(self, now: float) -> list[tuple[Key, str]]:
         """Let go of what has held up others for too long, by monotonic seconds of this process; returns what is new."""
@@ -250,6 +274,7 @@ class WaveLedger:
         self._late_places = {key for what, key, _ in self._late if not what}
         for campaign in campaigns:
             campaign.late = frozenset(hold for hold in self._late if hold[0] == campaign.what)
+            campaign.late_namespaces |= {namespace for _, (namespace, _), _ in campaign.late}
         return sorted({(key, what or "a place") for what, key, _ in self._late - before})
 
     def counts(self) -> dict[str, int]:
@@ -279,10 +304,10 @@ class WaveLedger:
 
     def _obstacle(self, campaign: Campaign, key: Key) -> Problem | None:
         """The reason why a group that waits may not begin, or None."""
-        stopped_by = None if self.force else campaign.stopped_by
+        stopped_by = None if self.force else campaign.stopped_by(key[0])
         if stopped_by is not None:
             return _stopped(campaign, stopped_by)
-        leader = None if self.force else campaign.leader()
+        leader = None if self.force else campaign.leader(key[0])
         if leader is not None and not campaign.leads(key) and self._stale(campaign) != [key]:
             message = f"{campaign.what} goes to canaries first: this group waits for {'/'.join(leader)}"
             return Problem(conditions.CANARY_RUNNING, message)
@@ -299,7 +324,8 @@ class WaveLedger:
         """
         if campaign.rolls or len(self._taken()) < self.bound:
             return []
-        return sorted(key for key in self._rolling if _has(campaign.waiting, key))[:1]
+        stuck = (key for key in self._rolling if _has(campaign.waiting, key))
+        return sorted(key for key in stuck if self.force or campaign.stopped_by(key[0]) is None)[:1]
 
     def _unable(self, key: Key, standing: Standing) -> Problem | None:
         """The reason of a group that takes part in no campaign although it is behind, or because of which one stops."""
@@ -351,14 +377,32 @@ class WaveLedger:
         return (given.image and standing.waits_for_image(self.image)) or (given.connection and connects)
 
 
+def _of(keys: list[Key], namespace: str) -> list[Key]:
+    return keys[bisect_left(keys, (namespace, "")) : _end(keys, namespace)]
+
+
+def _first_of_each(keys: list[Key], most: int) -> Iterator[Key]:
+    """The first groups of each namespace."""
+    at = 0
+    while at < len(keys):
+        end = _end(keys, keys[at][0])
+        yield from keys[at : min(at + most, end)]
+        at = end
+
+
+def _end(keys: list[Key], namespace: str) -> int:
+    return bisect_left(keys, (namespace + "\0", ""))  # before the next namespace, whose name has no NUL
+
+
 def _has(keys: list[Key], key: Key) -> bool:
     position = bisect_left(keys, key)
     return position < len(keys) and keys[position] == key
 
 
 def _stopped(campaign: Campaign, failed: Key) -> Problem:
+    where = f" of namespace {failed[0]}" if failed[0] in campaign.late_namespaces else ""
     message = (
-        f"{campaign.what} goes to no further group, because it failed in ConsumerGroup {'/'.join(failed)}: "
+        f"{campaign.what} goes to no further group{where}, because it failed in ConsumerGroup {'/'.join(failed)}: "
         f"see Progressing there. {campaign.remedy}"
     )
     return Problem(conditions.UPGRADE_STOPPED, message)

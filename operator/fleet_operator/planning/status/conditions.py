@@ -149,11 +149,12 @@ def _lag_known(facts: ConsumerGroupFacts) -> Condition:
             return Condition(c.LAG_KNOWN, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been observed yet")
         return Condition(c.LAG_KNOWN, "False", problem.reason, problem.message)
     if not lag.complete:
-        return _lag_unknown(facts.observed_group, [key for key, value in lag.partitions.items() if value is None])
+        keys = [key for key, value in lag.partitions.items() if value is None]
+        return _lag_unknown(facts.observed_group, keys, facts.group.spec.consumer.auto_offset_reset)
     return Condition(c.LAG_KNOWN, "True", c.ALL_PARTITIONS_KNOWN, "the offsets of all partitions are known")
 
 
-def _lag_unknown(observed: GroupObservation, unknown: Sequence[tuple[str, int]]) -> Condition:
+def _lag_unknown(observed: GroupObservation, unknown: Sequence[tuple[str, int]], reset: str) -> Condition:
     """The reason why the lag of partitions is unknown; the one that people have to see to, if there are several."""
     beyond = [key for key in unknown if key in observed.beyond_end]
     silent = [key for key in unknown if key not in observed.end_offsets]
@@ -166,6 +167,12 @@ def _lag_unknown(observed: GroupObservation, unknown: Sequence[tuple[str, int]])
     elif silent:
         reason, keys = c.PARTITIONS_UNKNOWN, silent
         text = "the brokers returned no offsets for {}: check the leaders of these partitions"
+    elif reset == "None":
+        reason, keys = c.NOT_COMMITTED_YET, list(unknown)
+        text = (
+            "the group has no commit in {}, and autoOffsetReset is None: workers stop there until an offset is set "
+            "(spec.offsets.reset); only in partitions that are added while they run do they begin by themselves"
+        )
     else:
         reason, keys = c.NOT_COMMITTED_YET, list(unknown)
         text = (

@@ -423,9 +423,9 @@ def _retry_part(plan: Plan, gathered: Gathered) -> Iterator[PartPlan]:
 
 def interest_of(gathered: Gathered, plan: Plan) -> GroupInterest:
     """Interest of the group for its observer: Kafka groups, topics, and the retry flow."""
-    group, waits, retry = gathered.group, gathered.older is not None, plan.intent
+    group, retry = gathered.group, plan.intent
     delays = (*retry.delays, *retry.drained_delays) if retry is not None else ()
-    discover = not waits and gathered.published is None
+    discover = gathered.older is None and gathered.published is None
     flow = retry_interest(group.group_id, delays, discover=discover) if delays else None
     return GroupInterest(
         group_id=group.group_id,
@@ -437,5 +437,5 @@ def interest_of(gathered: Gathered, plan: Plan) -> GroupInterest:
         retry=flow,
         scaled=group.spec.scaling is not None,
         asleep=plan.scaling is not None and plan.scale.replicas == 0,
-        waits=waits,
+        waits=gathered.stopped,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.planning.claims import Claim, Use, older_owner
+from fleet_operator.planning.claims import Claim, Use, inherits, older_owner
 from fleet_operator.planning.fleet.blocking import (
     changed_id_message,
     cluster_id_changed,
@@ -166,6 +166,17 @@ def test_what_is_unknown_stops_no_fleet_and_starts_none_beside_one_that_runs() -
     never = replace(unknown, use=Use.NONE)
     assert older_owner(claim("mine", may_read=True), [never]) is None
     assert older_owner(claim("mine"), [never]) == never
+
+
+def test_of_claims_in_other_namespaces_with_an_unknown_right_those_of_fleets_inherit() -> None:
+    """A sleeper keeps nobody in another namespace from deleting; a fleet may need its commits."""
+    mine = claim("mine", may_read=True)
+    for use in Use:
+        other = claim("x", namespace="other", use=use)
+        rights = [inherits(mine, replace(other, may_read=right)) for right in (True, None, False)]
+        assert rights == [True, use in (Use.RUNS, Use.RAN), False]
+        assert inherits(mine, replace(other, namespace="shop"))
+        assert not inherits(mine, replace(other, may_read=True, group_id="returns"))
 
 
 def test_where_everybody_may_read_what_ran_goes_first_and_then_the_oldest_that_is_not_suspended() -> None:

@@ -355,3 +355,11 @@ def test_without_a_deadline_the_hold_has_no_end() -> None:
     for at in (0.0, 1e9):
         assert made.expire(at) == []
     assert reason(made.turn(key(1))) == "UpgradeStopped"
+
+
+def test_second_group_that_never_begins_is_passed_over_while_the_first_one_never_arrives() -> None:
+    made = limited(4, bound=3)
+    go(made, 0, Phase.ROLLING)
+    for at in (1.0, DEADLINE_S + 1, DEADLINE_S + 2, 2 * DEADLINE_S + 2):
+        made.expire(at)
+    assert made.next() == [key(2)]

@@ -400,3 +400,16 @@ def test_unknown_lag_has_its_reason(changes: dict[str, Any], reason: str, named:
     assert condition(status, "LagKnown") == ("False", reason)
     assert named in message(status, "LagKnown")
     assert status["lagText"] == before["lagText"], "the last known one"
+
+
+def test_missing_commit_under_the_policy_none_is_what_workers_stop_at() -> None:
+    """No worker commits there, so waiting for one would be in vain."""
+    group = consumer_group(consumer={"autoOffsetReset": "None"})
+    seen = observation(observed_group(committed={("orders", 0): 100}))
+    status = project(facts(group=group, observation=seen))
+    assert condition(status, "LagKnown") == ("False", "NotCommittedYet")
+    told = message(status, "LagKnown")
+    assert "a worker commits it when it begins" not in told
+    assert "orders-1, orders-2, orders-3" in told
+    assert "autoOffsetReset is None" in told
+    assert "spec.offsets.reset" in told

@@ -15,7 +15,7 @@ from fleet_operator.planning.fleet.revision import with_known
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
 from fleet_operator.planning.labels import RETRY_VOLUME
 from fleet_operator.planning.observation import BreakerObservation, WorkerObservation
-from fleet_operator.reconcilers.consumergroup.decide import breaker_open, make_plan
+from fleet_operator.reconcilers.consumergroup.decide import breaker_open, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, knows_retries
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
 from tests.unit.planning.retry.test_plan import GROUP, cluster, flow
@@ -54,6 +54,13 @@ def test_another_cluster_is_not_assumed_to_have_the_groups_topics() -> None:
     assert plan.retry is not None
     assert (plan.retry.publication, plan.retry.scale.replicas) == (None, 0)
     assert (gathered().on_its_cluster, other.on_its_cluster) == (True, False)
+
+
+def test_object_of_another_cluster_speaks_for_no_kafka_group() -> None:
+    """Its workers may not run there, and what it asks for is not what the group's owner there is scaled by."""
+    mine, other = gathered(), gathered(cluster=kafka_cluster(status={"clusterId": "cluster-b"}))
+    assert not interest_of(mine, make_plan(mine, NOW, image=IMAGE)).waits
+    assert interest_of(other, make_plan(other, NOW, image=IMAGE)).waits
 
 
 def running(name: str, **spec: Any) -> JsonObject:
