@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -92,7 +93,8 @@ def backfill_status() -> dict[str, Any]:
         records_per_second=2.0,
         throttled_by="Rate",
     )
-    resolved = ResolvedRange(topic="orders", ranges={0: (0, 10)}, from_ms=1_000, to_ms=9_000)
+    names = {"cluster_id": "LUGiZEhbTwKuRnWpZ29UCw", "topic_id": str(UUID(int=7))}
+    resolved = ResolvedRange(topic="orders", ranges={0: (0, 10)}, from_ms=1_000, to_ms=9_000, **names)
     ended = AttemptEnd(attempt=2, reason="DriverFailed", message="x" * 600, failures_in_a_row=1, offsets_covered=4)
     known = {**range_status(resolved), "attempts": 2, "applicationName": "again-2", "startedAt": "2026-01-01T00:00:00Z"}
     facts = BackfillFacts(

@@ -22,8 +22,9 @@ from fleet_consumer.contract.brokers import OAUTHBEARER, Brokers, TlsFiles, cert
 from fleet_consumer.group.errors import ConsumerError, TopicMissing
 from fleet_consumer.librdkafka.bounded import BoundedReader
 from fleet_consumer.librdkafka.settings import SettingsRefused, connection_config, consumer_config, resolved
-from fleet_consumer.net import ConnectionSettings, authorities
+from fleet_consumer.net import ConnectionSettings, NetError, NetworkClient, authorities
 from fleet_consumer.record import TopicPartition
+from fleet_consumer.wire.schema import ZERO_UUID
 from fleet_consumer.worker.config.settings import ISOLATION_LEVELS, CredentialsUnreadable, connection_settings
 
 LOG = logging.getLogger("fleet_consumer.backfill")
@@ -36,6 +37,7 @@ PAUSE_S: Final = 2.0
 PATIENCE_S: Final = 120.0
 """Time of all tries: with a wrong password each of them takes as long as the query may."""
 LIMITS_TIMEOUT_S: Final = 10.0
+PROOF_TIMEOUT_S: Final = 10.0
 
 
 class BrokersView:
@@ -55,7 +57,7 @@ class BrokersView:
             raise BackfillFailed(error.reason, str(error), final=False) from error
 
     def check(self, planned: Sequence[TaskRange]) -> None:
-        """Raise BackfillFailed if the topic, or a part of these ranges, is gone."""
+        """Raise BackfillFailed if the topic or a part of these ranges is gone, or if it is another topic by now."""
         bounds = self._bounds(sorted({each.partition for each in planned}))
         for each in planned:
             first, end = bounds[each.partition]
@@ -87,7 +89,7 @@ class BrokersView:
 
     def _bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """The log start and end of each partition, asked until all have a leader that answers."""
-        missing = failed = 0
+        missing = lost = failed = 0
         deadline = self._clock.monotonic() + PATIENCE_S
         while True:
             try:
@@ -98,14 +100,16 @@ class BrokersView:
                     raise BackfillFailed("SourceTopicNotFound", str(error), final=True) from error
             except BackfillFailed as error:
                 failed += 1
-                if failed >= TRIES or self._clock.monotonic() >= deadline:
+                # As with a missing topic: a broker that was away may still know the one that was deleted.
+                lost += error.final
+                if lost >= MISSING_TRIES or failed >= TRIES or self._clock.monotonic() >= deadline:
                     raise
                 LOG.info("brokers are asked again", extra={"fields": {"error": str(error)}})
             self._wait(PAUSE_S)
 
     def _asked(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        topic = self._config.topic
-        settings = consumer_config(self.connection(), f"fleet-backfill-{self._config.id}", self._isolation, {})
+        topic, connection = self._config.topic, self.connection()
+        settings = consumer_config(connection, f"fleet-backfill-{self._config.id}", self._isolation, {})
         try:
             with BoundedReader(settings, stores_offsets=False) as reader:
                 known = {each.partition for each in reader.partitions(topic)}
@@ -122,7 +126,34 @@ class BrokersView:
             if partition not in bounds:
                 message = f"partition {partition} of topic {topic!r} has no leader"
                 raise BackfillFailed("PartitionUnavailable", message, final=False)
+        # Behind the bounds: a topic never gets its former id back, so they are of this one.
+        self._prove(connection)
         return bounds
+
+    def _prove(self, connection: ConnectionSettings) -> None:
+        """Raise BackfillFailed unless cluster and topic are those of the range, as far as the settings name them."""
+        config = self._config
+        if config.cluster_id is None and config.topic_id is None:
+            return
+        client = NetworkClient(connection)
+        try:
+            answer = client.metadata((config.topic,), timeout_s=PROOF_TIMEOUT_S)
+        except NetError as error:
+            raise BackfillFailed(error.reason, str(error), final=False) from error
+        finally:
+            client.close()
+        found = next((each.topic_id for each in answer.topics if each.name == config.topic), ZERO_UUID)
+        topic_id = None if found == ZERO_UUID else str(found)
+        self._same(config.cluster_id, answer.cluster_id, "the range was resolved on the Kafka cluster with the id")
+        self._same(config.topic_id, topic_id, f"the range was resolved in topic {config.topic!r} with the id")
+
+    def _same(self, wanted: str | None, found: str | None, what: str) -> None:
+        if wanted is None or wanted == found:
+            return
+        if found is None:
+            raise BackfillFailed("RangeNotProven", f"{what} {wanted}, and a broker does not say its id", final=False)
+        seen = f"{what} {wanted}, and now it is {found}: the offsets of the range are those of other records"
+        raise BackfillFailed("RangeLost", seen, final=True)
 
     def _expired(self, planned: TaskRange, seen: str) -> BackfillFailed:
         return BackfillFailed("RangeExpired", f"{self._place(planned)}: {seen}", final=True)

@@ -65,8 +65,9 @@ class CompareConfig:
 class BackfillConfig:
     """One Backfill, identified by `id`. `ranges` are offsets by partition: the first, and the end (exclusive).
 
-    A slice has at most `slice_records` offsets and lasts about `slice_seconds` at most. `ledger` and `control` name
-    ConfigMaps in `namespace`.
+    `cluster_id` and `topic_id` tell whose offsets these are; None for ranges that were resolved without them, and where
+    brokers have no such ids. A slice has at most `slice_records` offsets and lasts about `slice_seconds` at most.
+    `ledger` and `control` name ConfigMaps in `namespace`.
     """
 
     id: str
@@ -85,6 +86,8 @@ class BackfillConfig:
     compare: CompareConfig | None
     ledger: str
     control: str
+    cluster_id: str | None = None
+    topic_id: str | None = None
 
 
 def load_config(path: str) -> BackfillConfig:
@@ -114,6 +117,8 @@ def parse_config(document: Any) -> BackfillConfig:
         compare=section.optional("compare", _compare),
         ledger=section.text("ledger"),
         control=section.text("control"),
+        cluster_id=section.text("clusterId") if section.has("clusterId") else None,
+        topic_id=section.text("topicId") if section.has("topicId") else None,
     )
     section.end()
     if config.worker.handler.python is None:

@@ -31,6 +31,7 @@ BROKER_DEFAULT: Final = -1
 
 CLEANUP: Final = "cleanup.policy"
 TIMESTAMPS: Final = "message.timestamp.type"
+APPEND_TIME: Final = "LogAppendTime"
 RETENTION: Final = "retention.ms"
 BYTES: Final = "retention.bytes"
 SIZE: Final = "max.message.bytes"
@@ -85,7 +86,7 @@ class TopicShape:
         return self._topic(name, self.failed_retention_seconds, hops=2)
 
     def _topic(self, name: str, retention_seconds: int, *, hops: int = 1) -> WantedTopic:
-        configs = {CLEANUP: "delete", TIMESTAMPS: "LogAppendTime", RETENTION: str(retention_seconds * 1000)}
+        configs = {CLEANUP: "delete", TIMESTAMPS: APPEND_TIME, RETENTION: str(retention_seconds * 1000)}
         if hops == 1:
             # A brokers' default by size would delete waiting records before they are due.
             configs[BYTES] = UNLIMITED

@@ -133,8 +133,11 @@ def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicReading:
         {} if time_ms is None else read_times(client, led, time_ms, read_committed=question.read_committed)
         for time_ms in (question.from_ms, question.end_ms)
     )
+    named = folding.topics(metadata)[question.topic]
     return TopicReading(
         partitions=known[question.topic],
+        cluster_id=metadata.cluster_id,
+        topic_id=named.topic_id,
         starts=_by_number(read_offsets(client, led, EARLIEST)),
         ends=_by_number(ends),
         first=_by_number(first),

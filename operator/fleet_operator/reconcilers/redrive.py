@@ -137,7 +137,8 @@ NOTED_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveStep:
-    """A Redrive, what it depends on, and the decision about it. `image` is the group's worker image."""
+    """A Redrive, what it depends on, and the decision about it. `image` is the group's worker image, `now` in epoch
+    seconds."""
 
     body: JsonObject
     facts: RedriveFacts
@@ -145,6 +146,7 @@ class RedriveStep:
     referenced: ReferencedGroup
     child: JsonObject | None
     image: str
+    now: float
 
     @property
     def act(self) -> Act:
@@ -159,7 +161,8 @@ class RedriveStep:
         assert group is not None, "a Redrive without its group has an obstacle"
         assert isinstance(cluster, KafkaCluster), "a Redrive without its cluster has an obstacle"
         assert self.referenced.observation is not None, "a Redrive whose cluster was never seen has an obstacle"
-        config = manifests.redrive_config(redrive, group, cluster, target_of(group, self.referenced.observation))
+        target = target_of(group, self.referenced.observation)
+        config = manifests.redrive_config(redrive, group, cluster, target, now=self.now)
         return RunChildren(
             applied=(manifests.config_map(redrive, config),),
             run=manifests.job(redrive, group, cluster, image=self.image),
@@ -285,7 +288,13 @@ class RedriveReconciler:
             rival=self._rival(body, jobs, pods),
         )
         return RedriveStep(
-            body=body, facts=facts, decision=decide(facts), referenced=referenced, child=job, image=referenced.image
+            body=body,
+            facts=facts,
+            decision=decide(facts),
+            referenced=referenced,
+            child=job,
+            image=referenced.image,
+            now=self._context.clock.wall(),
         )
 
     def _rival(self, body: JsonObject, jobs: list[JsonObject], pods: list[JsonObject]) -> str | None:

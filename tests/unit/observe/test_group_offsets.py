@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
+from uuid import UUID
 
 from fleet_consumer.net import BrokerAddress, NetworkClient
 from fleet_consumer.wire.errors import ErrorCode
@@ -16,9 +19,11 @@ from fleet_consumer.wire.groups import (
     ListGroupsResponse,
 )
 from fleet_consumer.wire.message import Request
-from fleet_consumer.wire.topics import ListOffsetsRequest
+from fleet_consumer.wire.schema import ZERO_UUID
+from fleet_consumer.wire.topics import ListOffsetsRequest, MetadataResponse
 from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
-from fleet_operator.observe.live_reads import read_group
+from fleet_operator.observe.live_reads import read_group, read_topic
+from fleet_operator.planning.backfill.ranges import RangeQuestion
 from fleet_operator.planning.offsets.targets import Targets, find_targets, time_ms
 from tests.unit.observe.scripted_cluster import ScriptedCluster
 
@@ -52,6 +57,20 @@ class TypedCluster(ScriptedCluster):
                 return self.send(address, request, timeout_s=timeout_s).response
 
 
+class IdentifiedCluster(BusyCluster):
+    """The cluster and its topics have ids."""
+
+    topic_id = UUID(int=7)
+
+    def metadata(self, topics: Sequence[str] | None = (), *, timeout_s: float) -> MetadataResponse:
+        answer = super().metadata(topics, timeout_s=timeout_s)
+        return replace(
+            answer,
+            cluster_id="cluster-a",
+            topics=tuple(replace(each, topic_id=self.topic_id) for each in answer.topics),
+        )
+
+
 def later() -> int:
     at = time_ms(TIME)
     assert at is not None
@@ -71,3 +90,12 @@ def test_group_whose_description_says_dead_is_looked_up_by_its_type() -> None:
     cluster = TypedCluster(nodes=1, logs={ORDERS: [1]}, commits={"orders": {ORDERS: 0}})
     read = read_group(cast("NetworkClient", cluster), "orders", ("orders",), None, read_committed=False)
     assert (read.state, read.group_type) == ("Stable", "consumer")
+
+
+def test_offsets_of_a_range_are_read_with_the_names_of_their_cluster_and_topic() -> None:
+    cluster = IdentifiedCluster(nodes=1, logs={ORDERS: [1, 2]}, commits={})
+    found = read_topic(cast("NetworkClient", cluster), RangeQuestion(topic="orders", read_committed=False))
+    assert (found.cluster_id, found.topic_id) == ("cluster-a", str(UUID(int=7)))
+    cluster.topic_id = ZERO_UUID
+    found = read_topic(cast("NetworkClient", cluster), RangeQuestion(topic="orders", read_committed=False))
+    assert found.topic_id is None, "brokers before 2.8 have none"

@@ -31,7 +31,7 @@ from fleet_operator.api.v1alpha1.backfill import Backfill, Compare, Sink, SinkVo
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import labels
-from fleet_operator.planning.backfill.ranges import ResolvedRange
+from fleet_operator.planning.backfill.ranges import ResolvedRange, identity
 from fleet_operator.planning.backfill.spark import DRIVER_CONTAINER, EXECUTOR_CONTAINER, Launch
 from fleet_operator.planning.fleet.pod_template import (
     SETTINGS_VOLUME,
@@ -70,12 +70,16 @@ def backfill_config(
         "namespace": metadata.namespace,
         "worker": dict(worker),
         "topic": resolved.topic,
+        # Left out where they are not known: such a range is read as it was before they were kept.
+        **identity(resolved),
         "ranges": {str(partition): list(bounds) for partition, bounds in resolved.ranges.items()},
         "filter": {
             "keyRegex": chosen.key_regex if chosen else None,
             "headerEquals": dict(chosen.header_equals) if chosen else {},
             "fromTime": resolved.from_ms,
-            "toTime": resolved.to_ms,
+            # The last seconds end with the log. A producer whose clock is fast has written records inside the range
+            # with a time after its end, and nothing would say that they were left out.
+            "toTime": resolved.to_ms if spec.range.last is None else None,
         },
         "ordering": spec.ordering,
         "sliceRecords": spec.slice.max_records,

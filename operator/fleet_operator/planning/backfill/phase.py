@@ -35,7 +35,7 @@ from fleet_operator.planning.backfill.attempts import (
     stalled,
 )
 from fleet_operator.planning.backfill.ranges import Refused, Resolution, ResolvedRange, Unresolved
-from fleet_operator.planning.backfill.readings import DriverEnd, Progress
+from fleet_operator.planning.backfill.readings import DriverEnd, Kept, Progress, of_other_range
 from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState
 from fleet_operator.planning.lag import Behind
 from fleet_operator.planning.problem import Problem
@@ -53,7 +53,9 @@ class BackfillFacts:
 
     - `obstacle`: why no attempt could be started now; `refusal`: why there can never be one; `group_gone`: the
       ConsumerGroup is being deleted or is no more.
-    - `resolved`: the range in status; `resolution`: the newest answer of the brokers, before that.
+    - `resolved`: the range in status; `resolution`: the newest answer of the brokers, before that. `elsewhere`: why the
+      range in status is that of other records now.
+    - `kept`: what attempts have left that are not in status, read before the first number is given.
     - `progress`: that of the ledger, or the problem with it; None before there is a range.
     - `application`: that of the newest attempt; `known`: it was seen, and status says so. `driver`: its driver's end.
     - `waiting`: what the driver's pod waits for; `pods_left`: pods of any attempt that have not ended.
@@ -68,6 +70,8 @@ class BackfillFacts:
     group_gone: bool = False
     resolved: ResolvedRange | None = None
     resolution: Resolution | None = None
+    elsewhere: Problem | None = None
+    kept: Kept | None = None
     progress: Progress | Problem | None = None
     application: SeenApplication = NO_APPLICATION
     known: bool = False
@@ -96,6 +100,11 @@ class BackfillFacts:
     def stop(self) -> bool:
         """True if a driver must stop after its slice."""
         return self.backfill.spec.suspend or self.halted is not None
+
+    @property
+    def misplaced(self) -> Problem | None:
+        """The reason why no slice of the range may be played any more, once nothing else keeps one from it."""
+        return self.elsewhere if self.obstacle is None and not self.stop else None
 
     @property
     def last_end(self) -> AttemptEnd | None:
@@ -132,6 +141,8 @@ def decide(facts: BackfillFacts) -> BackfillDecision:
     if isinstance(facts.progress, Problem):
         return _is("Failed", facts.progress)
     assert facts.progress is not None, "a ledger is read once there is a range"
+    if facts.misplaced is not None and not facts.progress.done:
+        return _is("Failed", facts.misplaced)
     if facts.last_end is not None:
         return _between(facts, facts.last_end)
     return _attempt(facts, facts.progress)
@@ -153,6 +164,10 @@ def _before(facts: BackfillFacts) -> BackfillDecision:
     if found is None:
         message = "the brokers are being asked for the offsets of the range"
         return BackfillDecision("Resolving", c.RESOLVING, message)
+    if facts.misplaced is not None:
+        return _is("Failed", facts.misplaced)
+    if facts.kept is not None:
+        return _again(facts, found, facts.kept)
     if facts.resolved is None:
         message = f"the range has {found.offsets} offsets in {len(found.ranges)} partitions"
         return BackfillDecision("Resolving", c.RESOLVED, message, resolved=found)
@@ -163,6 +178,20 @@ def _before(facts: BackfillFacts) -> BackfillDecision:
         message = f"the range has {found.offsets} offsets in {len(found.ranges)} partitions; none was read (dry run)"
         return BackfillDecision("Succeeded", c.ALL_COUNTED, message)
     return _number(facts)
+
+
+def _again(facts: BackfillFacts, found: ResolvedRange, kept: Kept) -> BackfillDecision:
+    """The status was lost, with the range and the number of attempts that there were. Times mean other offsets by now,
+    and the ledger says nothing about those."""
+    if isinstance(kept.resolved, Problem):
+        # With the number, or its application would not be deleted.
+        return replace(_is("Failed", kept.resolved), attempt=kept.attempt)
+    if facts.resolved is None:
+        message = "the range is that of an earlier attempt, which the status has lost"
+        return BackfillDecision("Resolving", c.RESOLVED, message, resolved=kept.resolved)
+    if (found.topic, found.ranges) != (kept.resolved.topic, kept.resolved.ranges):
+        return replace(_is("Failed", of_other_range(facts.backfill)), attempt=kept.attempt)
+    return replace(_starting(facts, kept.attempt), attempt=kept.attempt)
 
 
 def _number(facts: BackfillFacts) -> BackfillDecision:

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from fleet_consumer.contract.backfill_config import BackfillConfig
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.backfill import Backfill, OffsetsRange
 from fleet_operator.planning import times
+from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 
 PARTITIONS_MAX: Final = 5000
@@ -20,6 +22,7 @@ PARTITIONS_MAX: Final = 5000
 SHOWN_MAX: Final = 5
 """Partitions that a message names."""
 BOUNDS: Final = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})")
+IDENTITY: Final = ("clusterId", "topicId")
 
 Ranges = Mapping[int, tuple[int, int]]
 """The first offset and the end (exclusive) by partition."""
@@ -48,10 +51,13 @@ class TopicReading:
 
     `partitions` is None for a topic that the asked broker does not know. `first` and `end` are the first offsets at or
     after `from_ms` and `end_ms` of the question, None where all records are older. `highs` are the ends of the log with
-    its open transactions, where `ends` leave them out. `unknown` are those of `others` that are not there.
+    its open transactions, where `ends` leave them out. `unknown` are those of `others` that are not there. `cluster_id`
+    and `topic_id` are None from brokers without such ids.
     """
 
     partitions: int | None
+    cluster_id: str | None = None
+    topic_id: str | None = None
     starts: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, int] = field(default_factory=dict)
     first: Mapping[int, int | None] = field(default_factory=dict)
@@ -64,11 +70,15 @@ class TopicReading:
 class ResolvedRange:
     """A range in offsets, without empty partitions. Times are those of the records.
 
-    `note` is what is missing of it, `cut` what lies behind its end and is not read.
+    `cluster_id` and `topic_id` tell whose offsets they are: a topic of the same name on another cluster, or one that
+    was created again, has other records there. They are None for a range that was resolved without them. `note` is what
+    is missing of it, `cut` what lies behind its end and is not read.
     """
 
     topic: str
     ranges: Ranges
+    cluster_id: str | None = None
+    topic_id: str | None = None
     from_ms: int | None = None
     to_ms: int | None = None
     note: str = ""
@@ -202,8 +212,16 @@ def _resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading, ch
     if cut:
         more = f" (and {len(cut) - 1} more partitions like it)" if len(cut) > 1 else ""
         behind = f"{cut[0]}{more}: the record there is spec.range.time.lateSeconds after to, and none behind it is read"
-    times_ms = {"from_ms": question.from_ms, "to_ms": question.to_ms}
-    return ResolvedRange(topic=topic, ranges=found, note=note, cut=behind, **times_ms)
+    return ResolvedRange(
+        topic=topic,
+        ranges=found,
+        cluster_id=read.cluster_id,
+        topic_id=read.topic_id,
+        from_ms=question.from_ms,
+        to_ms=question.to_ms,
+        note=note,
+        cut=behind,
+    )
 
 
 def _open_transaction(topic: str, partition: int, first: int, high: int) -> Problem:
@@ -240,11 +258,18 @@ def range_status(resolved: ResolvedRange) -> dict[str, Any]:
         "topic": resolved.topic,
         "resolvedRange": {str(partition): f"{first}-{end}" for partition, (first, end) in resolved.ranges.items()},
     }
+    status |= identity(resolved)
     if resolved.from_ms is not None and resolved.to_ms is not None:
         # A status has whole seconds: the times themselves are in the spec, or `last` was resolved to whole ones.
         bounds = (resolved.from_ms, resolved.to_ms)
         status["resolvedTime"] = dict(zip(("from", "to"), (times.to_text(at / 1000) for at in bounds), strict=True))
     return status
+
+
+def identity(resolved: ResolvedRange) -> dict[str, str]:
+    """The ids of a range's cluster and topic, as far as they are known, by their names in a status and in settings."""
+    known = zip(IDENTITY, (resolved.cluster_id, resolved.topic_id), strict=True)
+    return {name: value for name, value in known if value is not None}
 
 
 def read_range(backfill: Backfill) -> ResolvedRange | None:
@@ -262,12 +287,49 @@ def read_range(backfill: Backfill) -> ResolvedRange | None:
     bounds = status.get("resolvedTime") or {}
     time = backfill.spec.range.time
     from_text, to_text = (time.from_, time.to) if time is not None else (bounds.get("from"), bounds.get("to"))
+    cluster_id, topic_id = (known if isinstance(known, str) else None for known in map(status.get, IDENTITY))
     return ResolvedRange(
         topic=topic,
         ranges=dict(sorted(ranges.items())),
+        cluster_id=cluster_id,
+        topic_id=topic_id,
         from_ms=_milliseconds(times.from_text(from_text)),
         to_ms=_milliseconds(times.from_text(to_text)),
     )
+
+
+def range_of(backfill: Backfill, config: BackfillConfig) -> ResolvedRange:
+    """The range in the settings of an attempt."""
+    from_ms, to_ms, last = config.filter.from_ms, config.filter.to_ms, backfill.spec.range.last
+    if last is not None and from_ms is not None and to_ms is None:
+        # Settings of the last seconds have no end in time. It is the one that `ask_range` gave the question.
+        to_ms = from_ms + (last.seconds + 1) * 1000
+    return ResolvedRange(
+        topic=config.topic,
+        ranges=dict(sorted(config.ranges.items())),
+        cluster_id=config.cluster_id,
+        topic_id=config.topic_id,
+        from_ms=from_ms,
+        to_ms=to_ms,
+    )
+
+
+def find_other_cluster(resolved: ResolvedRange | None, seen: ClusterObservation | None) -> Problem | None:
+    """The reason why the offsets of a range are those of other records, or None: the group's cluster is another one.
+
+    A topic that was created again is for the driver to find, which asks before each slice: a look of an observer may be
+    older than the range.
+    """
+    if resolved is None or resolved.cluster_id is None or seen is None or not (seen.identified and seen.cluster_id):
+        return None
+    if seen.cluster_id == resolved.cluster_id:
+        return None
+    message = (
+        f"the range was resolved on Kafka cluster {resolved.cluster_id}, and the ConsumerGroup is on Kafka cluster "
+        f"{seen.cluster_id} now, where these offsets of topic {resolved.topic!r} are other records; what was handled "
+        "so far stays handled: create another Backfill for the rest of the range"
+    )
+    return Problem(c.RANGE_LOST, message)
 
 
 def _milliseconds(at: float | None) -> int | None:

@@ -13,13 +13,15 @@ from functools import lru_cache
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.backfill_config import parse_config
 from fleet_consumer.contract.backfill_ledger import LEDGER_KEY, Ledger, parse_ledger
+from fleet_consumer.contract.pod import BACKFILL_FILE
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.backfill import Backfill
-from fleet_operator.planning.backfill.ranges import ResolvedRange
+from fleet_operator.planning.backfill.ranges import ResolvedRange, range_of
 from fleet_operator.planning.backfill.spark import DRIVER_CONTAINER, MESSAGE_CHARACTERS_MAX
-from fleet_operator.planning.foreign_json import read_last_object
+from fleet_operator.planning.foreign_json import read_last_object, read_object
 from fleet_operator.planning.labels import BACKFILL_LABEL
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import read_waiting
@@ -103,7 +105,7 @@ def read_ledger(
             return _unreadable(name, "is gone" if body is None else f"has no {LEDGER_KEY} any more")
         return Progress(ledger=None, passes=passes, covered=0, total=total)
     if len(text) > LEDGER_CHARACTERS_MAX:
-        return _unreadable(name, f"has {len(text)} characters, and a driver's never has that many")
+        return _too_long(name, text)
     try:
         ledger = _parsed(text)
     except SettingsInvalid as error:
@@ -121,10 +123,61 @@ def read_ledger(
     return Progress(ledger=ledger, passes=passes, covered=covered, total=total)
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Traces of attempts that status knows nothing of: their range, or why it cannot be gone on with, and the number of
+    the newest that has written the ledger."""
+
+    resolved: ResolvedRange | Problem
+    attempt: int = 1
+
+
+def read_kept(backfill: Backfill, settings: Mapping[str, Any] | None, ledger: Mapping[str, Any] | None) -> Kept | None:
+    """Find attempts of a Backfill that has none in its status, which was lost then; None if there were none.
+
+    `settings` and `ledger` are their ConfigMaps, None where there is none. The ledger is made first, so one without the
+    other was deleted, unless nothing was written into it.
+    """
+    name = naming.backfill_ledger(backfill.metadata.name)
+    text = ((ledger or {}).get("data") or {}).get(LEDGER_KEY)
+    if settings is None and text is None:
+        return None
+    if ledger is None:
+        return Kept(_unreadable(name, "is gone"))
+    attempt = 1
+    if text is not None:
+        if len(text) > LEDGER_CHARACTERS_MAX:
+            return Kept(_too_long(name, text))
+        try:
+            attempt = max(_parsed(text).attempt, 1)
+        except SettingsInvalid as error:
+            return Kept(_unreadable(name, f"cannot be read: {error}"))
+    document = ((settings or {}).get("data") or {}).get(BACKFILL_FILE)
+    try:
+        return Kept(range_of(backfill, parse_config(read_object(document))), attempt)
+    except SettingsInvalid as error:
+        message = (
+            f"ConfigMap {naming.backfill_settings(backfill.metadata.name)!r}, which names the range of an earlier "
+            f"attempt, is gone or cannot be read ({error}), and the range in status was lost: create another Backfill "
+            "for the rest of the range"
+        )
+        return Kept(Problem(c.SETTINGS_LOST, message), attempt)
+
+
+def of_other_range(backfill: Backfill) -> Problem:
+    """The problem of a range in status that is not the one which attempts were given."""
+    name = naming.backfill_ledger(backfill.metadata.name)
+    return _unreadable(name, "is of another range than status.resolvedRange")
+
+
 @lru_cache(maxsize=16)
 def _parsed(text: str) -> Ledger:
     """A ledger changes with each slice, and is looked at more often."""
     return parse_ledger(text)
+
+
+def _too_long(name: str, text: str) -> Problem:
+    return _unreadable(name, f"has {len(text)} characters, and a driver's never has that many")
 
 
 def _unreadable(name: str, seen: str) -> Problem:

@@ -17,7 +17,18 @@ from fleet_operator.planning.backfill.readings import Progress
 from fleet_operator.planning.run import run_conditions
 
 KEPT: Final = (
-    *("topic", "resolvedRange", "resolvedTime", "slices", "offsetsCovered", "offsetsTotal", "records", "comparison"),
+    *(
+        "topic",
+        "clusterId",
+        "topicId",
+        "resolvedRange",
+        "resolvedTime",
+        "slices",
+        "offsetsCovered",
+        "offsetsTotal",
+        "records",
+        "comparison",
+    ),
     *("ratePerSecond", "estimatedEnd", "progressText", "attempts", "applicationName", "applicationUid", "lastEnded"),
     *("startedAt", "finishedAt"),
 )

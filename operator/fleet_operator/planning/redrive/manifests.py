@@ -33,7 +33,14 @@ TTL_S: Final = 86_400
 """Time for which a finished Job and its logs are kept; the Redrive's own status is kept for ever."""
 
 
-def redrive_config(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, target: Target) -> dict[str, Any]:
+CLOCKS_S: Final = 300.0
+"""The most by which the brokers' clocks may be ahead of the operator's: no record that failed before the first start is
+left out for that."""
+
+
+def redrive_config(
+    redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, target: Target, *, now: float
+) -> dict[str, Any]:
     """The content of `redrive.json`, which `fleet-consumer redrive` reads. Times are epoch milliseconds."""
     spec, metadata = redrive.spec, redrive.metadata
     chosen, worker = spec.filter, worker_config(group, cluster, revision="")
@@ -50,7 +57,7 @@ def redrive_config(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster
             "errorRegex": chosen.error_regex if chosen else None,
             "keyRegex": chosen.key_regex if chosen else None,
             "fromTime": _milliseconds(chosen.from_time if chosen else None),
-            "toTime": _milliseconds(chosen.to_time if chosen else None),
+            "toTime": _end(redrive, target, now),
             # Left out where nothing is named: a group's own image may be of a version that does not know it.
             **({"records": [place.model_dump() for place in spec.records]} if spec.records else {}),
         },
@@ -125,6 +132,22 @@ def _head(api_version: str, kind: str, redrive: Redrive) -> dict[str, Any]:
     metadata = redrive.metadata
     owner = Owner("Redrive", metadata.namespace, metadata.name, metadata.uid)
     return child_head(api_version, kind, naming.redrive_job(metadata.name), owner=owner, labels=child_labels(redrive))
+
+
+def _end(redrive: Redrive, target: Target, now: float) -> int | None:
+    """The end of the run in time, which is the same at all of its starts.
+
+    A start notes the ends of the partitions in Kafka, and a later one takes them from there. But Kafka forgets commits
+    of a group without members: of a Redrive that is suspended for long, and of a partition that a slow one does not
+    come to. Records that failed in the meantime are not of this run.
+    """
+    chosen = redrive.spec.filter
+    wanted = _milliseconds(chosen.to_time if chosen else None)
+    if not target.append_times:
+        return wanted
+    started = times.from_text(redrive.status.get("startedAt"))
+    end = round(((now if started is None else started) + CLOCKS_S) * 1000)
+    return end if wanted is None else min(wanted, end)
 
 
 def _milliseconds(text: str | None) -> int | None:

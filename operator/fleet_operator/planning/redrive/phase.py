@@ -19,7 +19,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
-from fleet_consumer.contract.managed_topics import HEADERS_BYTES_MAX, SIZE, SOURCE_BYTES_DEFAULT
+from fleet_consumer.contract.managed_topics import (
+    APPEND_TIME,
+    HEADERS_BYTES_MAX,
+    SIZE,
+    SOURCE_BYTES_DEFAULT,
+    TIMESTAMPS,
+)
 from fleet_consumer.contract.patterns import PatternRefused, compile_pattern
 from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_operator.api.v1alpha1 import conditions as c
@@ -291,10 +297,15 @@ def _count(found: Mapping[str, Any], key: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The redrive topic of a run: its number of partitions, and the largest record that it takes."""
+    """The redrive topic of a run: its number of partitions, and the largest record that it takes.
+
+    `append_times`: records of the failed topic have the brokers' times, as far as is known. Where nobody may set that,
+    they have those of the workers that wrote them.
+    """
 
     partitions: int
     max_message_bytes: int
+    append_times: bool = True
 
 
 def find_refusal(redrive: Redrive) -> Problem | None:
@@ -372,7 +383,10 @@ def target_of(group: ConsumerGroup, seen: ClusterObservation) -> Target:
     source = retry.source_max_message_bytes if retry is not None else None
     managed = retry.topics.get(name) if retry is not None else None
     limit = ((managed.configs or {}) if managed is not None else {}).get(SIZE, "")
+    failed = retry.topics.get(naming.failed_topic(group.group_id)) if retry is not None else None
+    kind = ((failed.configs or {}) if failed is not None else {}).get(TIMESTAMPS, APPEND_TIME)
     return Target(
         partitions=seen.topics[name].partitions,
+        append_times=kind == APPEND_TIME,
         max_message_bytes=int(limit) if limit.isdigit() else (source or SOURCE_BYTES_DEFAULT) + HEADERS_BYTES_MAX,
     )

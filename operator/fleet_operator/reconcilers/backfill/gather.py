@@ -24,7 +24,7 @@ from fleet_operator.planning.backfill import needs
 from fleet_operator.planning.backfill.attempts import NEVER_WATCHED, Watched, read_end, subject_of, watch
 from fleet_operator.planning.backfill.manifests import Handlers
 from fleet_operator.planning.backfill.phase import BackfillFacts
-from fleet_operator.planning.backfill.ranges import read_range
+from fleet_operator.planning.backfill.ranges import find_other_cluster, read_range
 from fleet_operator.planning.backfill.readings import (
     SparkPod,
     backfill_of,
@@ -202,6 +202,7 @@ class Gatherer:
             group_gone=referenced.gone,
             resolved=resolved,
             resolution=self._ranges.latest(key, backfill),
+            elsewhere=find_other_cluster(resolved, referenced.observation),
             progress=progress,
             application=seen,
             known=bool(backfill.status.get("applicationUid")),

@@ -12,14 +12,14 @@ from pydantic import ValidationError
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.backfill_ledger import Control
 from fleet_operator.api.v1alpha1 import Backfill, KafkaCluster, conditions
-from fleet_operator.clients.kinds import BACKFILL, JsonObject
+from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, JsonObject
 from fleet_operator.clients.kube import KubeNotFoundError
 from fleet_operator.clients.spark import SparkBackend
 from fleet_operator.planning import times
 from fleet_operator.planning.backfill import manifests, needs
 from fleet_operator.planning.backfill.manifests import backfill_config, for_attempt
 from fleet_operator.planning.backfill.phase import BackfillDecision, BackfillFacts, LiveGroup, control_of, decide
-from fleet_operator.planning.backfill.readings import Progress
+from fleet_operator.planning.backfill.readings import Kept, Progress, read_kept
 from fleet_operator.planning.backfill.status import (
     project_backfill_status,
 )
@@ -257,6 +257,10 @@ class BackfillReconciler:
     async def _decided(self, body: JsonObject, backfill: Backfill, *, live: bool) -> BackfillStep:
         found = await self._gatherer.read(body, backfill, live=live)
         decision = decide(found.facts)
+        if not backfill.attempts and (decision.resolved is not None or decision.attempt is not None):
+            # What rests on a status must not rest on one that was lost.
+            found = replace(found, facts=replace(found.facts, kept=await self._kept(body, backfill)))
+            decision = decide(found.facts)
         frozen: Frozen | None = None
         if decision.act is Act.CREATE and found.handlers is None:
             kept = await read_frozen(self._context.store, body, backfill)
@@ -273,6 +277,13 @@ class BackfillReconciler:
             context=self._context,
             frozen=frozen,
         )
+
+    async def _kept(self, body: JsonObject, backfill: Backfill) -> Kept | None:
+        """Read live whether there were attempts that the status does not know of. Raises KubeError."""
+        store, name = self._context.store, backfill.metadata.name
+        settings = await read_live(store, body, CONFIG_MAP, naming.backfill_settings(name))
+        ledger = await read_live(store, body, CONFIG_MAP, naming.backfill_ledger(name))
+        return read_kept(backfill, settings, ledger)
 
     async def _follow_up(self, step: BackfillStep) -> None:
         """Go on beside the decision: with a question for the range, orders to a driver."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,8 +64,11 @@ def volumes(template: Any) -> dict[str, dict[str, Any]]:
     return {volume["name"]: volume for volume in template["spec"]["volumes"]}
 
 
+TIMES = {"time": {"from": "1970-01-01T00:00:01Z", "to": "1970-01-01T00:00:09Z"}}
+
+
 def test_settings_are_what_the_driver_reads() -> None:
-    config = parse_config(rendered(backfill()))
+    config = parse_config(rendered(backfill(range=TIMES)))
     assert (config.id, config.topic, config.ranges) == ("b-1", "orders", {0: (0, 10), 1: (5, 15)})
     assert (config.filter.from_ms, config.filter.to_ms) == (1_000, 9_000)
     assert (config.ledger, config.control) == ("again-ledger", "again-control")
@@ -82,6 +86,29 @@ def test_every_field_of_a_spec_reaches_the_driver() -> None:
     assert config.compare is not None
     assert config.compare.candidate.path == "/etc/consumer-fleet/candidate"
     assert config.compare.ignore_fields == ("handledAt",)
+
+
+def test_settings_name_the_cluster_and_the_topic_of_the_range() -> None:
+    named = replace(RANGE, cluster_id="cluster-a", topic_id="t-1")
+    document = backfill_config(backfill(), named, worker(), "Both")
+    config = parse_config(document)
+    assert (config.cluster_id, config.topic_id) == ("cluster-a", "t-1")
+    again = for_attempt(document, document["worker"]["connection"], "Both")
+    assert (again["clusterId"], again["topicId"]) == ("cluster-a", "t-1")
+
+
+def test_settings_of_a_range_without_ids_have_no_field_for_them() -> None:
+    """Ranges that were resolved before there was one, and brokers that have none."""
+    document = backfill_config(backfill(), RANGE, worker(), "Both")
+    assert not {"clusterId", "topicId"} & document.keys()
+    config = parse_config(document)
+    assert (config.cluster_id, config.topic_id) == (None, None)
+
+
+def test_last_seconds_leave_out_no_record_of_a_fast_clock() -> None:
+    """The range ends with the log: a time after its end would leave out records that lie inside."""
+    config = parse_config(rendered(backfill(range={"last": {"seconds": 60}})))
+    assert (config.filter.from_ms, config.filter.to_ms) == (1_000, None)
 
 
 def test_further_attempts_differ_in_brokers_and_pass_only() -> None:

@@ -15,11 +15,13 @@ from fleet_operator.planning.backfill.ranges import (
     TopicReading,
     Unresolved,
     ask_range,
+    find_other_cluster,
     find_range_refusal,
     range_status,
     read_range,
     resolve,
 )
+from tests.unit.planning import builders
 from tests.unit.planning.backfill.things import backfill, reading
 
 TIMES = {"time": {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}}
@@ -196,6 +198,41 @@ def test_status_holds_the_range() -> None:
     status = range_status(found)
     assert status["resolvedRange"] == {"0": "20-100", "1": "20-100"}
     assert read_range(backfill(status, range=wanted)) == found
+
+
+def test_range_names_the_cluster_and_the_topic_that_its_offsets_are_of() -> None:
+    found = resolved(TIMES, reading(cluster_id="cluster-a", topic_id="t-1"))
+    status = range_status(found)
+    assert (status["clusterId"], status["topicId"]) == ("cluster-a", "t-1")
+    assert read_range(backfill(status, range=TIMES)) == found
+
+
+def test_range_of_brokers_without_topic_ids_names_none() -> None:
+    status = range_status(resolved(TIMES, reading(cluster_id="cluster-a")))
+    assert "topicId" not in status
+    again = read_range(backfill({**status, "clusterId": 5}, range=TIMES))
+    assert again is not None
+    assert (again.cluster_id, again.topic_id) == (None, None)
+
+
+def test_offsets_of_another_cluster_are_those_of_other_records() -> None:
+    found = resolved(TIMES, reading(cluster_id="cluster-a", topic_id="t-1"))
+    problem = find_other_cluster(found, builders.observation(cluster_id="cluster-b"))
+    assert problem is not None
+    assert (problem.reason, "cluster-a" in problem.message, "cluster-b" in problem.message) == ("RangeLost", True, True)
+    assert find_other_cluster(found, builders.observation(cluster_id="cluster-a")) is None
+
+
+def test_cluster_that_nobody_knows_is_no_other_one() -> None:
+    found = resolved(TIMES, reading(cluster_id="cluster-a"))
+    for seen in (
+        None,
+        builders.observation(cluster_id=None),
+        builders.observation(cluster_id="cluster-b", identified=False),
+    ):
+        assert find_other_cluster(found, seen) is None
+    earlier = resolved(TIMES, reading())
+    assert find_other_cluster(earlier, builders.observation(cluster_id="cluster-b")) is None, "resolved without an id"
 
 
 def test_times_with_fractions_stay_exact() -> None:

@@ -32,7 +32,7 @@ def begin(made: WaveLedger, which: Key, phase: Phase) -> None:
 
 
 def campaign(groups: list[Key], *, bound: int, ends: dict[str, Phase], hours: int) -> dict[Key, float]:
-    """When each group began, in seconds, where a rollout takes five minutes and ends in the phase of its namespace.
+    """Beginning of each group, in seconds, where a rollout takes five minutes and ends in the phase of its namespace.
 
     Each minute the groups that the ledger names ask first, then all others, as each is visited within a minute.
     """

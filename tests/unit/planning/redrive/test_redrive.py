@@ -11,10 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_consumer.contract.redrive_config import parse_config
-from fleet_operator.api.v1alpha1 import ConsumerGroup
+from fleet_consumer.redrive.selection import matches
+from fleet_operator.api.v1alpha1 import ConsumerGroup, Redrive
+from fleet_operator.planning import times
 from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.redrive import manifests as redrive_manifests
+from fleet_operator.planning.redrive.manifests import CLOCKS_S
 from fleet_operator.planning.redrive.phase import (
     JobReport,
     Position,
@@ -41,6 +44,7 @@ from fleet_operator.planning.run import (
 )
 from tests.unit.planning import builders
 from tests.unit.planning.redrive.test_phase import redrive
+from tests.unit.redrive.documents import failed
 
 NOW = builders.NOW
 TARGET = Target(partitions=6, max_message_bytes=1_114_124)
@@ -118,10 +122,47 @@ def test_time_that_is_none_is_refused() -> None:
     assert find_refusal(redrive(filter={"fromTime": "2026-01-31T12:00:00Z"})) is None
 
 
+END_MS = round((NOW + CLOCKS_S) * 1000)
+
+
+def settings_of(wanted: Redrive, *, now: float = NOW, target: Target = TARGET) -> dict[str, Any]:
+    return redrive_manifests.redrive_config(wanted, group(), builders.kafka_cluster(), target, now=now)
+
+
+def test_records_that_failed_after_the_first_start_are_none_of_a_later_one() -> None:
+    """Kafka has forgotten the ends that the first start noted: only the settings have the time."""
+    first = settings_of(redrive())["filter"]["toTime"]
+    month = NOW + 30 * 86_400
+    again = redrive(status={"startedAt": times.to_text(NOW)}, rate={"recordsPerSecond": 1})
+    assert (first, settings_of(again, now=month)["filter"]["toTime"]) == (END_MS, END_MS)
+    wanted = parse_config(settings_of(again, now=month)).filter
+    assert [matches(wanted, failed(0, at=at)) for at in (END_MS - 1, END_MS)] == [True, False]
+
+
+def test_earlier_end_of_a_filter_stays() -> None:
+    early = redrive(filter={"toTime": "1970-01-01T00:00:09Z"})
+    assert settings_of(early)["filter"]["toTime"] == 9_000
+    late = redrive(filter={"toTime": "2100-01-01T00:00:00Z"})
+    assert settings_of(late)["filter"]["toTime"] == END_MS
+
+
+def test_times_of_the_writers_own_clocks_end_no_run() -> None:
+    """A failed topic that the operator may not change to LogAppendTime: a fast clock would leave out a record."""
+    observed = seen().groups["orders"]
+    assert observed.retry is not None
+    for kind, trusted in (("CreateTime", False), ("LogAppendTime", True)):
+        topics = {"_fleet.orders.failed": ManagedTopic(partitions=6, configs={"message.timestamp.type": kind})}
+        found = replace(observed, retry=replace(observed.retry, topics=topics))
+        target = target_of(group(), replace(seen(), groups={"orders": found}))
+        assert target.append_times is trusted
+    blind = replace(TARGET, append_times=False)
+    assert settings_of(redrive(), target=blind)["filter"]["toTime"] is None
+
+
 def test_settings_of_a_run() -> None:
     chosen = {"reasons": ["Fatal"], "keyRegex": "^eu-", "fromTime": "1970-01-01T00:00:01.5Z"}
     wanted = redrive(filter=chosen, rate={"recordsPerSecond": 7}, maxRecords=9, dryRun=True, maxRedrives=2)
-    found = redrive_manifests.redrive_config(wanted, group(), builders.kafka_cluster(), TARGET)
+    found = settings_of(wanted)
     assert found == {
         "version": 1,
         "id": "r1",
@@ -129,7 +170,7 @@ def test_settings_of_a_run() -> None:
         "namespace": "shop",
         "groupId": "orders",
         "connection": {"bootstrapServers": ["kafka:9092"], "tls": None, "sasl": None},
-        "filter": {"reasons": ["fatal"], "errorRegex": None, "keyRegex": "^eu-", "fromTime": 1500, "toTime": None},
+        "filter": {"reasons": ["fatal"], "errorRegex": None, "keyRegex": "^eu-", "fromTime": 1500, "toTime": END_MS},
         "recordsPerSecond": 7,
         "maxRecords": 9,
         "dryRun": True,
@@ -143,7 +184,7 @@ def test_settings_of_a_run() -> None:
 def test_run_writes_with_the_properties_of_the_groups_producers() -> None:
     """Without any there is no such field: a group's own image may be of a version that does not know it."""
     fleet = group(producer={"properties": {"linger.ms": "50"}})
-    found = redrive_manifests.redrive_config(redrive(), fleet, builders.kafka_cluster(), TARGET)
+    found = redrive_manifests.redrive_config(redrive(), fleet, builders.kafka_cluster(), TARGET, now=NOW)
     assert found["producer"] == {"properties": {"linger.ms": "50"}}
 
 
@@ -159,7 +200,8 @@ def test_run_writes_with_the_properties_of_the_groups_producers() -> None:
 def test_run_parses_the_rendered_settings(spec: dict[str, Any]) -> None:
     """Both sides of the contract; whatever one side adds alone fails here."""
     wanted = redrive(**spec)
-    found = parse_config(redrive_manifests.redrive_config(wanted, group(), builders.kafka_cluster(sasl=SASL), TARGET))
+    cluster = builders.kafka_cluster(sasl=SASL)
+    found = parse_config(redrive_manifests.redrive_config(wanted, group(), cluster, TARGET, now=NOW))
     assert (found.id, found.group_id, found.name, found.namespace) == ("r1", "orders", "mended", "shop")
     assert (found.dry_run, found.max_records) == (wanted.spec.dry_run, wanted.spec.max_records)
     assert (found.records_per_second, found.max_redrives) == (wanted.rate, wanted.spec.max_redrives)

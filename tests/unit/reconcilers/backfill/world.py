@@ -215,6 +215,16 @@ class World:
         assert found is not None
         return dict(found["status"])
 
+    def lose_status(self) -> None:
+        """The status is gone, as after `kubectl replace --subresource=status` or a restored object store; the
+        operator is another one."""
+        found = self.get(BACKFILL, "again")
+        assert found is not None
+        self.kube.version += 1
+        found["status"] = {}
+        found["metadata"]["resourceVersion"] = str(self.kube.version)
+        self.start()
+
     def reason(self, kind: str = "Complete") -> str:
         return str(next(c["reason"] for c in self.status()["conditions"] if c["type"] == kind))
 

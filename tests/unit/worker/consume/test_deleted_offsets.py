@@ -126,7 +126,7 @@ def test_second_run_of_a_partition_waits_for_the_first_that_was_sought_back_to(d
 
 
 def test_record_that_stays_in_a_log_that_was_cut_is_sought_back_to() -> None:
-    """What was handled last lies above it: it was of the log before."""
+    """The record handled last lies above it: it was of the log before."""
     deleted = Deleted()
     deleted.steps(2)
     assert deleted.handled == [COMMIT]
