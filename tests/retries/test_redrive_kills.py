@@ -112,8 +112,8 @@ def test_batch_that_was_written_and_not_committed_is_counted_and_not_written_aga
     # The first commit stores the ends, before anything is written.
     reader.left = nth if moment == "before the commit" else sys.maxsize
     producer.left = nth - 1 if moment != "before the commit" else sys.maxsize
+    failed = naming.failed_topic(topic.group)
     with reader, pytest.raises(Killed):
-        failed = naming.failed_topic(topic.group)
         job.Run(config, failed, reader, producer, threading.Event(), SystemClock()).run()
     assert 0 < len(topic.moved()) < 3_000
     assert topic.run(settings).counts == (3_000, 3_000, 0)
