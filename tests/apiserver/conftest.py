@@ -261,8 +261,9 @@ def site_maker(api: ApiServer, client: Client, made: list[Site]) -> Callable[...
     """A function that makes namespaces and adds them to `made`."""
 
     def make(name: str = "test") -> Site:
-        made.append(Site(api, client, f"{name}-{next(_numbers)}"))
-        made[-1].apply(objects.namespace(made[-1].name))
-        return made[-1]
+        place = Site(api, client, f"{name}-{next(_numbers)}")
+        made.append(place)
+        place.apply(objects.namespace(place.name))
+        return place
 
     return make
