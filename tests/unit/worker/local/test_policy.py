@@ -18,7 +18,7 @@ from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.worker.local.policy import LocalPolicy, parse_manifest, policy_of
 from fleet_operator.api.v1alpha1 import RetryPolicy
 from fleet_operator.planning.retry.intent import expand
-from tests.apiserver.test_crd_rules import ACCEPTED, REFUSED_BY_RULE, REFUSED_BY_SCHEMA
+from tests.apiserver.crd_rules import ACCEPTED, REFUSED_BY_RULE, REFUSED_BY_SCHEMA
 
 
 def manifest(spec: Any, name: Any = "standard") -> dict[str, Any]:
