@@ -229,8 +229,9 @@ def wait_at_rest(here: Site) -> None:
         if versions != seen:
             seen, since = versions, time.monotonic()
         # Of a topic just made the count comes when its leader is known everywhere, on a slow machine after a while.
-        counted = "failed" in (bodies[0].get("status", {}).get("retry") or {})
-        return counted and time.monotonic() - since > AT_REST_S
+        status = bodies[0].get("status", {})
+        known = "failed" in (status.get("retry") or {}) and "coordinator" in status
+        return known and time.monotonic() - since > AT_REST_S
 
     eventually(at_rest, timeout_s=PATIENCE_S, what="nothing more to be written of the healthy fleet")
 
