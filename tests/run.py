@@ -156,8 +156,10 @@ def _run_side_by_side(stage: Stage, extra: Sequence[str], scratch: Path, builds:
                 waiting.remove(suite)
                 begun = time.monotonic()
                 running[suite] = pool.submit(_run_aside, suite, extra, scratch, progress)
-            else:
+            elif active:
                 wait([running[suite] for suite in active], timeout=ROOM_EVERY_S, return_when=FIRST_COMPLETED)
+            else:
+                time.sleep(1)  # for what is being built; to wait for no suite would return at once
         return {suite: running[suite].result() for suite in stage}
 
 
