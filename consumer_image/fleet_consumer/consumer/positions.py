@@ -28,7 +28,7 @@ from fleet_consumer.record import Gap, Records, TopicPartition
 logger = logging.getLogger(__name__)
 
 Place = tuple[PartitionBuffer, int]
-"""Where a partition is read: its buffer, which a seek replaces, and its position."""
+"""The buffer of a partition, which a seek replaces, and the position in it."""
 
 
 class Positions:

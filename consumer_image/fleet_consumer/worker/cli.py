@@ -24,6 +24,10 @@ from fleet_consumer.worker.local.options import EXAMPLES, add_local_options
 
 READING_COMMANDS: Final = ("failed", "offsets")
 """Commands that do nothing but print: without a reader they are done."""
+APPLICATION_COMMANDS: Final = ("run", "check")
+"""Commands that import the application, which may start threads."""
+EXIT_FAILED: Final = 1
+"""The interpreter's own exit code for an exception."""
 BY_HAND: Final[Mapping[str, ModuleType]] = {
     "failed": failed_command,
     "redrive": redrive_command,
@@ -35,9 +39,21 @@ PACKAGES_OF_THE_EXTRA: Final = ("aiohttp", "prometheus_client", "re2")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command; returns its exit code. Without `arguments` this is the program itself, whose end is bounded."""
     parser = _parser()
     options = parser.parse_args(arguments)
+    code = EXIT_FAILED
+    try:
+        code = _outcome(parser, options)
+    finally:
+        if arguments is None and options.command in APPLICATION_COMMANDS:
+            from fleet_consumer.worker.lifecycle.termination import bound_exit
+
+            bound_exit(code)
+    return code
+
+
+def _outcome(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     try:
         code = _run_command(parser, options)
         if sys.stdout is not None:

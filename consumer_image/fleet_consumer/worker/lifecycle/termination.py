@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,9 @@ ALIVE_MARKER: Final = Path("/tmp/.consumer-fleet-alive")
 SUSPICION_S: Final = 600.0
 """Every call is noted for so long after a death; later the record that killed is not among those that are read."""
 
+EXIT_PATIENCE_S: Final = 10.0
+"""Time that a process whose work is done leaves to the application's threads and exit functions."""
+
 NAMED_MAX: Final = 4
 """Number of records in hand that are named; the message may have 4 KiB."""
 
@@ -57,6 +61,26 @@ def end_process(why: str, details: Mapping[str, object], reason: str = "HandlerT
         sys.stderr.flush()
     finally:  # also where nothing can be written, such as on a full disk
         os._exit(EXIT_HUNG)
+
+
+def bound_exit(code: int, patience_s: float = EXIT_PATIENCE_S) -> None:
+    """Have this process end with `code` in time, now that its work is done.
+
+    The interpreter waits for every thread that is no daemon and calls what was registered for the exit: both are code
+    of the application, and may take for ever.
+    """
+
+    def end() -> None:
+        time.sleep(patience_s)
+        try:
+            kept = [each.name for each in threading.enumerate() if not each.daemon and each.is_alive()]
+            LOG.warning("the application keeps the process from its end, which is forced", extra=fields(threads=kept))
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+    threading.Thread(target=end, name="exit", daemon=True).start()
 
 
 def report_result(result: Mapping[str, object]) -> None:

@@ -32,6 +32,7 @@ from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.lifecycle.signals import end_before_work
+from fleet_consumer.worker.lifecycle.termination import bound_exit
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.printed import outlive_readers
 from fleet_consumer.worker.process import run_worker
@@ -294,4 +295,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    bound_exit(code)
+    raise SystemExit(code)
