@@ -142,6 +142,8 @@ class Elector:
         self._timing = LeaseTiming()
         self.refused = False
         """True while the API server grants no such Lease: by its rights, or as the namespace is not there."""
+        self.answered = False
+        """True if the last attempt has shown who holds the Lease."""
         self._election = Election(identity, namespace, self._timing, name, former)
         self.former = ""
         """The holder that this process has succeeded."""
@@ -183,7 +185,7 @@ class Elector:
             log.warning("lease not released", extra={"reason": error.reason, "error": str(error)})
 
     async def _try(self) -> bool:
-        election, self.refused = self._election, False
+        election, self.refused, self.answered = self._election, False, True
         try:
             if not election.holds:  # a holder knows the record; a replace fails if that was wrong
                 found = await self._kube.get(LEASE, election.namespace, election.name)
@@ -200,11 +202,13 @@ class Elector:
             try:
                 found = await self._kube.get(LEASE, election.namespace, election.name)
             except KubeError as error:
+                self.answered = False
                 log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
             else:
                 election.observe(found, self._clock.monotonic())
             return False
         except KubeError as error:
+            self.answered = False
             self.refused = isinstance(error, KubeForbiddenError | KubeNotFoundError)
             log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
             return False
@@ -281,10 +285,17 @@ class Scope:
             await asyncio.sleep(self._timing.retry_period)
 
     async def _settled(self, elector: Elector) -> bool:
-        """True once a Lease is ours, False if another one renews it."""
-        until = self._clock.monotonic() + self._timing.lease_duration + 2 * self._timing.retry_period
+        """True once a Lease is ours, False if another one renews it.
+
+        A namespace that is left out stays so until the next start, so failed calls do not count as another's renewals.
+        """
+        patience = self._timing.lease_duration + 2 * self._timing.retry_period
+        until = self._clock.monotonic() + patience
         while not await elector.attempt():
-            if self._clock.monotonic() >= until:
+            now = self._clock.monotonic()
+            if not elector.answered:
+                until = now + patience
+            elif now >= until:
                 return False
             await asyncio.sleep(self._timing.retry_period)
         return True

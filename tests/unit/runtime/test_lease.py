@@ -307,6 +307,25 @@ def test_installation_for_namespaces_asks_again_when_the_api_server_does_not_ans
     run_virtual(main())
 
 
+def test_namespace_is_not_left_out_because_calls_about_its_lease_fail() -> None:
+    """Nineteen seconds of failed calls counted as another installation, until the next start."""
+
+    async def main() -> None:
+        kube, told = MemoryKube(), list[str]()
+        answers_at = now() + 60
+
+        def fail(verb: str, kind: str, name: str) -> None:
+            if now() < answers_at and verb in ("create", "replace"):
+                raise KubeUnavailableError("no leader", status=503)
+
+        kube.before = fail
+        assert await scope(kube, "a/one", "shop", "bank").acquire(told.append) == ("shop", "bank")
+        assert told == []
+        assert now() < answers_at + 10
+
+    run_virtual(main())
+
+
 def test_next_process_of_a_release_need_not_wait_for_the_one_that_it_has_succeeded() -> None:
     async def main() -> None:
         kube, told = MemoryKube(), list[str]()
