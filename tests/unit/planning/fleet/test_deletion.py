@@ -140,7 +140,12 @@ def test_topics_of_this_group_only_and_as_many_as_asked_for() -> None:
 
 def test_groups_are_deleted_only_on_request() -> None:
     assert doomed_groups(consumer_group()) == ()
-    assert doomed_groups(consumer_group(deletion={"group": "Delete"})) == ("orders", "orders.retry")
+    wish = {"group": "Delete"}
+    assert doomed_groups(consumer_group(deletion=wish)) == ("orders",), "`orders.retry` may be another's main group"
+    retry = {"policyRef": {"name": "standard"}}
+    assert doomed_groups(consumer_group(deletion=wish, retry=retry)) == ("orders", "orders.retry")
+    had = consumer_group(deletion=wish).model_copy(update={"status": {"retry": {"policyRevision": "standard@a1"}}})
+    assert doomed_groups(had) == ("orders", "orders.retry")
 
 
 def test_finalizer_is_set_only_for_deletion_options() -> None:
