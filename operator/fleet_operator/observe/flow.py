@@ -305,6 +305,7 @@ class FlowMemory:
         return RetryObservation(
             observed_at=now,
             state=state,
+            coordinator_id=facts.coordinator_id,
             members=members,
             waiting=counted,
             due_lag=_sum(due_counts) if counted is not None else None,

@@ -5,7 +5,8 @@ object wins. So neither a claim that nobody uses nor one that is older than an o
 
 Between namespaces a claim needs evidence. A Kafka cluster is identified by the id that its brokers report, and any
 broker can report any id. So a claim counts in another namespace only if one broker has answered in both, each time with
-the credentials of the KafkaCluster there, and not if these credentials give no right to be a member of the group.
+the credentials of the KafkaCluster there, and not if these credentials give no right to be a member of the group. That
+right is told by the group's coordinator, so it counts only if that broker has answered in both.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ class Claim:
     `cluster` is the Kafka cluster's id; before that is known, a text that is unique to the KafkaCluster object.
     `answered` has the addresses of the brokers that have answered; None where an older operator never recorded them.
     `created_at` is metadata's creationTimestamp (RFC 3339 text in UTC, which sorts by time).
-    `may_read` is the right of the KafkaCluster's login to be a member of the group; None while it is unknown, and
-    without an authorizer everybody has it.
+    `may_read` is the right of the KafkaCluster's login to be a member of the group, as told by the broker with the
+    address `coordinator`; None while it is unknown, and without an authorizer everybody has it.
+    `asked` is False while this process has not had the time to find out about the group and the right.
+    `joined`: the group had members when it was observed last.
     """
 
     cluster: str
@@ -43,6 +46,9 @@ class Claim:
     answered: frozenset[str] | None = None
     use: Use = Use.NONE
     may_read: bool | None = None
+    coordinator: str = ""
+    asked: bool = False
+    joined: bool = False
 
     @property
     def rank(self) -> tuple[bool, bool, int, Use, str, str, str]:
@@ -66,13 +72,22 @@ def are_rivals(one: Claim, other: Claim) -> bool:
     return one.answered is None or other.answered is None or bool(one.answered & other.answered)
 
 
+def is_proven(claim: Claim, beside: Claim) -> bool:
+    """True if the right of `claim` is told by a broker that answers `beside` too: anybody can run one that says yes."""
+    if claim.may_read is not True:
+        return False
+    if claim.answered is None or beside.answered is None:
+        return True
+    return claim.coordinator in claim.answered & beside.answered
+
+
 def inherits(one: Claim, other: Claim) -> bool:
     """True if `other` takes over what Kafka keeps for the group of `one` when that goes, so that none of it is deleted.
 
-    With an unknown right one of another namespace does only if it runs or has run: a fleet may need its commits, while
-    anybody can write an object that never runs, and keep its right unknown.
+    With an unknown right one of another namespace does only if it seems to run or to have run: a fleet may need its
+    commits. Who pretends that keeps topics and commits from being deleted, which an Event tells.
     """
-    needed = one.namespace == other.namespace or other.may_read is True or other.use <= Use.RAN
+    needed = one.namespace == other.namespace or is_proven(other, one) or other.use <= Use.RAN
     return needed and are_rivals(one, other)
 
 
@@ -82,7 +97,16 @@ def older_owner(claim: Claim, others: Iterable[Claim]) -> Claim | None:
     Objects that are being deleted must not be passed: the next one may start at once, as static members keep the two
     apart in Kafka.
     """
-    rivals = [other for other in others if are_rivals(claim, other) and other.rank < claim.rank]
-    owner = min(rivals, key=lambda rival: rival.rank, default=None)
-    unproven = owner is not None and owner.may_read is None and owner.namespace != claim.namespace
-    return None if claim.use is Use.RUNS and unproven else owner
+    rivals = (other for other in others if are_rivals(claim, other) and other.rank < claim.rank)
+    return min((other for other in rivals if _counts(claim, other)), key=lambda rival: rival.rank, default=None)
+
+
+def _counts(claim: Claim, other: Claim) -> bool:
+    """False for a stronger claim of another namespace that lacks the proof of its right.
+
+    It takes nothing from a fleet that runs. Nor does it take anything from a proven right once there was time to prove
+    its own, and nobody is in the group: StatefulSets and pods in one's own namespace can be made to show any use.
+    """
+    if other.namespace == claim.namespace or is_proven(other, claim):
+        return True
+    return claim.use is not Use.RUNS and not (is_proven(claim, other) and other.asked and not claim.joined)

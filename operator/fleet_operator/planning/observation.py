@@ -167,7 +167,7 @@ class ManagedTopic:
 class RetryObservation:
     """A group's retry flow at one time.
 
-    - `state`, `members`: those of the retry workers' Kafka group.
+    - `state`, `coordinator_id`, `members`: those of the retry workers' Kafka group.
     - `waiting`: records in all retry topics and the redrive topic that this group has not committed; `due_lag`: those
       whose due time (append time plus the topic's delay) has passed.
     - `oldest_due_at`: when the oldest of these became due (a later time while it is still searched), None without any.
@@ -181,6 +181,7 @@ class RetryObservation:
 
     observed_at: float
     state: str = UNKNOWN_STATE
+    coordinator_id: int | None = None
     members: tuple[MemberObservation, ...] = ()
     waiting: int | None = None
     due_lag: int | None = None

@@ -2,108 +2,208 @@
 
 They may be in one namespace or in two, and use one KafkaCluster or two. All that Kafka keeps for a group (commits,
 retry topics) belongs to the owner of the group.
+
+Anybody may write any number of objects for one Kafka group, each as large as a spec may be, and each reconcile of any
+of them looks for its rivals. So rivals are found by summaries in the cache, and of those in one namespace that have no
+workers only the strongest is looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from fleet_consumer.contract import naming
-from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, main_group_of, policy_of
+from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, has_had_retries, main_group_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject
 from fleet_operator.planning.claims import Claim, Use, inherits, older_owner
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
-from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.reconcilers.context import Context, is_owned_by
-from fleet_operator.runtime.cache import key_of
+from fleet_operator.planning.observation import ClusterObservation, GroupObservation, RetryObservation
+from fleet_operator.reconcilers.context import Context
+from fleet_operator.runtime.cache import Key, key_of
+
+ASKED_SECONDS: Final = 300.0
+"""Time of good observations after which every group of a KafkaCluster has been observed, also after a restart."""
 
 
-def older_claim(context: Context, body: JsonObject) -> Claim | None:
-    """The claim of the object that owns one of the same Kafka groups, if another one does.
+class Claimant(NamedTuple):
+    """The facts of a ConsumerGroup that its claims rest on; `groups` are the Kafka groups that it needs for itself."""
 
-    A group with retries needs two: its own, and that of its retry workers.
+    uid: str
+    created_at: str
+    cluster: Key
+    group_id: str
+    groups: tuple[str, ...]
+    suspended: bool
+    deleting: bool
+
+
+def claimant_of(body: JsonObject) -> Claimant | None:
+    """The summary of a ConsumerGroup; None for a spec that the CRD refuses, which its reconcile reports."""
+    metadata = body["metadata"]
+    try:
+        group_id = group_id_of(body)
+        return Claimant(
+            uid=metadata["uid"],
+            created_at=metadata.get("creationTimestamp", ""),
+            cluster=cluster_of(body),
+            group_id=group_id,
+            groups=(group_id, naming.retry_group(group_id)) if has_had_retries(body) else (group_id,),
+            suspended=bool(body["spec"].get("suspend")),
+            deleting="deletionTimestamp" in metadata,
+        )
+    except (KeyError, TypeError, AttributeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """The claims of others that matter to an object.
+
+    - `older`: that of the object which owns one of the same Kafka groups, if another one does. A group with retries
+      needs two: its own, and that of its retry workers.
+    - `heir`: the strongest other claim, also when this object's own is stronger: when it goes, that one takes over what
+      is kept in Kafka.
     """
-    found = (older_owner(mine, [other]) for mine, other in _rivals(context, body))
-    return min((claim for claim in found if claim), key=lambda claim: claim.rank, default=None)
+
+    older: Claim | None = None
+    heir: Claim | None = None
 
 
-def heir_of(context: Context, body: JsonObject) -> Claim | None:
-    """The strongest other claim on one of the same Kafka groups, also when this object's own is stronger.
-
-    When this object goes, that one takes over what is kept in Kafka.
-    """
-    found = (other for mine, other in _rivals(context, body) if inherits(mine, other))
-    return min(found, key=lambda claim: claim.rank, default=None)
+NO_RIVALS: Final = Rivals()
 
 
-def _rivals(context: Context, body: JsonObject) -> Iterator[tuple[Claim, Claim]]:
-    """This object's claims, each with another living object's claim on the same group, be it on another cluster."""
+def find_rivals(context: Context, body: JsonObject) -> Rivals:
+    """The rivals of a ConsumerGroup, by the caches and the newest observations."""
+    mine = claimant_of(body)
+    if mine is None:
+        return NO_RIVALS
+    claims, older, heirs = _Claims(context), list[Claim](), list[Claim]()
+    own: dict[str, Claim] = {}
+    for key, other, shared in _rivals(context, key_of(body), mine):
+        if shared not in own:
+            own[shared] = claims.make(key_of(body), mine, shared)
+        theirs = claims.make(key, other, shared)
+        if (owner := older_owner(own[shared], [theirs])) is not None:
+            older.append(owner)
+        if inherits(own[shared], theirs):
+            heirs.append(theirs)
+    strongest = (min(each, key=lambda claim: claim.rank, default=None) for each in (older, heirs))
+    return Rivals(*strongest)
+
+
+def _rivals(context: Context, own: Key, mine: Claimant) -> Iterator[tuple[Key, Claimant, str]]:
+    """Other living objects with a Kafka group that they share with this one, be it on another cluster."""
     groups = context.store.cache(CONSUMER_GROUP)
-    mine = set(_groups_of(body))
+    idle: dict[tuple[str, Key, str], tuple[bool, str, Key, Claimant]] = {}
     # Whoever shares one of them has the same group id, has ours for its retry group, or is called like our retry group.
-    for group_id in sorted(mine | {main_group_of(group_id_of(body))}):
-        for other in groups.having(group_id):
-            if key_of(other) != key_of(body) and not other["metadata"].get("deletionTimestamp"):
-                for shared in sorted(mine & set(_groups_of(other))):
-                    yield _claim(context, body, shared), _claim(context, other, shared)
+    for group_id in sorted({*mine.groups, main_group_of(mine.group_id)}):
+        for key, other in groups.summaries_having(group_id):
+            if key == own or other is None or other.deleting:
+                continue
+            works = _has_children(context, key)
+            for shared in (each for each in mine.groups if each in other.groups):
+                if works:
+                    yield key, other, shared
+                    continue
+                place, standing = (key[0], other.cluster, shared), (other.suspended, other.created_at, key, other)
+                if place not in idle or standing < idle[place]:
+                    idle[place] = standing
+    for (_, _, shared), (_, _, key, other) in sorted(idle.items()):
+        yield key, other, shared
 
 
-def _groups_of(body: JsonObject) -> Iterator[str]:
-    """The Kafka groups that an object needs for itself."""
-    yield group_id_of(body)
-    if policy_of(body) is not None:
-        yield naming.retry_group(group_id_of(body))
+def _has_children(context: Context, key: Key) -> bool:
+    """True if there are objects that may be the workers of a ConsumerGroup."""
+    stateful_sets = context.store.cache(STATEFUL_SET)
+    found = any((key[0], part.child(key[1])) in stateful_sets for part in (MAIN, RETRY))
+    return found or context.store.cache(POD).has_any(key)
 
 
-def _claim(context: Context, body: JsonObject, group_id: str) -> Claim:
-    """A claim; two KafkaCluster objects for one Kafka cluster are the same once their cluster id is known.
+class _Claims:
+    """Claims, of which many may be on one KafkaCluster."""
 
-    A cluster that does not answer us is still the one that it was when it did: its object says which, and also where
-    another one answers by now.
-    """
-    cluster = cluster_of(body)
-    seen = context.observers.latest(cluster)
-    kafka = context.store.get(KAFKA_CLUSTER, cluster) or {}
-    status = kafka.get("status") or {}
-    known = status.get("clusterId")
-    noted = not known or "answered" in status
-    namespace, name = key_of(body)
-    return Claim(
-        cluster=known or (seen.cluster_id if seen else None) or "/".join(cluster),
-        group_id=group_id,
-        created_at=body["metadata"].get("creationTimestamp", ""),
-        namespace=namespace,
-        name=name,
-        answered=frozenset({*(seen.answered if seen else ()), *status.get("answered", ())}) if noted else None,
-        use=_use(context, body),
-        may_read=_may_read(seen, body, group_id),
-    )
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._clusters: dict[Key, tuple[JsonObject, ClusterObservation | None]] = {}
+
+    def make(self, key: Key, claimant: Claimant, group_id: str) -> Claim:
+        """The claim of an object on a group; two KafkaCluster objects for one Kafka cluster are the same once their
+        cluster id is known.
+
+        A cluster that does not answer us is still the one that it was when it did: its object says which, and also
+        where another one answers by now.
+        """
+        status, seen = self._cluster(claimant.cluster)
+        known = status.get("clusterId")
+        noted = not known or "answered" in status
+        group = _observed(seen, claimant, group_id)
+        return Claim(
+            cluster=known or (seen.cluster_id if seen else None) or "/".join(claimant.cluster),
+            group_id=group_id,
+            created_at=claimant.created_at,
+            namespace=key[0],
+            name=key[1],
+            answered=frozenset({*(seen.answered if seen else ()), *status.get("answered", ())}) if noted else None,
+            use=self._use(key, claimant),
+            may_read=group.may_read if group is not None else None,
+            coordinator=_coordinator(seen, group),
+            asked=group is not None or _had_time(seen),
+            joined=group is not None and bool(group.members),
+        )
+
+    def _cluster(self, key: Key) -> tuple[JsonObject, ClusterObservation | None]:
+        """The status of a KafkaCluster, and its newest observation."""
+        if key not in self._clusters:
+            found = self._context.store.get(KAFKA_CLUSTER, key) or {}
+            self._clusters[key] = (found.get("status") or {}, self._context.observers.latest(key))
+        return self._clusters[key]
+
+    def _use(self, key: Key, claimant: Claimant) -> Use:
+        """The use that an object makes of its Kafka groups, as its StatefulSets and pods show it.
+
+        A StatefulSet that does not belong to this very object shows nothing, nor do its pods: anybody may have applied
+        it. Pods of one that is gone count: an object that was made again finds those of its former fleet.
+        """
+        store, (namespace, name) = self._context.store, key
+        names = {part.child(name) for part in (MAIN, RETRY)}
+        found = [fleet for each in names if (fleet := store.get(STATEFUL_SET, (namespace, each))) is not None]
+        fleets = [fleet for fleet in found if _belongs_to(fleet, claimant.uid)]
+        strange = {fleet["metadata"]["uid"] for fleet in found if not _belongs_to(fleet, claimant.uid)}
+        pods = store.cache(POD).having(key)
+        owners = (owner for pod in pods for owner in pod["metadata"].get("ownerReferences") or ())
+        ours = (owner for owner in owners if owner.get("kind") == STATEFUL_SET.kind and owner.get("name") in names)
+        if any(owner.get("uid") not in strange for owner in ours):
+            return Use.RUNS
+        if any((fleet.get("spec") or {}).get("replicas", 1) != 0 for fleet in fleets):
+            return Use.RUNS
+        if fleets:
+            return Use.RAN
+        return Use.ASLEEP if claimant.suspended else Use.NONE
 
 
-def _may_read(seen: ClusterObservation | None, body: JsonObject, group_id: str) -> bool | None:
-    group = seen.groups.get(group_id_of(body)) if seen is not None else None
-    if group is None or group_id == group.group_id:
-        return None if group is None else group.may_read
-    return group.retry.may_read if group.retry is not None else None
+def _belongs_to(child: JsonObject, uid: str) -> bool:
+    return any(owner.get("uid") == uid for owner in child["metadata"].get("ownerReferences") or ())
 
 
-def _use(context: Context, body: JsonObject) -> Use:
-    """The use that an object makes of its Kafka groups, as its StatefulSets and pods show it.
+def _observed(
+    seen: ClusterObservation | None, claimant: Claimant, group_id: str
+) -> GroupObservation | RetryObservation | None:
+    """The observation of a claimed group: the claimant's own one, or that of its retry workers."""
+    group = seen.groups.get(claimant.group_id) if seen is not None else None
+    return group if group is None or group_id == group.group_id else group.retry
 
-    A StatefulSet that does not belong to this very object shows nothing, nor do its pods: anybody may have applied it.
-    Pods of one that is gone count: an object that was made again finds those of its former fleet.
-    """
-    store, (namespace, name) = context.store, key_of(body)
-    keys = ((namespace, part.child(name)) for part in (MAIN, RETRY))
-    found = [fleet for key in keys if (fleet := store.get(STATEFUL_SET, key)) is not None]
-    fleets = [fleet for fleet in found if is_owned_by(fleet, body)]
-    strange = {fleet["metadata"]["uid"] for fleet in found if not is_owned_by(fleet, body)}
-    pods = store.cache(POD).having((namespace, name))
-    owners = (owner for pod in pods for owner in pod["metadata"].get("ownerReferences") or ())
-    if any(owner.get("kind") == STATEFUL_SET.kind and owner.get("uid") not in strange for owner in owners):
-        return Use.RUNS
-    if any((fleet.get("spec") or {}).get("replicas", 1) != 0 for fleet in fleets):
-        return Use.RUNS
-    if fleets:
-        return Use.RAN
-    return Use.ASLEEP if body["spec"].get("suspend") else Use.NONE
+
+def _coordinator(seen: ClusterObservation | None, group: GroupObservation | RetryObservation | None) -> str:
+    """The address of the broker that told what is known of a group; empty while unknown."""
+    if seen is None or group is None:
+        return ""
+    return next((f"{each.host}:{each.port}" for each in seen.brokers if each.id == group.coordinator_id), "")
+
+
+def _had_time(seen: ClusterObservation | None) -> bool:
+    """True if a group that is missing from the observations is so for a reason of its own."""
+    if seen is None or not seen.reachable:
+        return seen is not None and not seen.doubtful
+    return seen.reachable_since is not None and seen.observed_at - seen.reachable_since >= ASKED_SECONDS

@@ -19,7 +19,7 @@ from fleet_operator.planning.fleet.image import choose_image
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.observation import ClusterObservation, as_of
 from fleet_operator.planning.problem import Problem
-from fleet_operator.reconcilers.claims import older_claim
+from fleet_operator.reconcilers.claims import find_rivals
 from fleet_operator.reconcilers.context import Context, is_owned_by
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.store import Store
@@ -58,7 +58,7 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
     fleet = context.store.get(STATEFUL_SET, (key[0], MAIN.child(key[1])))
     own = fleet if fleet is not None and is_owned_by(fleet, body) else None
     image = choose_image(group, own, default=context.settings.consumer_image).name
-    older = older_claim(context, body)
+    older = find_rivals(context, body).older
     return ReferencedGroup(gone=False, group=group, cluster=cluster, observation=seen, older=older, image=image)
 
 

@@ -26,6 +26,7 @@ from fleet_operator.planning.trimming import (
 from fleet_operator.reconcilers import routing
 from fleet_operator.reconcilers.backfill.reconciler import BackfillReconciler
 from fleet_operator.reconcilers.backfill.watch import RangeWatch
+from fleet_operator.reconcilers.claims import claimant_of
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import Context
@@ -90,6 +91,7 @@ CONTROLLERS: Final = (
             kind=kinds.CONSUMER_GROUP,
             index=refs.group_id_of,
             marks=routing.marks_of_group,
+            summary=claimant_of,
             dependents=routing.dependents_of_group,
         ),
         _consumer_groups,

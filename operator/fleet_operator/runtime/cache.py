@@ -20,7 +20,7 @@ import hashlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fleet_operator.clients import json_text
 from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View
@@ -69,6 +69,9 @@ Index = Callable[[JsonObject], Hashable]
 Marks = Callable[[JsonObject], Iterable[Hashable]]
 """Further properties by which objects are found, such as what they refer to; any number for one object."""
 
+Summary = Callable[[JsonObject], Any]
+"""The few facts of an object that are asked for so often, for so many objects, that each must not be parsed for it."""
+
 Follower = Callable[[Key, JsonObject | None], None]
 """Told of each object as it is from now on, None once it is gone."""
 
@@ -80,13 +83,19 @@ def _no_index(body: JsonObject) -> Hashable:
     return None
 
 
+def _no_summary(body: JsonObject) -> Any:
+    return None
+
+
 class _Entry(NamedTuple):
-    """A cached object: its identity, a digest of its essence, the values it is found by, and itself as JSON."""
+    """A cached object: its identity, a digest of its essence, the values it is found by, its summary, and itself as
+    JSON."""
 
     uid: str
     version: int
     essence: bytes
     found_by: tuple[Hashable, ...]
+    summary: Any
     packed: bytes
 
 
@@ -103,6 +112,7 @@ class WatchedKind:
     view: View = WHOLE
     index: Index = _no_index
     marks: Marks = lambda body: ()
+    summary: Summary = _no_summary
     dependents: Dependents = lambda body, cache: ()
     on_status: bool = False
     apart: bool = False
@@ -120,6 +130,7 @@ class ObjectCache:
     index: Index = _no_index
     view: View = WHOLE
     marks: Marks = lambda body: ()
+    summary: Summary = _no_summary
     followers: list[Follower] = field(default_factory=list)
     _objects: dict[Key, _Entry] = field(default_factory=dict)
     _indexed: dict[Hashable, set[Key]] = field(default_factory=dict)
@@ -133,6 +144,17 @@ class ObjectCache:
     def keys_having(self, value: Hashable) -> list[Key]:
         """The keys of the objects whose index, or one of whose marks, is this value, in order."""
         return sorted(self._indexed.get(value, ()))
+
+    def summaries_having(self, value: Hashable) -> list[tuple[Key, Any]]:
+        """The keys and summaries of the objects whose index, or one of whose marks, is this value, in any order."""
+        return [(key, self._objects[key].summary) for key in self._indexed.get(value, ())]
+
+    def has_any(self, value: Hashable) -> bool:
+        """True if there is an object whose index, or one of whose marks, is this value."""
+        return value in self._indexed
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._objects
 
     def having(self, value: Hashable) -> list[JsonObject]:
         """The objects whose index, or one of whose marks, is this value, by name."""
@@ -171,7 +193,7 @@ class ObjectCache:
         self._gone.pop(uid, None)
         self._unlink(key)
         found_by = tuple(value for value in (self.index(body), *self.marks(body)) if value is not None)
-        entry = _Entry(uid, version, _essence(body), found_by, json_text.packed(body))
+        entry = _Entry(uid, version, _essence(body), found_by, self.summary(body), json_text.packed(body))
         self._objects[key] = entry
         for value in found_by:
             self._indexed.setdefault(value, set()).add(key)

@@ -143,7 +143,9 @@ class Store:
         self._chance = random.Random()
         self.kube = kube
         self._clock = clock
-        self._caches = {each.kind: ObjectCache(each.kind, each.index, each.view, each.marks) for each in watched}
+        self._caches = {
+            each.kind: ObjectCache(each.kind, each.index, each.view, each.marks, each.summary) for each in watched
+        }
         self._contents = Contents()
         self._applied: dict[tuple[Kind, Key], _Applied] = {}
         self._children: dict[str, set[Address]] = {}  # what was applied, by the uid of its owner

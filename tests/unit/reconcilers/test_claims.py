@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from fleet_operator.clients import json_text
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject, Kind
+from fleet_operator.planning.claims import Claim, is_proven
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.reconcilers.claims import heir_of, older_claim
+from fleet_operator.reconcilers.claims import find_rivals
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.cache import ObjectCache
@@ -40,12 +44,15 @@ class Place:
     def __init__(
         self,
         *groups: JsonObject,
-        seen: dict[str, str | None],
+        seen: Mapping[str, str | None],
         stored: dict[str, str] | None = None,
         answered: dict[str, list[str]] | None = None,
         rights: dict[str, bool | None] | None = None,
+        empty: bool = False,
+        refused: Collection[str] = (),
     ) -> None:
-        self._caches = {each.kind: ObjectCache(each.kind, each.index) for each in WATCHED}
+        """`empty`: nobody is in the Kafka group; `refused` are the namespaces whose login the brokers do not let in."""
+        self._caches = {each.kind: ObjectCache(each.kind, each.index, summary=each.summary) for each in WATCHED}
         for body in groups:
             self._caches[CONSUMER_GROUP].observe(body)
         for namespace, cluster_id in (stored or {}).items():
@@ -55,14 +62,18 @@ class Place:
                 status["answered"] = answered[namespace]
             self._caches[KAFKA_CLUSTER].observe({"metadata": metadata, "spec": {}, "status": status})
         self._seen, self._rights = seen, rights or {}
+        self._group = builders.observed_group(**({"state": "Empty", "members": ()} if empty else {}))
+        self._refused = refused
         store = SimpleNamespace(
             cache=lambda kind: self._caches[kind], get=lambda kind, key: self._caches[kind].get(*key)
         )
         self.context = cast("Context", SimpleNamespace(store=store, observers=self))
 
     def latest(self, cluster: tuple[str, str]) -> ClusterObservation | None:
+        if cluster[0] in self._refused:
+            return ClusterObservation(observed_at=builders.NOW, reachable=False, reason="AuthenticationFailed")
         found = self._seen.get(cluster[0])
-        group = builders.observed_group(may_read=self._rights.get(cluster[0]))
+        group = replace(self._group, may_read=self._rights.get(cluster[0]))
         return builders.observation(group, cluster_id=found) if cluster[0] in self._seen else None
 
     def run(self, kind: Kind, namespace: str, name: str, **body: Any) -> None:
@@ -70,6 +81,14 @@ class Place:
         labels = {"consumerfleet.io/group": "orders"}
         metadata = {"name": name, "namespace": namespace, "uid": f"{namespace}-{name}", "resourceVersion": "1"}
         self._caches[kind].observe({"metadata": {**metadata, "labels": labels, **body.pop("metadata", {})}, **body})
+
+
+def older_claim(context: Context, body: JsonObject) -> Claim | None:
+    return find_rivals(context, body).older
+
+
+def heir_of(context: Context, body: JsonObject) -> Claim | None:
+    return find_rivals(context, body).heir
 
 
 RETRY = {"policyRef": {"name": "standard"}}
@@ -170,7 +189,7 @@ def test_statefulset_of_somebody_else_is_no_use_of_the_group(metadata: JsonObjec
     place = Place(named, sleeping, seen=dict(SAME), rights={"a": None, "b": True})
     place.run(STATEFUL_SET, "b", "orders", spec={"replicas": 0}, metadata=owned("b"))
     place.run(STATEFUL_SET, "a", "orders", spec={"replicas": replicas}, metadata=metadata)
-    place.run(POD, "a", "orders-0", metadata=owned("a-orders", kind="StatefulSet"))
+    place.run(POD, "a", "orders-0", metadata=owned("a-orders", kind="StatefulSet", name="orders"))
     assert older_claim(place.context, sleeping) is None
     assert older_claim(place.context, named) is not None
     assert heir_of(place.context, sleeping) is None
@@ -207,3 +226,90 @@ def test_right_on_the_retry_group_is_asked_for_by_itself() -> None:
     old, young = group("a", 1, retry=RETRY), group("b", 2, group_id="orders.retry")
     place = Place(old, young, seen=dict(SAME), rights={"a": False})
     assert older_claim(place.context, young) is not None, "what is known of `orders` says nothing of `orders.retry`"
+
+
+@pytest.mark.parametrize("replicas", [None, 0])
+@pytest.mark.parametrize("fake", ["statefulset", "pod"])
+def test_use_that_a_tenant_pretends_takes_no_group_from_a_proven_right(replicas: int | None, fake: str) -> None:
+    """Its login has no right and was refused before its object was made, so that nothing is ever known of the right."""
+    mine, evil = group("bank", 1), group("evil", 2)
+    brokers = {"bank": ["broker-1:9092"], "evil": ["broker-1:9092"]}
+    stored = dict.fromkeys(brokers, "k")
+    place = Place(
+        mine, evil, seen=stored, stored=stored, answered=brokers, rights={"bank": True}, empty=True, refused=["evil"]
+    )
+    if replicas is not None:
+        place.run(STATEFUL_SET, "bank", "orders", spec={"replicas": replicas}, metadata=owned("bank"))
+    if fake == "statefulset":
+        place.run(STATEFUL_SET, "evil", "orders", spec={"replicas": 1}, metadata=owned("evil"))
+    else:
+        place.run(POD, "evil", "orders-0", metadata=owned(**WORKER))
+    assert older_claim(place.context, mine) is None
+
+
+def test_fleet_that_runs_keeps_its_group_while_its_right_cannot_be_asked() -> None:
+    """Its members are in the group, as the newcomer's own KafkaCluster shows."""
+    running, newcomer = group("a", 2), group("b", 1)
+    for empty in (False, True):
+        place = Place(
+            running,
+            newcomer,
+            seen=dict(SAME),
+            stored={"a": "kafka-1", "b": "kafka-1"},
+            answered={"a": ["broker-1:9092"], "b": ["broker-1:9092"]},
+            rights={"b": True},
+            empty=empty,
+            refused=["a"],
+        )
+        place.run(STATEFUL_SET, "a", "orders", spec={"replicas": 1}, metadata=owned("a"))
+        assert (older_claim(place.context, newcomer) is None) is empty
+        assert older_claim(place.context, running) is None
+
+
+def test_right_told_by_a_broker_that_answers_nobody_else_is_no_proof() -> None:
+    """Anybody can run one that names itself the coordinator and says yes, and lists the real ones for their answers."""
+    for coordinator, proven in ((1, False), (2, True)):
+        claim = Claim(
+            cluster="k",
+            group_id="orders",
+            created_at="",
+            namespace="evil",
+            name="orders",
+            answered=frozenset({"broker-1:9092", "broker-2:9092"}),
+            may_read=True,
+            coordinator=f"broker-{coordinator}:9092",
+        )
+        other = replace(claim, namespace="bank", answered=frozenset({"broker-2:9092"}))
+        assert is_proven(claim, other) is proven
+
+
+def test_group_that_is_called_like_a_retry_group_is_no_rival_of_a_group_that_never_had_retries() -> None:
+    plain = group("a", 1)
+    other = group("a", 2, group_id="orders.retry", metadata={"name": "other", "uid": "other"})
+    assert heir_of(Place(plain, other, seen=dict(SAME), rights=EACH).context, plain) is None
+    had = {**plain, "status": {"retry": {"policyRevision": "standard@aaaaaaaaaa"}}}
+    found = heir_of(Place(had, other, seen=dict(SAME), rights=EACH).context, had)
+    assert found is not None, "its retry workers may still drain, and its retry group is deleted with it"
+    assert found.group_id == "orders.retry"
+
+
+def test_rivals_without_workers_are_not_parsed_whatever_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hundred large objects for one group, each of which looks for its rivals, took the whole event loop."""
+    mine = group("bank", 0)
+    others = [group("evil", 1, metadata={"name": f"x{number}", "uid": f"x{number}"}) for number in range(300)]
+    place = Place(mine, *others, seen=dict.fromkeys(("bank", "evil"), "k"), rights={"bank": True, "evil": True})
+    parsed = list[bytes]()
+    loads = json_text.loads
+
+    def counted(text: bytes) -> Any:
+        parsed.append(text)
+        return loads(text)
+
+    monkeypatch.setattr(json_text, "loads", counted)
+    for body in (mine, others[-1]):
+        parsed.clear()
+        find_rivals(place.context, body)
+        assert len(parsed) < 10
+    found = older_claim(place.context, others[-1])
+    assert found is not None
+    assert found.namespace == "bank"

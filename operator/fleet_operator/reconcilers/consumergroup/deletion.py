@@ -23,7 +23,7 @@ from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet import deletion
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
 from fleet_operator.planning.problem import Problem, name_some
-from fleet_operator.reconcilers.claims import heir_of, older_claim
+from fleet_operator.reconcilers.claims import NO_RIVALS, find_rivals
 from fleet_operator.reconcilers.consumergroup.decide import Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
@@ -170,7 +170,7 @@ class DeletionWork:
         found = await context.store.refresh(CONSUMER_GROUP, gathered.key)
         if found is None or found["metadata"]["uid"] != body["metadata"]["uid"] or found["spec"] != body["spec"]:
             return False
-        return older_claim(context, found) is None and heir_of(context, found) is None
+        return find_rivals(context, found) == NO_RIVALS
 
     async def _leave(self, body: JsonObject, given_up: str) -> None:
         """Release the object, with an Event about steps that were given up."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, conditions
-from fleet_operator.api.v1alpha1.refs import cluster_of, policy_of, source_of
+from fleet_operator.api.v1alpha1.refs import cluster_of, has_had_retries, policy_of, source_of
 from fleet_operator.clients import kinds
 from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
 from fleet_operator.planning import times
@@ -27,7 +27,7 @@ from fleet_operator.planning.redrive.phase import at_work
 from fleet_operator.planning.retry import records
 from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.retry.intent import PolicyRevision, read_policy
-from fleet_operator.reconcilers.claims import heir_of, older_claim
+from fleet_operator.reconcilers.claims import find_rivals
 from fleet_operator.reconcilers.context import Context, find_child, is_owned_by, read_child
 from fleet_operator.reconcilers.references import read_cluster, read_observation, read_source
 from fleet_operator.runtime.cache import Key, key_of
@@ -117,7 +117,7 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
     published = await _published(context, body)
     observation = read_observation(context, cluster, cluster_of(body))
     policy = await _policy(context, body, published)
-    older = older_claim(context, body)
+    rivals = find_rivals(context, body)
     pods = store.cache(kinds.POD).having(key)
     parts = {MAIN: await _part(context, body, MAIN, pods)}
     # A group that never had retries costs no live read.
@@ -131,8 +131,8 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
         cluster=cluster,
         observation=observation,
         handler_files=await read_source(store, *source) if source is not None else None,
-        older=older,
-        heir=heir_of(context, body),
+        older=rivals.older,
+        heir=rivals.heir,
         parts=parts,
         checks=tuple(pod for pod in pods if is_owned_by(pod, body)),
         config_maps=await read_records(store, body, config_maps, parts[MAIN].body),
@@ -171,14 +171,9 @@ async def _published(context: Context, body: kinds.JsonObject) -> records.Publis
     """The last publication. A group that never had retries costs no live read."""
     namespace, name = key_of(body)
     retry_config = naming.retry_config(name)
-    if context.store.get(kinds.CONFIG_MAP, (namespace, retry_config)) is None and not knows_retries(body):
+    if context.store.get(kinds.CONFIG_MAP, (namespace, retry_config)) is None and not has_had_retries(body):
         return None
     return records.read_published(await read_child(context.store, body, kinds.CONFIG_MAP, retry_config))
-
-
-def knows_retries(body: kinds.JsonObject) -> bool:
-    """True if the object has retries, or its status names a published policy."""
-    return policy_of(body) is not None or "policyRevision" in ((body.get("status") or {}).get("retry") or {})
 
 
 async def _policy(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fleet_operator.api.v1alpha1.refs import has_had_retries
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.blocking import cluster_not_found
@@ -16,7 +17,7 @@ from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, Revision
 from fleet_operator.planning.labels import RETRY_VOLUME
 from fleet_operator.planning.observation import BreakerObservation, WorkerObservation
 from fleet_operator.reconcilers.consumergroup.decide import breaker_open, interest_of, make_plan
-from fleet_operator.reconcilers.consumergroup.gather import Gathered, knows_retries
+from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
 from tests.unit.planning.retry.test_plan import GROUP, cluster, flow
 from tests.unit.planning.retry.test_publication import OLD
@@ -103,7 +104,7 @@ def test_group_that_never_had_retries_is_not_asked_for_its_policies(
 ) -> None:
     """Each question would be a request in every reconcile; every group has a count of failed records."""
     body = {"metadata": {"namespace": "shop", "name": "orders"}, "spec": spec, "status": status}
-    assert knows_retries(body) is knows
+    assert has_had_retries(body) is knows
 
 
 def test_forged_record_is_never_rolled_back_to() -> None:
