@@ -91,6 +91,11 @@ def inherits(one: Claim, other: Claim) -> bool:
     return needed and are_rivals(one, other)
 
 
+def may_inherit(one: Claim, other: Claim) -> bool:
+    """True while it is not known yet whether `other` takes over: after a start of the operator, for a short time."""
+    return not inherits(one, other) and not other.asked and other.may_read is None and are_rivals(one, other)
+
+
 def older_owner(claim: Claim, others: Iterable[Claim]) -> Claim | None:
     """The owner of the group if it is none of `claim`, else None.
 

@@ -10,14 +10,14 @@ workers only the strongest is looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, has_had_retries, main_group_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject
-from fleet_operator.planning.claims import Claim, Use, inherits, older_owner
+from fleet_operator.planning.claims import Claim, Use, inherits, may_inherit, older_owner
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, RetryObservation
 from fleet_operator.reconcilers.context import Context
@@ -65,10 +65,12 @@ class Rivals:
       needs two: its own, and that of its retry workers.
     - `heir`: the strongest other claim, also when this object's own is stronger: when it goes, that one takes over what
       is kept in Kafka.
+    - `unsure`: there may be an heir whose right has not been asked for yet.
     """
 
     older: Claim | None = None
     heir: Claim | None = None
+    unsure: bool = False
 
 
 NO_RIVALS: Final = Rivals()
@@ -79,7 +81,7 @@ def find_rivals(context: Context, body: JsonObject) -> Rivals:
     mine = claimant_of(body)
     if mine is None:
         return NO_RIVALS
-    claims, older, heirs = _Claims(context), list[Claim](), list[Claim]()
+    claims, older, heirs, unsure = _Claims(context), list[Claim](), list[Claim](), False
     own: dict[str, Claim] = {}
     for key, other, shared in _rivals(context, key_of(body), mine):
         if shared not in own:
@@ -89,8 +91,12 @@ def find_rivals(context: Context, body: JsonObject) -> Rivals:
             older.append(owner)
         if inherits(own[shared], theirs):
             heirs.append(theirs)
-    strongest = (min(each, key=lambda claim: claim.rank, default=None) for each in (older, heirs))
-    return Rivals(*strongest)
+        unsure = unsure or may_inherit(own[shared], theirs)
+    return Rivals(older=_strongest(older), heir=_strongest(heirs), unsure=unsure)
+
+
+def _strongest(claims: Iterable[Claim]) -> Claim | None:
+    return min(claims, key=lambda claim: claim.rank, default=None)
 
 
 def _rivals(context: Context, own: Key, mine: Claimant) -> Iterator[tuple[Key, Claimant, str]]:

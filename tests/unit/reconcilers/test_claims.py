@@ -13,7 +13,7 @@ from fleet_operator.clients import json_text
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject, Kind
 from fleet_operator.planning.claims import Claim, is_proven
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.reconcilers.claims import find_rivals
+from fleet_operator.reconcilers.claims import NO_RIVALS, find_rivals
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.cache import ObjectCache
@@ -203,6 +203,17 @@ def test_sleeper_whose_right_is_unknown_inherits_nothing_from_a_fleet_of_another
     going, sleeper = group("a", 1), group("b", 2, suspend=True)
     assert heir_of(Place(going, sleeper, seen=dict(SAME), rights={"a": True}).context, going) is None
     assert heir_of(Place(going, sleeper, seen=dict(SAME), rights=EACH).context, going) is not None
+
+
+def test_heir_whose_right_was_not_asked_for_yet_is_neither_one_nor_none() -> None:
+    """After a start of the operator, the topics of its records would be deleted."""
+    going, successor = group("a", 1), group("b", 2)
+    stored, brokers = {"a": "kafka-1", "b": "kafka-1"}, {"a": ["broker-1:9092"], "b": ["broker-1:9092"]}
+    place = Place(going, successor, seen={"a": "kafka-1"}, stored=stored, answered=brokers, rights={"a": True})
+    found = find_rivals(place.context, going)
+    assert (found.heir, found.unsure) == (None, True)
+    asked = Place(going, successor, seen=stored, stored=stored, answered=brokers, rights={"a": True}, refused=["b"])
+    assert find_rivals(asked.context, going) == NO_RIVALS
 
 
 def test_check_pods_and_pods_of_runs_are_no_workers() -> None:

@@ -42,7 +42,8 @@ class DeletionFacts:
 
     - `deleted_at`: epoch seconds.
     - `cluster_known`: there is a KafkaCluster; `reachable`: its brokers answer, with the right cluster id.
-    - `owner`: False for an object whose Kafka group belongs to another one; `heir` is the object that takes over.
+    - `owner`: False for an object whose Kafka group belongs to another one; `heir` is the object that takes over, and
+      `heir_unsure` says that there may be one of which it is not known yet.
     - `workers`, `retry_workers`: numbers of pods; `redrives`: number of Redrives that may be writing.
     - `can_drain`: retry workers can run.
     - `seen`: the observed retry flow, None without one.
@@ -54,6 +55,7 @@ class DeletionFacts:
     reachable: bool
     owner: bool
     heir: str = ""
+    heir_unsure: bool = False
     has_retries: bool
     can_drain: bool
     workers: int
@@ -88,7 +90,7 @@ def decide_deletion(facts: DeletionFacts, now: float) -> DeletionStep:
         return DeletionStep(DeletionPhase.LEAVE, why)
     if _draining(facts) and now < drain_until:
         return DeletionStep(DeletionPhase.DRAIN)
-    if facts.workers or facts.retry_workers or facts.redrives:
+    if facts.workers or facts.retry_workers or facts.redrives or facts.heir_unsure:
         return DeletionStep(DeletionPhase.STOP)
     # While Kafka does not answer, an attempt fails and is repeated until the deadline.
     return DeletionStep(DeletionPhase.UNDO if facts.reachable else DeletionPhase.STOP)

@@ -110,6 +110,7 @@ class DeletionWork:
             reachable=gathered.on_its_cluster,
             owner=gathered.older is None,
             heir=f"{gathered.heir.namespace}/{gathered.heir.name}" if gathered.heir else "",
+            heir_unsure=gathered.heir_unsure,
             has_retries=plan.intent is not None and gathered.published is not None,
             can_drain=gathered.parts[RETRY].body is not None and not foreground and not group.spec.suspend,
             workers=len(gathered.parts[MAIN].pods),

@@ -40,7 +40,8 @@ class Gathered:
 
     - `cluster`: the problem for an absent or unparsable one.
     - `handler_files`: None when the spec refers to no ConfigMap, or to one that does not exist.
-    - `older`: an older claim on the group's Kafka groups; `heir`: the oldest other claim.
+    - `older`: an older claim on the group's Kafka groups; `heir`: the oldest other claim; `heir_unsure`: there may be
+      one whose right has not been asked for yet.
     - `parts`: all parts of the fleet, also those without objects.
     - `policy`: content of the RetryPolicy, or the problem with it; None without `spec.retry`.
     - `published`: the last publication; None for a group that has no retries and never had.
@@ -55,6 +56,7 @@ class Gathered:
     handler_files: Mapping[str, str] | None
     older: Claim | None
     heir: Claim | None = None
+    heir_unsure: bool = False
     parts: Mapping[Part, FleetPart]
     checks: tuple[kinds.JsonObject, ...]
     config_maps: tuple[kinds.JsonObject, ...]
@@ -133,6 +135,7 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
         handler_files=await read_source(store, *source) if source is not None else None,
         older=rivals.older,
         heir=rivals.heir,
+        heir_unsure=rivals.unsure,
         parts=parts,
         checks=tuple(pod for pod in pods if is_owned_by(pod, body)),
         config_maps=await read_records(store, body, config_maps, parts[MAIN].body),

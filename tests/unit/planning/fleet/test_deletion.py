@@ -138,6 +138,13 @@ def test_topics_of_this_group_only_and_as_many_as_asked_for() -> None:
     assert doomed("Delete") == set(TOPICS[:4])
 
 
+def test_nothing_is_deleted_while_it_is_not_known_who_takes_over() -> None:
+    found = facts(retry_workers=0, can_drain=False)
+    assert phase(found) is DeletionPhase.UNDO
+    assert phase(replace(found, heir_unsure=True)) is DeletionPhase.STOP
+    assert phase(replace(found, heir_unsure=True), TIMEOUT + UNDO_S) is DeletionPhase.LEAVE
+
+
 def test_groups_are_deleted_only_on_request() -> None:
     assert doomed_groups(consumer_group()) == ()
     wish = {"group": "Delete"}
