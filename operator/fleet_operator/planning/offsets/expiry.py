@@ -5,7 +5,8 @@ not count (Kafka: `ClassicGroup.offsetExpirationCondition`). A member that joins
 the operator visits an empty group at a quarter of the time: three more visits may fail before anything is lost.
 
 The time is counted from the last visit, which stands in the status. Where none does, nobody knows since when the group
-is empty, as the operator may have been away: it is visited soon, each group at a moment of its own.
+is empty, as the operator may have been away: it is visited soon, each group at a moment of its own. The same holds for
+the retry workers' group, whose visits stand nowhere: the next process visits it anew.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from fleet_consumer.contract.naming import content_hash
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
-from fleet_operator.planning.observation import GroupObservation
+from fleet_operator.planning.observation import UNKNOWN_STATE, GroupObservation
 from fleet_operator.planning.problem import Problem
 
 EMPTY: Final = "Empty"
@@ -83,13 +84,15 @@ class ExpiryFacts:
 class ExpiryDecision:
     """The verdict (status, reason and message of the condition OffsetsKept), what stands in the status, and what to do.
 
-    A `verdict` of None means that the group could not be observed. Times are epoch seconds.
+    A `verdict` of None means that the group could not be observed. `visit_retry` is about the group of the retry
+    workers, `visit` about the main one. Times are epoch seconds.
     """
 
     verdict: Verdict | None = None
     kept_at: float | None = None
     safe_until: float | None = None
     visit: bool = False
+    visit_retry: bool = False
     requeue_after: float | None = None
     memory: ExpiryMemory = ExpiryMemory()
 
@@ -159,7 +162,7 @@ def _decide_empty(facts: ExpiryFacts, now: float) -> ExpiryDecision:
         message = f"the operator does not keep the commits of the empty group, {deadline}: {facts.obstacle.message}"
         status: conditions.Status = "False" if facts.obstacle.reason == conditions.PAUSED_BY_ANNOTATION else "Unknown"
         return replace(decision, verdict=(status, facts.obstacle.reason, message))
-    due_in = _due_at(facts, memory, kept_at) - now
+    due_in = _due_at(facts.group_id, facts.retention_s, memory, kept_at) - now
     decision = replace(decision, visit=due_in <= 0.0, requeue_after=due_in if due_in > 0.0 else STARTING_S)
     return replace(decision, verdict=_verdict(facts, memory, kept_at, safe_until, deadline))
 
@@ -183,13 +186,52 @@ def _verdict(
     return "True", conditions.VISITED, message
 
 
-def _due_at(facts: ExpiryFacts, memory: ExpiryMemory, kept_at: float | None) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryExpiryFacts:
+    """Everything that the decision about the retry workers' group depends on.
+
+    - `state`: Kafka's word, None while it could not be observed.
+    - `workers`: the number of retry workers that are wanted: these join the group themselves.
+    - `retention_s`, `allowed`, `obstacle`: as for the main group.
+    """
+
+    group_id: str
+    state: str | None
+    retention_s: float | None
+    workers: int = 0
+    allowed: bool = False
+    obstacle: Problem | None = None
+    memory: ExpiryMemory = ExpiryMemory()
+
+
+def decide_retry_expiry(facts: RetryExpiryFacts, now: float) -> ExpiryDecision:
+    """The decision about the retry workers' group, which has no verdict of its own.
+
+    It may be empty for weeks while the main group is active: its topics are kept when `spec.retry` is removed. Without
+    commits all their records would be handled again when retries come back.
+    """
+    memory = facts.memory
+    if facts.state is None or facts.state == UNKNOWN_STATE:
+        return ExpiryDecision(memory=memory)
+    if facts.state != EMPTY:
+        return ExpiryDecision()
+    if facts.workers or facts.allowed or facts.obstacle is not None:
+        return ExpiryDecision(memory=memory)
+    if memory.empty_since is None:
+        memory = replace(memory, empty_since=now)
+    due_in = _due_at(facts.group_id, facts.retention_s, memory, memory.visited_at) - now
+    return ExpiryDecision(
+        visit_retry=due_in <= 0.0, requeue_after=due_in if due_in > 0.0 else STARTING_S, memory=memory
+    )
+
+
+def _due_at(group_id: str, retention_s: float | None, memory: ExpiryMemory, kept_at: float | None) -> float:
     """The time of the next visit."""
-    period_s = VISIT_SHARE * (facts.retention_s if facts.retention_s is not None else SHORTEST_RETENTION_S)
+    period_s = VISIT_SHARE * (retention_s if retention_s is not None else SHORTEST_RETENTION_S)
     if memory.failed_at is not None:
         pause_s = RETRY_S * 2.0 ** min(memory.failures - 1, 16)
         return memory.failed_at + min(pause_s, RETRY_S_MAX, period_s * FIRST_SHARE)
-    spread = spread_of(facts.group_id)
+    spread = spread_of(group_id)
     if kept_at is not None:
         return kept_at + period_s * (0.75 + 0.25 * spread)
     assert memory.empty_since is not None, "an empty group was seen empty"

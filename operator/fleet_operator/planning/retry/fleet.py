@@ -28,7 +28,8 @@ from fleet_operator.planning.retry.scaling import RetryMemory, read_retry_memory
 
 def has_retries(pod_template: Mapping[str, Any]) -> bool:
     """True if pods of this template mount retry policies: those of older revisions may not."""
-    return any(volume.get("name") == RETRY_VOLUME for volume in pod_template["spec"].get("volumes", ()))
+    spec = pod_template.get("spec") or {}
+    return any(volume.get("name") == RETRY_VOLUME for volume in spec.get("volumes", ()))
 
 
 def retry_stateful_set(

@@ -26,7 +26,7 @@ class DelayState(StrEnum):
     """State of a delay and its retry topic."""
 
     IN_USE = "InUse"  # a revision uses it
-    DRAINING = "Draining"  # no revision uses it; retry workers still read the topic for the records that wait in it
+    DRAINING = "Draining"  # no revision uses it; retry workers still read the topic
     LEAVING = "Leaving"  # no worker reads the topic; it is deleted when nothing waits in it
 
 
@@ -61,7 +61,8 @@ class RetryIntent:
     - `wanted`: its present content, or an older one while that is unusable (`problem` says why); None without any.
     - `known`: the published revisions; `current` is the hash of the one for new failures, None before the first
       publication.
-    - `delays`: canonical texts of the delays in use and draining, shortest first; their topics must exist.
+    - `delays`: canonical texts of the delays in use and draining, shortest first. The topics of those in use must
+      exist.
     - `drained_delays`: the leaving delays.
     - `searched`: False until the cluster was searched for topics of an earlier object of the same Kafka group. Records
       may wait there that have no other reader.
@@ -84,6 +85,11 @@ class RetryIntent:
     def revisions(self) -> tuple[PolicyRevision, ...]:
         """The published revisions and the wanted one."""
         return (*self.known, self.wanted) if self.wanted else self.known
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """The draining delays. A topic of theirs that is gone was deleted by somebody, and is not made again."""
+        return frozenset(self.delays).difference(delays_of(self.revisions))
 
     @property
     def total_seconds(self) -> int:

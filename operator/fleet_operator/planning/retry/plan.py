@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -10,14 +10,14 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.fleet.parts import RETRY, FleetPart
-from fleet_operator.planning.fleet.rollout_facts import FleetFacts
+from fleet_operator.planning.fleet.rollout_facts import FleetFacts, RevisionRecord, RevisionState
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry import scaling
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.publication import SUPERSEDED_S, FlowFacts, next_publication
 from fleet_operator.planning.retry.records import Published
-from fleet_operator.planning.retry.topics import GroupView, missing_topics
+from fleet_operator.planning.retry.topics import GroupView, gone_topics, missing_topics
 from fleet_operator.planning.scaling.decision import ScaleDecision
 
 LEAVING_POLL_S: Final = 30.0
@@ -53,14 +53,15 @@ class RetryPlan:
     """The decision.
 
     `publication` is None as long as there is nothing to publish; `problem` says why. `scale` is the wanted number of
-    retry workers. `over`: the spec wants no retries and nothing waits, so the retry workers can go. `memory` is for the
-    next plan.
+    retry workers. `over`: the spec wants no retries and nothing waits, as two observations in a row saw, so the retry
+    workers can go. `waits`: a record is known to wait. `memory` is for the next plan.
     """
 
     publication: Published | None
     problem: Problem | None
     scale: ScaleDecision
     over: bool
+    waits: bool
     memory: scaling.RetryMemory
 
     @property
@@ -68,7 +69,9 @@ class RetryPlan:
         """Seconds until the next plan if nothing changes before; what is on its way out leaves with time."""
         published = self.publication
         leaving = published is not None and (
-            published.ending_since is not None or len(published.known) > 1 or bool(published.retiring)
+            published.ending_since is not None
+            or len(published.known) > 1
+            or bool(published.retiring.keys() - set(published.drained))
         )
         wishes = (self.scale.requeue_after, LEAVING_POLL_S if leaving else None)
         return min((wish for wish in wishes if wish is not None), default=None)
@@ -85,15 +88,22 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
     )
     publication = next_publication(facts.group, facts.intent, facts.published, flow, now)
     ending_since = publication.ending_since if publication else None
-    over = (
+    drained_at: float | None = None
+    over = False
+    if (
         ending_since is not None
         and not facts.fed
         and seen is not None
         and seen.observed_at >= ending_since + SUPERSEDED_S
         and seen.waiting == 0
-    )
+    ):
+        # Commits and ends of one look are asked at once. A record that hops meanwhile is counted in neither topic; the
+        # ends of the next look were asked after these commits.
+        before = facts.memory.drained_at
+        drained_at = before if before is not None else seen.observed_at
+        over = seen.observed_at > drained_at
     load = _load(facts, publication)
-    memory = scaling.remember(facts.memory, load, now)
+    memory = replace(scaling.remember(facts.memory, load, now), drained_at=drained_at)
     scale = scaling.decide_retry_scale(load, facts.memory, now)
     if load.current is not None and scale.replicas < load.current and scaling.is_busy(load.due, now):
         memory = replace(memory, shrunk_at=now)
@@ -102,21 +112,52 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
         problem=_problem(facts) if publication is None else None,
         scale=ScaleDecision(replicas=0, reason="no workers are wanted") if facts.stopped else scale,
         over=over,
+        waits=load.due.oldest_at is not None or bool(seen is not None and seen.waiting),
         memory=memory,
     )
 
 
 def retry_target(
-    fleet: FleetFacts | None, target: str | None, templates: Mapping[str, Mapping[str, Any]], *, ending: bool
+    fleet: FleetFacts | None,
+    target: str | None,
+    templates: Mapping[str, Mapping[str, Any]],
+    *,
+    ending: bool,
+    last: str | None = None,
 ) -> str | None:
     """The revision for the retry workers, of those whose pod template is known; None leaves them as they are.
 
     It is that of the main workers if it knows retries. Otherwise (retries are ending, or the main workers went back to
-    a revision without them) it is the one that the retry workers have.
+    a revision without them) it is the one that the retry workers have, and `last` for workers that are gone.
     """
     if not ending and target is not None and target in templates and has_retries(templates[target]):
         return target
-    return fleet.revision if fleet is not None and fleet.revision in templates else None
+    if fleet is not None:
+        return fleet.revision if fleet.revision in templates else None
+    return last if last is not None and last in templates and has_retries(templates[last]) else None
+
+
+def last_revision(plan: RetryPlan, records: Iterable[RevisionRecord]) -> str | None:
+    """The newest revision that knows retries, as long as these are ending and not over.
+
+    Somebody may delete the retry workers while records wait for them: they are made again at this revision, so its
+    record has to stay.
+    """
+    if plan.over or plan.publication is None or plan.publication.ending_since is None:
+        return None
+    able = [record for record in records if record.complete and has_retries(record.pod_template)]
+    newest = max(able, key=lambda each: (each.state is RevisionState.GOOD, each.since or 0.0, each.hash), default=None)
+    return newest.hash if newest is not None else None
+
+
+def used_revisions(
+    plan: RetryPlan | None, running: frozenset[str], records: Iterable[RevisionRecord]
+) -> frozenset[str]:
+    """The revisions whose records retry workers need: those that they run, and the one at which they are made again."""
+    if plan is None:
+        return frozenset()
+    last = last_revision(plan, records)
+    return running if last is None else running | {last}
 
 
 def _load(facts: RetryFacts, publication: Published | None) -> scaling.RetryLoad:
@@ -126,7 +167,8 @@ def _load(facts: RetryFacts, publication: Published | None) -> scaling.RetryLoad
     part = known.retry if known is not None else None
     retention_s = observation.offsets_retention_s if observation is not None else None
     retry, intent, fleet = facts.group.spec.retry, facts.intent, facts.workers.fleet
-    shortest_s = min((float(naming.parse_delay(delay)) for delay in intent.delays), default=None)
+    in_use = (delay for delay in intent.delays if delay not in intent.unused)
+    shortest_s = min((float(naming.parse_delay(delay)) for delay in in_use), default=None)
     return scaling.RetryLoad(
         bounds=scaling.Bounds(
             least=retry.worker.min_replicas if retry else 0,
@@ -154,7 +196,8 @@ def _partitions(facts: RetryFacts) -> int | None:
     group_id, observation = facts.group.group_id, facts.view.observation
     if observation is None or not observation.reachable:
         return None
-    names = [naming.retry_topic(group_id, delay) for delay in facts.intent.delays]
+    names = {naming.retry_topic(group_id, delay) for delay in facts.intent.delays}
+    names -= gone_topics(facts.group, facts.intent, observation)
     found = [observation.topics.get(name) for name in (*names, naming.redrive_topic(group_id))]
     counts = [topic.partitions for topic in found if topic is not None and topic.error is None and topic.partitions]
     return min(counts) if counts and len(counts) == len(found) else None

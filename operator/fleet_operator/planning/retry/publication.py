@@ -5,21 +5,25 @@ record that names it may wait. It leaves some time after another revision supers
 all topics of its delays drained, or when the brokers must have deleted the last such record by retention. A record
 that names a forgotten revision follows the current one, and workers count it: a mistake here loses nothing.
 
-A delay that no revision uses is drained before the retry workers stop reading its topic. So are delays that an earlier
-object of the same Kafka group left on the cluster.
+A delay that no revision uses is drained. So are delays that an earlier object of the same Kafka group left on the
+cluster. Where the spec wants topics deleted, the drained one is then left unread, and deleted. Where it wants them
+kept, retry workers read it until somebody deletes it: brokers delete the commits of a topic that no member of a Stable
+group subscribes to (Kafka: `ClassicGroup.offsetExpirationCondition`), and a delay that came back later would have
+everything in its topic handled again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_consumer.contract import managed_topics, naming
+from fleet_consumer.contract.policies import DELAYS_MAX
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.observation import ManagedTopic, RetryObservation
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, name_some
 from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, RetryIntent, delays_of, sort_delays
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.retention import is_kept
@@ -30,6 +34,10 @@ within a minute or two."""
 
 REVISIONS_MAX: Final = 20
 """Most revisions published at once: a policy that is edited every minute must not fill the ConfigMap."""
+
+DRAINED_MAX: Final = 2 * DELAYS_MAX
+"""Most drained delays whose topics stay read: each costs partitions in every look, in every rebalance and in the retry
+workers, and a policy can have any number of delays one after the other."""
 
 
 def plan_intent(
@@ -150,24 +158,65 @@ def _forget(group: ConsumerGroup, published: Published, seen: RetryObservation |
     unused = {delay: state for delay, state in published.states.items() if delay not in delays_of(kept)}
     moved = {delay: _next_state(state, topics.get(delay), keep_topic=keep_topics) for delay, state in unused.items()}
     retiring = {delay: state for delay, state in moved.items() if state is not None}
-    return replace(published, known=tuple(kept), retiring=retiring)
+    drained = tuple(_drained(published.drained, retiring, topics)) if keep_topics else ()
+    unread = _surplus(drained, topics)
+    return replace(
+        published,
+        known=tuple(kept),
+        retiring={delay: state for delay, state in retiring.items() if delay not in unread},
+        drained=tuple(delay for delay in drained if delay not in unread),
+    )
 
 
 def _next_state(state: DelayState, topic: ManagedTopic | None, *, keep_topic: bool) -> DelayState | None:
     """State of a delay that no revision uses; None for one to forget.
 
-    A drained topic is left unread first and deleted later. One that was written to in between is read again before
-    anything is deleted.
+    A topic that is to be deleted is left unread first and deleted later. One that was written to in between is read
+    again before anything is deleted. A topic that is kept stays read as long as it is there.
     """
-    if state is DelayState.LEAVING:
+    gone = topic is not None and topic.error == conditions.TOPIC_NOT_FOUND
+    if state is DelayState.LEAVING and not keep_topic:
         if topic is not None and topic.waiting:
             return DelayState.DRAINING
-    elif topic is None or topic.waiting != 0:
+        return None if gone else DelayState.LEAVING
+    if topic is None or topic.waiting != 0:
         return DelayState.DRAINING
-    elif keep_topic:
+    if gone:
         return None
-    gone = topic is not None and topic.error == conditions.TOPIC_NOT_FOUND
-    return None if gone else DelayState.LEAVING
+    return DelayState.DRAINING if keep_topic else DelayState.LEAVING
+
+
+def _drained(
+    before: Collection[str], retiring: Mapping[str, DelayState], topics: Mapping[str, ManagedTopic]
+) -> Iterator[str]:
+    """The draining delays in whose topics nothing waits, longest first: those of before, unless something waits by now,
+    then those that are known to be drained since."""
+    waiting = {delay: topics[delay].waiting if delay in topics else None for delay in sort_delays(retiring)}
+    yield from (delay for delay in before if delay in retiring and not waiting[delay])
+    yield from (delay for delay, count in waiting.items() if count == 0 and delay not in before)
+
+
+def _surplus(drained: Collection[str], topics: Mapping[str, ManagedTopic]) -> frozenset[str]:
+    """The drained delays beyond DRAINED_MAX, the longest drained ones of those in which nothing waits now."""
+    empty = [delay for delay in drained if delay in topics and topics[delay].waiting == 0]
+    return frozenset(empty[: max(len(drained) - DRAINED_MAX, 0)])
+
+
+def tell_of_kept(group_id: str, before: Published, after: Published, seen: RetryObservation | None) -> list[str]:
+    """Notes for the user about kept topics of drained delays: those that are his to delete now, and those that are left
+    unread. `seen` is the observation that `after` rests on."""
+    notes, topics = [], seen.topics if seen is not None else {}
+    new = [naming.retry_topic(group_id, delay) for delay in sort_delays(set(after.drained) - set(before.drained))]
+    if new:
+        what = "no record waits there and no revision of the policy uses them"
+        notes.append(f"{name_some(new)}: {what}; workers read them until you delete them")
+    left = (naming.retry_topic(group_id, delay) for delay in before.drained if delay not in after.states)
+    unread = [name for name in left if name in topics and topics[name].error != conditions.TOPIC_NOT_FOUND]
+    if unread:
+        why = f"no worker reads them any more, as {DRAINED_MAX} other topics of drained delays are read"
+        remedy = "delete them, or all their records are handled again when their delays are used again"
+        notes.append(f"{name_some(unread)}: {why}; {remedy}")
+    return notes
 
 
 def _may_leave(

@@ -33,6 +33,7 @@ class Published:
 
     - `known`: the published revisions; `current` is the hash of the one for new failures.
     - `retiring`: state of each delay that no known revision uses: draining or leaving.
+    - `drained`: the draining delays whose topics are kept and in which nothing waits, longest first.
     - `partitions` of each managed topic; `max_message_bytes` of a record in one.
     - `published_at`: last change of the workers' part; `ending_since`: when the spec stopped wanting retries. Epoch
       seconds.
@@ -42,6 +43,7 @@ class Published:
     current: str
     known: tuple[PolicyRevision, ...]
     retiring: Mapping[str, DelayState] = field(default_factory=dict)
+    drained: tuple[str, ...] = ()
     partitions: int
     max_message_bytes: int
     published_at: float = 0.0
@@ -91,6 +93,7 @@ def group_config_map(group: ConsumerGroup, published: Published) -> dict[str, An
         labels.PUBLISHED_ANNOTATION: times.to_text(published.published_at),
         labels.SUPERSEDED_ANNOTATION: json.dumps(superseded, sort_keys=True),
         labels.LEAVING_ANNOTATION: ",".join(published.leaving),
+        labels.DRAINED_ANNOTATION: ",".join(published.drained),
     }
     if published.ending_since is not None:
         body["metadata"]["annotations"][labels.ENDING_ANNOTATION] = times.to_text(published.ending_since)
@@ -112,11 +115,14 @@ def read_published(config_map: Mapping[str, Any] | None) -> Published | None:
         leaving = [delay for delay in annotations.get(labels.LEAVING_ANNOTATION, "").split(",") if delay]
         states = dict.fromkeys(leaving, DelayState.LEAVING) | dict.fromkeys(file["delays"], DelayState.DRAINING)
         in_use = delays_of(known)
+        retiring = {delay: states[delay] for delay in sort_delays(states) if delay not in in_use}
+        drained = dict.fromkeys(annotations.get(labels.DRAINED_ANNOTATION, "").split(","))
         read = Published(
             policy=file["policy"],
             current=file["current"],
             known=known,
-            retiring={delay: states[delay] for delay in sort_delays(states) if delay not in in_use},
+            retiring=retiring,
+            drained=tuple(delay for delay in drained if retiring.get(delay) is DelayState.DRAINING),
             partitions=max(int(file["partitions"]), 1),
             max_message_bytes=int(file["maxMessageBytes"]),
             published_at=times.from_text(annotations.get(labels.PUBLISHED_ANNOTATION)) or 0.0,

@@ -99,6 +99,8 @@ class RetryMemory:
       memory only: after a restart, workers stay a while longer.
     - `shrunk_at`: when workers were last removed while records were due. `short` workers were too few at `short_at`.
       These stand on the StatefulSet, or a restart would try the same removal again.
+    - `drained_at`: time of the first of the last observations in a row that saw nothing wait after the end of retries.
+      Kept in memory only: after a restart, workers stay for one observation more.
     """
 
     calm_since: float | None = None
@@ -106,6 +108,7 @@ class RetryMemory:
     shrunk_at: float | None = None
     short: int = 0
     short_at: float | None = None
+    drained_at: float | None = None
 
     def to_text(self) -> str | None:
         """The part that the StatefulSet keeps; None for nothing."""

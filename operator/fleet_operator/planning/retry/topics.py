@@ -63,6 +63,8 @@ def plan_topics(
     observed = observation.groups.get(group.group_id)
     retry = observed.retry if observed is not None else None
     wanted = tuple(wanted_topics(group, intent, counts, retry)) if counts else ()
+    gone = gone_topics(group, intent, observation)
+    wanted = tuple(topic for topic in wanted if topic.name not in gone)
     known = {topic.name: observation.topics.get(topic.name) for topic in wanted}
     asked = [(topic, seen) for topic in wanted if (seen := known[topic.name]) is not None]
     create = tuple(topic for topic, seen in asked if seen.error == conditions.TOPIC_NOT_FOUND)
@@ -91,7 +93,7 @@ def _alter(
     retry: RetryObservation | None,
 ) -> dict[str, dict[str, str]]:
     """The settings to set, by topic. Retention is lifted while what waits must be kept, and not lowered while that is
-    unknown. Topics of retries that have ended are the user's."""
+    unknown, also for what waits after the end of retries. Topics of retries that have ended are else the user's."""
     if retry is None:
         return {}
     flow = tuple(retention.flow_topics(group.group_id, retry))
@@ -104,7 +106,7 @@ def _alter(
         )
         if seen is not None:
             found[topic.name] = managed_topics.drifted(topic.configs, seen, never_lowered=raised)
-    if intent is not None and not intent.ended and not retention.is_set(group):
+    if intent is not None and not retention.is_set(group):
         for name, managed, _ in flow:
             if must_keep[name] and managed.configs is not None and not retention.is_kept(managed):
                 found.setdefault(name, {})[RETENTION] = managed_topics.UNLIMITED
@@ -128,6 +130,14 @@ def wanted_topics(
     if intent is not None and not intent.ended:
         yield from shape.flow(group.group_id, intent.delays, intent.total_seconds)
     yield shape.failed(name)
+
+
+def gone_topics(group: ConsumerGroup, intent: RetryIntent | None, observation: ClusterObservation) -> frozenset[str]:
+    """The missing topics of delays that no revision uses: nothing is written to them, and they are not made again."""
+    unused = intent.unused if intent is not None else ()
+    names = frozenset(naming.retry_topic(group.group_id, delay) for delay in unused)
+    seen = {name: observation.topics.get(name) for name in names}
+    return frozenset(name for name, topic in seen.items() if topic and topic.error == conditions.TOPIC_NOT_FOUND)
 
 
 def _managed(retry: RetryObservation | None, name: str) -> ManagedTopic:

@@ -27,6 +27,7 @@ from fleet_operator.planning.labels import RECORD, SIBLINGS_ANNOTATION
 from fleet_operator.planning.offsets.skips import places_of, pods_with_old_skips, skip_config_map
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import has_retries, pods_with_old_policies
+from fleet_operator.planning.retry.publication import tell_of_kept
 from fleet_operator.planning.retry.records import Published, group_config_map
 from fleet_operator.reconcilers.consumergroup.decide import Plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
@@ -89,11 +90,9 @@ class Children:
         dropped = {revision.hash for revision in before.known} - {revision.hash for revision in publication.known}
         if dropped:
             self._record("PolicyForgotten", f"no record waits under revision {', '.join(sorted(dropped))} any more")
-        unread = set(before.delays) - set(publication.delays)
-        if unread and group.spec.deletion.retry_topics == "Keep":
-            topics = ", ".join(naming.retry_topic(group.group_id, delay) for delay in sorted(unread))
-            note = f"no record waits in {topics} and no worker reads them any more: delete them if unused"
-            self._record("RetryTopicsKept", note)
+        if group.spec.deletion.retry_topics == "Keep":
+            for note in tell_of_kept(group.group_id, before, publication, self.plan.view.flow):
+                self._record("RetryTopicsKept", note)
 
     async def _notify_pods(self, publication: Published | None) -> None:
         """Have running pods read the newest policies and skipped records soon; a pod that is gone needs neither."""

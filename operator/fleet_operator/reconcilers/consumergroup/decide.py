@@ -35,7 +35,14 @@ from fleet_operator.planning.offsets.reset import Finding, ResetDecision, decide
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries, retry_memory_of, retry_stateful_set
 from fleet_operator.planning.retry.intent import RetryIntent
-from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry, retry_target
+from fleet_operator.planning.retry.plan import (
+    RetryFacts,
+    RetryPlan,
+    last_revision,
+    plan_retry,
+    retry_target,
+    used_revisions,
+)
 from fleet_operator.planning.retry.publication import plan_intent
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.retry.topics import GroupView, view_group
@@ -221,7 +228,7 @@ def make_plan(
         _rollout_facts(gathered, revision, records, problem),
         wanted_replicas=count_before(gathered, resetting=reset.stop),
         wanted_before=memory.wanted or (gathered.body.get("status") or {}).get("revision"),
-        used=_revisions_of(gathered.parts[RETRY]) if retry is not None else frozenset(),
+        used=used_revisions(retry, _revisions_of(gathered.parts[RETRY]), records.values()),
     )
     facts = replace(
         facts, watched=watch(memory.watched, facts, counts=facts.outside_ok and not group.paused, tick=tick)
@@ -411,7 +418,8 @@ def _retry_part(plan: Plan, gathered: Gathered) -> Iterator[PartPlan]:
         yield PartPlan(part=RETRY, remove=True, event=("RetryWorkersRemoved", note))
         return
     fleet, replicas = found.fleet, retry.scale.replicas
-    target = retry_target(fleet, plan.decision.target, plan.templates, ending=intent.ending)
+    last = last_revision(retry, plan.records.values()) if retry.waits else None
+    target = retry_target(fleet, plan.decision.target, plan.templates, ending=intent.ending, last=last)
     if target is None or retry.publication is None or (fleet is None and gathered.older is not None):
         return
     event = None

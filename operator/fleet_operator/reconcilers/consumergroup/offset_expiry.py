@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fleet_consumer.clock import Clock
@@ -19,8 +19,16 @@ from fleet_operator.observe.folding import reason_of
 from fleet_operator.observe.group_visit import GroupVisit, VisitOutcome
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning import times
+from fleet_operator.planning.fleet.parts import RETRY, PartPlan
 from fleet_operator.planning.observation import GroupObservation
-from fleet_operator.planning.offsets.expiry import ExpiryDecision, ExpiryFacts, ExpiryMemory, decide_expiry
+from fleet_operator.planning.offsets.expiry import (
+    ExpiryDecision,
+    ExpiryFacts,
+    ExpiryMemory,
+    RetryExpiryFacts,
+    decide_expiry,
+    decide_retry_expiry,
+)
 from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
@@ -37,6 +45,7 @@ STEP_SECONDS: Final = 0.5
 ADVICE: Final = {
     conditions.AUTHORIZATION_FAILED: "let the operator's principal Read the group, as the workers need it too",
 }
+Memories = dict[Key, ExpiryMemory]
 
 
 @dataclass(slots=True)
@@ -47,15 +56,27 @@ class OffsetExpiry:
     observers: ObserverPool
     metrics: Metrics
     clock: Clock
-    _memories: dict[Key, ExpiryMemory] = field(default_factory=dict)
+    _memories: Memories = field(default_factory=dict)
+    _retry_memories: Memories = field(default_factory=dict)
     _visiting: set[Key] = field(default_factory=set)
 
     def forget(self, group: Key) -> None:
         self._memories.pop(group, None)
+        self._retry_memories.pop(group, None)
 
-    def decide(self, gathered: Gathered, observed: GroupObservation | None, reset: ResetDecision) -> ExpiryDecision:
+    def decide(
+        self, gathered: Gathered, observed: GroupObservation | None, reset: ResetDecision, parts: Iterable[PartPlan]
+    ) -> ExpiryDecision:
         """The decision for the group as `observed`, None while it could not be. It is the view for the status: nothing
-        is done on it before the live group was asked."""
+        is done on it before the live group was asked. `parts` are the wanted workers."""
+        decision = self._decide_main(gathered, observed, reset)
+        beside = self._decide_retry(gathered, observed, reset, parts)
+        wishes = [each.requeue_after for each in (decision, beside) if each.requeue_after is not None]
+        return replace(decision, visit_retry=beside.visit_retry, requeue_after=min(wishes, default=None))
+
+    def _decide_main(
+        self, gathered: Gathered, observed: GroupObservation | None, reset: ResetDecision
+    ) -> ExpiryDecision:
         before = (gathered.body.get("status") or {}).get("offsets") or {}
         observation = gathered.observation
         facts = ExpiryFacts(
@@ -72,31 +93,72 @@ class OffsetExpiry:
         self._memories[gathered.key] = decision.memory
         return decision
 
+    def _decide_retry(
+        self,
+        gathered: Gathered,
+        observed: GroupObservation | None,
+        reset: ResetDecision,
+        parts: Iterable[PartPlan],
+    ) -> ExpiryDecision:
+        observation, flow = gathered.observation, observed.retry if observed is not None else None
+        facts = RetryExpiryFacts(
+            group_id=naming.retry_group(gathered.group.group_id),
+            state=None if flow is None or gathered.cluster_changed else flow.state,
+            retention_s=observation.offsets_retention_s if observation is not None else None,
+            workers=sum(part.replicas for part in parts if part.part is RETRY),
+            allowed=gathered.group.spec.offsets.expiry == "Allow",
+            obstacle=_obstacle(gathered, reset),
+            memory=self._retry_memories.get(gathered.key, ExpiryMemory()),
+        )
+        decision = decide_retry_expiry(facts, self.clock.wall())
+        self._retry_memories[gathered.key] = decision.memory
+        return decision
+
     def take_step(self, gathered: Gathered, decision: ExpiryDecision, again: Callable[[], None]) -> None:
-        """Begin the decided visit, if any; where too many are under way, it begins after a pause."""
+        """Begin the decided visit, if any; where too many are under way, it begins after a pause. A visit of the main
+        group goes on to the retry workers' by itself."""
         if decision.visit:
             self.kafka.visit(gathered.key, lambda: self._visit(gathered), again)
+        elif decision.visit_retry:
+            self.kafka.visit(gathered.key, lambda: self._visit_retry(gathered), again)
 
     async def _visit(self, gathered: Gathered) -> None:
         """Visit the main group, and with it that of the retry workers, which are stopped with a suspended fleet."""
-        if len(self._visiting) >= VISITS_MAX:
-            return
-        key, group_id, began = gathered.key, gathered.group.group_id, self.clock.wall()
-        self._visiting.add(key)
-        try:
+        group_id, began = gathered.group.group_id, self.clock.wall()
+
+        async def join_both() -> VisitOutcome:
             outcome = await self._join_and_leave(gathered, group_id)
             if outcome is VisitOutcome.KEPT and _has_flow(gathered):
                 beside = await self._join_and_leave(gathered, naming.retry_group(group_id))
+                if beside is VisitOutcome.KEPT:
+                    _keep(self._retry_memories, gathered.key, began)
                 outcome = VisitOutcome.COMMITS_LOST if beside is VisitOutcome.COMMITS_LOST else outcome
+            return outcome
+
+        await self._make(gathered.key, self._memories, join_both)
+
+    async def _visit_retry(self, gathered: Gathered) -> None:
+        """Visit the group of the retry workers alone."""
+        group_id = naming.retry_group(gathered.group.group_id)
+        await self._make(gathered.key, self._retry_memories, lambda: self._join_and_leave(gathered, group_id))
+
+    async def _make(self, key: Key, memories: Memories, visit: Callable[[], Awaitable[VisitOutcome]]) -> None:
+        if len(self._visiting) >= VISITS_MAX:
+            return
+        began = self.clock.wall()
+        self._visiting.add(key)
+        try:
+            outcome = await visit()
         except FAILURES as error:
-            self._failed(key, _problem(error))
+            self._failed(memories, key, _problem(error))
             raise
         except asyncio.CancelledError:  # the attempt's time is over
-            self._failed(key, Problem(conditions.BROKER_UNREACHABLE, "the brokers did not answer in time"))
+            late = Problem(conditions.BROKER_UNREACHABLE, "the brokers did not answer in time")
+            self._failed(memories, key, late)
             raise
         finally:
             self._visiting.discard(key)
-        self._note(key, outcome, began)
+        self._note(memories, key, outcome, began)
 
     async def _join_and_leave(self, gathered: Gathered, group_id: str) -> VisitOutcome:
         classic = gathered.group.spec.consumer.classic
@@ -113,26 +175,32 @@ class OffsetExpiry:
             outcome = await self.observers.act(gathered.cluster_key, visit.advance)
         return outcome
 
-    def _failed(self, key: Key, problem: Problem) -> None:
+    def _failed(self, memories: Memories, key: Key, problem: Problem) -> None:
         self.metrics.group_visits.labels("Failed").inc()
-        self._memories[key] = self._memories.get(key, ExpiryMemory()).failed(problem, self.clock.wall())
+        memories[key] = memories.get(key, ExpiryMemory()).failed(problem, self.clock.wall())
 
-    def _note(self, key: Key, outcome: VisitOutcome, began: float) -> None:
+    def _note(self, memories: Memories, key: Key, outcome: VisitOutcome, began: float) -> None:
         self.metrics.group_visits.labels(outcome.value).inc()
-        memory = self._memories.get(key, ExpiryMemory())
+        memory = memories.get(key, ExpiryMemory())
         match outcome:
             case VisitOutcome.KEPT:
-                self._memories[key] = ExpiryMemory(empty_since=memory.empty_since, visited_at=began)
+                _keep(memories, key, began)
                 log.info("commits of an empty group are kept", extra={"key": "/".join(key)})
             case VisitOutcome.COMMITS_LOST:
                 message = (
                     "commits that were there before the operator's visit were gone after it: see the brokers' logs"
                 )
-                self._memories[key] = memory.failed(Problem(conditions.OFFSETS_GONE, message), began)
+                memories[key] = memory.failed(Problem(conditions.OFFSETS_GONE, message), began)
                 log.error("commits of an empty group are gone", extra={"key": "/".join(key)})
             case VisitOutcome.NOT_EMPTY | VisitOutcome.NO_COMMITS:
                 # The next look shows it. Until then, and if it does not, the pauses grow.
-                self._memories[key] = memory.failed(None, self.clock.wall())
+                memories[key] = memory.failed(None, self.clock.wall())
+
+
+def _keep(memories: Memories, key: Key, began: float) -> None:
+    """Note a visit that kept the commits."""
+    memory = memories.get(key, ExpiryMemory())
+    memories[key] = ExpiryMemory(empty_since=memory.empty_since, visited_at=began)
 
 
 def _has_flow(gathered: Gathered) -> bool:

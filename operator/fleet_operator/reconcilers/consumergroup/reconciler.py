@@ -121,7 +121,8 @@ class ConsumerGroupReconciler:
         context.observers.watch(key, gathered.cluster_key, interest_of(gathered, plan))
         if not plan.turn.begins:
             self._waves.give_back(key)
-        facts = replace(plan.facts(gathered), expiry=self._expiry.decide(gathered, plan.shown.observed, plan.reset))
+        expiry = self._expiry.decide(gathered, plan.shown.observed, plan.reset, plan.parts)
+        facts = replace(plan.facts(gathered), expiry=expiry)
         if not previous.get("conditions"):
             shown = replace(facts, view=plan.shown)
             # When a thousand objects are created at once, all have a status before the first of them has its children.

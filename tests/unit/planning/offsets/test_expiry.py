@@ -16,7 +16,9 @@ from fleet_operator.planning.offsets.expiry import (
     ExpiryDecision,
     ExpiryFacts,
     ExpiryMemory,
+    RetryExpiryFacts,
     decide_expiry,
+    decide_retry_expiry,
     spread_of,
 )
 from fleet_operator.planning.problem import Problem
@@ -141,6 +143,48 @@ def test_expired_commits_of_a_guarded_group_are_reported_and_of_another_not() ->
     assert verdict(gone) == ("False", "OffsetsGone")
     assert gone.kept_at == NOW - WEEK, "reported until the group has commits again"
     assert verdict(decide(observed=dead, kept_at=NOW - WEEK, allowed=True)) == ("True", "NothingCommitted")
+
+
+def decide_retry(now: float = NOW, **changes: Any) -> ExpiryDecision:
+    base: dict[str, Any] = {"group_id": "orders.retry", "state": "Empty", "retention_s": WEEK}
+    return decide_retry_expiry(RetryExpiryFacts(**(base | changes)), now)
+
+
+def test_empty_group_of_retry_workers_is_visited_with_the_pauses_of_any_group() -> None:
+    first = decide_retry()
+    assert (first.visit_retry, first.verdict) == (False, None)
+    assert first.requeue_after is not None
+    assert 0.0 < first.requeue_after <= FIRST_S
+    due = NOW + first.requeue_after
+    assert decide_retry(due, memory=first.memory).visit_retry
+    visited = ExpiryMemory(empty_since=NOW, visited_at=due)
+    resting = decide_retry(due + 1, memory=visited)
+    assert not resting.visit_retry
+    assert resting.requeue_after is not None
+    assert resting.requeue_after <= WEEK / 4
+    assert decide_retry(due + WEEK / 4, memory=visited).visit_retry
+    failed = visited.failed(None, due).failed(None, due)
+    assert decide_retry(due, memory=failed).requeue_after == 120.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "forgets"),
+    [
+        ({"state": "Stable"}, True),
+        ({"state": "Dead"}, True),
+        ({"state": "Unknown"}, False),
+        ({"state": None}, False),
+        ({"workers": 1}, False),
+        ({"allowed": True}, False),
+        ({"obstacle": Problem("PausedByAnnotation", "paused")}, False),
+    ],
+)
+def test_group_of_retry_workers_is_left_alone(changes: dict[str, Any], forgets: bool) -> None:
+    """While it has members or gets some, is not known, or the operator may not join it."""
+    memory = ExpiryMemory(empty_since=0.0)
+    decision = decide_retry(memory=memory, **changes)
+    assert (decision.visit_retry, decision.requeue_after) == (False, None)
+    assert decision.memory == (ExpiryMemory() if forgets else memory)
 
 
 def test_obstacles_and_wishes_keep_the_operator_away() -> None:

@@ -20,13 +20,14 @@ from fleet_operator.planning.observation import (
     TopicObservation,
 )
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry.intent import DelayState
 from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry
 from fleet_operator.planning.retry.publication import SUPERSEDED_S, plan_intent
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.retry.topics import view_group, wanted_topics
 from tests.unit.planning.builders import NOW, consumer_group, observation, observed_group, ready_fleet, unreachable
-from tests.unit.planning.retry.test_publication import OLD, revision
+from tests.unit.planning.retry.test_publication import DAY, OLD, revision
 
 GROUP = consumer_group(retry={"policyRef": {"name": "standard"}})
 CAREFUL = revision("5s", "30s", budget={"action": "Pause"})
@@ -127,18 +128,48 @@ def test_records_without_a_key_find_their_partition_in_every_topic() -> None:
 def test_retries_are_over_when_the_end_is_old_enough_and_nothing_waits() -> None:
     group = consumer_group()
     ending = replace(TOLD, ending_since=NOW - SUPERSEDED_S)
-    assert plan(group=group, published=ending).over
-    assert not plan(group=group, published=ending, observation=cluster(flow(waiting=1))).over
-    assert not plan(group=group, published=ending, observation=cluster(flow(waiting=None))).over
-    assert not plan(group=group, published=ending, observation=unreachable()).over
-    assert not plan(group=group, published=replace(TOLD, ending_since=NOW - 1)).over
-    assert not plan(published=ending).over, "retries are wanted again"
+    before = {"memory": RetryMemory(drained_at=NOW - 5)}
+    assert plan(before, group=group, published=ending).over
+    assert not plan(before, group=group, published=ending, observation=cluster(flow(waiting=1))).over
+    assert not plan(before, group=group, published=ending, observation=cluster(flow(waiting=None))).over
+    assert not plan(before, group=group, published=ending, observation=unreachable()).over
+    assert not plan(before, group=group, published=replace(TOLD, ending_since=NOW - 1)).over
+    assert not plan(before, published=ending).over, "retries are wanted again"
+
+
+def test_retries_are_over_only_when_two_observations_in_a_row_saw_nothing_wait() -> None:
+    """Commits and ends of one look are asked at once: a record that hops meanwhile is in none of the two topics."""
+    ending: dict[str, Any] = {"group": consumer_group(), "published": replace(TOLD, ending_since=NOW - DAY)}
+    first = plan(**ending)
+    assert (first.over, first.memory.drained_at) == (False, NOW)
+    assert not plan({"memory": first.memory}, **ending).over, "the same observation"
+    later = cluster(flow(observed_at=NOW + 5))
+    assert plan({"memory": first.memory}, **ending, observation=later).over
+    busy = plan({"memory": first.memory}, **ending, observation=cluster(flow(observed_at=NOW + 5, waiting=1)))
+    assert (busy.over, busy.memory.drained_at) == (False, None)
+    fed = plan({"memory": first.memory, "fed": True}, **ending, observation=later)
+    assert (fed.over, fed.memory.drained_at) == (False, None)
+
+
+def test_kept_topic_of_a_drained_delay_neither_wakes_workers_nor_has_the_plan_repeated() -> None:
+    hour = revision("1h")
+    told = replace(
+        TOLD, current=hour.hash, known=(hour,), retiring={"5s": DelayState.DRAINING, "30s": DelayState.DRAINING}
+    )
+    topics = {"1h": TopicObservation(partitions=4), "30s": TopicObservation(partitions=0, error="TopicNotFound")}
+    asleep: dict[str, Any] = {"policy": hour, "published": told, "fleet": ready_fleet(0)}
+    made = plan({"fed": True}, **asleep, observation=cluster(topics=topics))
+    assert made.scale.replicas == 0, "no record fails into 5s any more"
+    assert made.publication is not None
+    assert (made.publication.drained, made.publication.partitions) == (("5s", "30s"), 4)
+    assert made.requeue_after is None
 
 
 def test_retry_topics_stay_in_use_while_a_writer_may_exist() -> None:
     """Main workers of a revision that knows retries, or a Redrive: what they write next would have no reader."""
     ending = replace(TOLD, ending_since=NOW - SUPERSEDED_S)
-    assert not plan({"fed": True}, group=consumer_group(), published=ending).over
+    facts = {"fed": True, "memory": RetryMemory(drained_at=NOW - 5)}
+    assert not plan(facts, group=consumer_group(), published=ending).over
 
 
 def test_nothing_runs_while_the_fleet_is_stopped() -> None:

@@ -11,13 +11,15 @@ from fleet_operator.planning.observation import ManagedTopic, RetryObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, RetryIntent, expand
 from fleet_operator.planning.retry.publication import (
+    DRAINED_MAX,
     REVISIONS_MAX,
     SUPERSEDED_S,
     FlowFacts,
     next_publication,
     plan_intent,
+    tell_of_kept,
 )
-from fleet_operator.planning.retry.records import Published
+from fleet_operator.planning.retry.records import Published, group_config_map, read_published
 from tests.unit.planning.builders import NOW, consumer_group
 
 DAY = 86_400
@@ -50,6 +52,7 @@ class Group:
     retry: bool = True
     source_bytes: int | None = 1_000_000
     reached: bool = True
+    seen: RetryObservation | None = None
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -65,8 +68,8 @@ class Group:
         self.now += after_s
         group, intent = consumer_group(**self.spec, deletion={"retryTopics": self.deletion}), self.intent
         assert intent is not None
-        seen = None if blind else self._look(intent)
-        flow = FlowFacts(topics_ready=ready, partitions=4, seen=seen, reached=self.reached)
+        self.seen = None if blind else self._look(intent)
+        flow = FlowFacts(topics_ready=ready, partitions=4, seen=self.seen, reached=self.reached)
         self.told = next_publication(group, intent, self.told, flow, self.now)
         return self.told
 
@@ -149,7 +152,7 @@ def test_nothing_is_forgotten_while_a_worker_is_cut_off() -> None:
     assert (group.known, group.delays) == ({OLD.hash, NEWER.hash}, ("5s", "30s", "2h"))
     group.reached = True
     group.visit(5)
-    assert (group.known, group.delays) == ({NEWER.hash}, ("2h",))
+    assert (group.known, set(group.draining)) == ({NEWER.hash}, {"5s", "30s"})
 
 
 def test_size_limit_is_raised_after_the_topics_and_never_lowered() -> None:
@@ -190,10 +193,89 @@ def test_edit_keeps_waiting_records_on_their_revision() -> None:
     group.waiting = {"1m": 3}
     group.visit(60)
     assert group.known == {NEW.hash, NEWER.hash}
-    assert list(group.delays) == ["5s", "1m", "2h"], "30s is read by nobody any more"
+    assert list(group.delays) == ["5s", "30s", "1m", "2h"], "no revision uses 30s, and its topic is there"
     group.waiting = {}
     group.visit(60)
-    assert (group.known, list(group.delays)) == ({NEWER.hash}, ["2h"])
+    assert (group.known, set(group.draining)) == ({NEWER.hash}, {"5s", "30s", "1m"})
+    group.missing = {"5s", "30s", "1m"}
+    group.visit(60)
+    assert list(group.delays) == ["2h"]
+
+
+def test_drained_delay_stays_read_until_its_topic_is_gone() -> None:
+    """Brokers delete commits of a topic that no member of a Stable group subscribes to: a delay that came back later
+    would have all records of its topic handled again."""
+    group = Group()
+    group.visit()
+    group.wanted = NEW
+    group.visit(10)
+    group.visit(DAY)
+    assert group.known == {NEW.hash}
+    for _ in range(9):
+        group.visit(DAY)
+        assert group.delays == ("5s", "30s", "1m")
+    group.wanted = OLD
+    group.visit(10)
+    assert (group.delays, group.draining) == (("5s", "30s", "1m"), ())
+    group.visit(DAY)
+    group.missing = {"1m"}
+    assert group.visit(60) is not None
+    assert (group.delays, group.draining) == (("5s", "30s"), ())
+    assert group.told is not None
+    assert group.told.drained == ()
+
+
+def test_topic_that_should_be_deleted_and_is_kept_after_all_is_read_again() -> None:
+    group = Group(deletion="Delete")
+    group.visit()
+    group.wanted = NEW
+    group.visit(10)
+    group.visit(DAY)
+    assert group.told is not None
+    assert group.told.leaving == ("30s",)
+    group.deletion = "Keep"
+    kept = group.visit(60)
+    assert kept is not None
+    assert (kept.leaving, kept.delays) == ((), ("5s", "30s", "1m"))
+
+
+def test_often_edited_policy_leaves_the_longest_drained_delays_unread_and_says_so() -> None:
+    group = Group(waiting={"1m": 1})
+    told: list[str] = []
+    for minutes in range(1, DRAINED_MAX + 4):
+        group.wanted = revision(f"{minutes}m")
+        group.visit(10)
+        before = group.told
+        group.visit(2 * SUPERSEDED_S)
+        assert before is not None
+        assert group.told is not None
+        told += tell_of_kept("orders", before, group.told, group.seen)
+        group.told = read_published(group_config_map(consumer_group(), group.told))
+    assert group.told is not None
+    assert len(group.told.drained) == DRAINED_MAX
+    assert "1m" in group.delays, "a record waits in it"
+    assert "2m" not in group.delays, "drained longest"
+    assert {"3m", "4m", "5m"} <= set(group.delays)
+    dropped = [note for note in told if "no worker reads" in note]
+    assert len(dropped) == 1
+    assert "_fleet.orders.retry.2m" in dropped[0]
+    assert len([note for note in told if "until you delete" in note]) == DRAINED_MAX + 1
+    group.visit(2 * SUPERSEDED_S, blind=True)
+    assert len(group.told.drained) == DRAINED_MAX, "nothing is dropped while nothing is seen"
+
+
+def test_topic_that_the_user_deletes_is_no_news() -> None:
+    group = Group()
+    group.visit()
+    group.wanted = NEW
+    group.visit(10)
+    group.visit(DAY)
+    before, group.missing = group.told, {"30s"}
+    group.visit(60)
+    assert before is not None
+    assert group.told is not None
+    assert before.drained == ("30s",)
+    assert tell_of_kept("orders", before, group.told, group.seen) == []
 
 
 def test_drained_topics_prove_nothing_until_workers_have_the_new_file() -> None:
@@ -227,10 +309,10 @@ def test_revision_leaves_when_the_brokers_must_have_dropped_its_last_record() ->
     group.visit(120)
     assert group.known == {NEW.hash}
     assert group.told is not None
-    assert list(group.draining) == ["30s"], "its topic holds something, so it is still read"
+    assert (group.draining, group.told.drained) == (("30s",), ()), "its topic holds something"
     group.waiting = {"5s": 1}
     group.visit(60)
-    assert list(group.draining) == []
+    assert (group.draining, group.told.drained) == (("30s",), ("30s",))
 
 
 def test_topic_of_a_removed_delay_is_deleted_if_the_spec_requests_it() -> None:

@@ -122,9 +122,10 @@ def test_retention_of_the_spec_is_not_lifted_and_not_lowered_below_what_waits() 
     assert raised.alter == {HOUR: {RETENTION: str(10 * 86_400_000)}}
 
 
-def test_topics_of_ended_retries_are_not_changed() -> None:
-    owner = group(suspend=True)
-    assert plan(owner, flow(owner, **age(10)), replace(INTENT, ending=True, ended=True)).idle
+def test_topics_of_ended_retries_are_not_changed_unless_something_waits() -> None:
+    owner, ended = group(suspend=True), replace(INTENT, ending=True, ended=True)
+    assert plan(owner, flow(owner), ended).idle
+    assert plan(owner, flow(owner, **age(10)), ended).alter == {HOUR: {RETENTION: UNLIMITED}}
 
 
 def test_nothing_waiting_is_safe() -> None:

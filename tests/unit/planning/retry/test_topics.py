@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -192,6 +193,33 @@ def test_retired_topic_is_deleted_only_when_drained_and_requested() -> None:
     assert deleted("Keep", 0) == ()
     assert deleted("Drain", 1) == ()
     assert deleted("Drain", None) == ()
+
+
+def test_deleted_topic_of_a_drained_delay_is_not_made_again() -> None:
+    """With `Keep`, deleting it is the user's way to end the reading of it; a delay in use needs its topic."""
+    wish = replace(intent("5s"), delays=("5s", "30s"))
+    topics, retry = as_wanted(group(), wish)
+    assert plan_topics(group(), wish, COUNTS, seen(topics, retry)) == TopicsPlan(ready=True)
+    assert plan_topics(group(), wish, COUNTS, seen(topics | {THIRTY: MISSING}, retry)) == TopicsPlan(ready=True)
+    ending = replace(wish, known=wish.revisions, wanted=None, ending=True)
+    assert plan_topics(group(), ending, COUNTS, seen(topics | {THIRTY: MISSING}, retry)).create == ()
+    made = plan_topics(group(), wish, COUNTS, seen(topics | {FIVE: MISSING}, retry)).create
+    assert [topic.name for topic in made] == [FIVE]
+
+
+def test_what_waits_after_the_end_of_retries_is_kept_without_a_limit() -> None:
+    """Somebody deleted the retry workers: until they are back, brokers must not delete what waits for them."""
+    ended = replace(intent("5s", "30s"), ending=True, ended=True)
+    topics, retry = as_wanted(group(), intent("5s", "30s"))
+
+    def lifted(waiting: int | None, oldest_at: float | None) -> Mapping[str, Mapping[str, str]]:
+        found = replace(retry.topics[THIRTY], waiting=waiting, oldest_at=oldest_at)
+        flow = replace(retry, topics={**retry.topics, THIRTY: found})
+        return plan_topics(consumer_group(), ended, COUNTS, seen(topics, flow)).alter
+
+    assert lifted(5, NOW - 86_400) == {THIRTY: {"retention.ms": "-1"}}
+    assert lifted(0, None) == {}
+    assert lifted(None, None) == {}, "nothing is lowered either"
 
 
 def test_delay_that_is_wanted_again_is_not_deleted() -> None:

@@ -12,15 +12,17 @@ from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, read_part
-from fleet_operator.planning.fleet.revision import with_known
+from fleet_operator.planning.fleet.revision import Revision, with_known
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
 from fleet_operator.planning.labels import RETRY_VOLUME
-from fleet_operator.planning.observation import BreakerObservation, WorkerObservation
-from fleet_operator.reconcilers.consumergroup.decide import breaker_open, interest_of, make_plan
+from fleet_operator.planning.observation import BreakerObservation, RetryObservation, WorkerObservation
+from fleet_operator.planning.retry.fleet import has_retries
+from fleet_operator.planning.retry.scaling import RetryMemory
+from fleet_operator.reconcilers.consumergroup.decide import Memory, breaker_open, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
-from tests.unit.planning.retry.test_plan import GROUP, cluster, flow
-from tests.unit.planning.retry.test_publication import OLD
+from tests.unit.planning.retry.test_plan import GROUP, TOLD, cluster, flow
+from tests.unit.planning.retry.test_publication import DAY, OLD
 
 WITH_RETRIES = {"volumes": [{"name": RETRY_VOLUME}]}
 
@@ -129,6 +131,64 @@ def test_forged_record_is_never_rolled_back_to() -> None:
     blocked = make_plan(replace(found, cluster=cluster_not_found("shop", "main")), NOW, image=IMAGE)
     assert blocked.decision.target == wanted.hash
     assert set(blocked.templates) == {wanted.hash}
+
+
+def revision_of(**changes: Any) -> Revision:
+    found = make_plan(gathered(**changes), NOW, image=IMAGE).revision
+    assert found is not None
+    return found
+
+
+def ending(retry: RetryObservation) -> Gathered:
+    """A group without retries whose retry StatefulSet somebody deleted. Of its three good revisions only the oldest
+    knows retries, so that no rollout needs it."""
+    bare = consumer_group()
+    old, newer = revision_of(), revision_of(group=consumer_group(consumer={"maxPollIntervalSeconds": 100}), policy=None)
+    wanted = revision_of(group=bare, policy=None)
+    known = (old, newer, wanted)
+    good = [
+        RevisionRecord(hash=each.hash, state=RevisionState.GOOD, since=NOW - 90 + age, checked=True)
+        for age, each in enumerate(known)
+    ]
+    fleet = manifests.stateful_set(bare, revision=wanted.hash, pod_template=wanted.pod_template, replicas=2)
+    fleet["status"] = {"observedGeneration": 1}
+    return gathered(
+        group=bare,
+        policy=None,
+        stateful_set=with_known(fleet, {each.hash: each.pod_template for each in known}),
+        config_maps=tuple(
+            manifests.revision_config_map(bare, each, mark) for each, mark in zip(known, good, strict=True)
+        ),
+        observation=cluster(retry),
+        published=replace(TOLD, ending_since=NOW - DAY),
+    )
+
+
+def test_retry_workers_that_are_gone_are_made_again_while_records_wait_at_the_end_of_retries() -> None:
+    found = ending(flow(waiting=5, due_lag=5, oldest_due_at=NOW - 100))
+    plan = make_plan(found, NOW, image=IMAGE)
+    made = next(part for part in plan.parts if part.part is RETRY)
+    assert made.target in plan.templates
+    assert has_retries(plan.templates[made.target])
+    assert (made.replicas, made.remove) == (1, False)
+    assert made.target not in plan.decision.prune
+    body = plan.stateful_set(found, made, NOW)
+    assert body["metadata"]["name"] == "orders-retry"
+
+
+@pytest.mark.parametrize(
+    ("retry", "kept"),
+    [(flow(waiting=None, error="NotObserved"), True), (flow(waiting=5, due_lag=0), True), (flow(), False)],
+)
+def test_record_of_the_last_retry_revision_stays_until_nothing_waits(retry: RetryObservation, kept: bool) -> None:
+    found = ending(retry)
+    assert len(found.config_maps) == 3
+    memory = Memory(retry=RetryMemory(drained_at=NOW - 60))
+    plan = make_plan(found, NOW, image=IMAGE, memory=memory)
+    last = next(name for name, template in plan.templates.items() if has_retries(template))
+    assert (last not in plan.decision.prune) is kept
+    waits = bool(retry.waiting)
+    assert [part.remove for part in plan.parts if part.part is RETRY] == ([False] if waits else [] if kept else [True])
 
 
 @pytest.mark.parametrize(
