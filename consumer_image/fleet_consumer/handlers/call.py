@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 from fleet_consumer.record import Record
+
+
+class CallUnwanted(Exception):
+    """The call's records have left this worker; whatever it would return is thrown away."""
+
+
+def _always_wanted() -> bool:
+    return False
 
 
 @dataclass(slots=True, eq=False)
@@ -20,12 +28,14 @@ class HandlerCall:
     """The records of one handler call, never none. `thread` is where the call runs.
 
     A new list, even of the same records, means a new call, whose time counts from then on. `ended` turns true when the
-    worker ends the call from outside; any other cancellation is the handler's own.
+    worker ends the call from outside; any other cancellation is the handler's own. `unwanted()` is true once another
+    worker may have the records. Any thread may ask.
     """
 
     records: list[Record]
     thread: int
     ended: bool = False
+    unwanted: Callable[[], bool] = _always_wanted
 
 
 CURRENT_CALL: ContextVar[HandlerCall | None] = ContextVar("CURRENT_CALL", default=None)
@@ -37,6 +47,13 @@ def begin_anew(records: Iterable[Record] | None = None) -> None:
     call = CURRENT_CALL.get()
     if call is not None:
         call.records = list(call.records if records is None else records)
+
+
+def check_wanted() -> None:
+    """Raise CallUnwanted if nobody wants the records of this call to be handled here any more."""
+    call = CURRENT_CALL.get()
+    if call is not None and call.unwanted():
+        raise CallUnwanted("the partition was given back, or the session ended, before the call was sent")
 
 
 STDERR = 2

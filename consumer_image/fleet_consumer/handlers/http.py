@@ -6,9 +6,13 @@ objects with base64 keys and values. `_raise_for_status` defines the meaning of 
 
 A handler that does not listen (yet) fails no record: the call waits until it does. Nor does one that answers as a wrong
 path or a missing login would (`ENDPOINT_STATUSES`), and has not answered any request with 2xx since it was last
-reached: its records stay and are tried again. If it breaks the connection instead
-of answering, the call is repeated a few times, and then the record fails; otherwise a record that kills its handler
-would stop its partition for ever.
+reached: its records stay and are tried again. So do those of a port that answers something other than HTTP. A handler
+counts as reached anew when nothing listened at one of the looks at its port (`LOOK_S`), which go on while there is
+nothing to send.
+
+If it breaks the connection instead of answering, the call is repeated a few times, and then the record fails; otherwise
+a record that kills its handler would stop its partition for ever. No call is sent, or sent again, once its record has
+left this worker (`check_wanted`).
 """
 
 from __future__ import annotations
@@ -27,10 +31,10 @@ from typing import Any, Final
 import aiohttp
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.handlers.call import begin_anew
+from fleet_consumer.handlers.call import begin_anew, check_wanted
 from fleet_consumer.handlers.loading import Handler, HandlerContext
 from fleet_consumer.record import Headers, Produce, Record, RetryAfter
-from fleet_consumer.retry.failure import HttpStatus, OutputRefused, TimedOut
+from fleet_consumer.retry.failure import HttpStatus, NotHttp, OutputRefused, TimedOut
 
 HOST: Final = "127.0.0.1"
 """The handler's container shares the worker's network, so nothing leaves the pod."""
@@ -40,6 +44,10 @@ LISTEN_WAIT_S: Final = 10.0
 LISTEN_POLL_S: Final = 0.2
 UNREACHABLE_PAUSE_S: Final = 0.5
 """Pause between two attempts to reach a handler that does not listen."""
+LOOK_S: Final = 0.5
+"""Interval of looks whether anything listens: shorter than the kubelet takes to start a container again."""
+HEADER_BYTES_MAX: Final = 64 << 10
+"""Limit of a header of a response, and of its first line: traces and tokens exceed the usual 8 KiB."""
 BROKEN_MAX: Final = 3
 """The number of lost connections after which a call's record fails."""
 ANSWER_BYTES_MAX: Final = 64 << 20
@@ -67,7 +75,8 @@ class HandlerUnreachable(Exception):
 
 
 class HandlerMisconfigured(Exception):
-    """The handler answers, but as if its path, method or login were wrong, and has not answered any record well."""
+    """The handler answers, but no HTTP, or as if its path, method or login were wrong, and has not answered any record
+    well."""
 
     reason = "HandlerMisconfigured"
 
@@ -87,6 +96,7 @@ class HttpHandler:
         self._content_type = CONTENT_TYPES[value_format]
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._answered_well = False
         self.last_error: HandlerUnreachable | HandlerMisconfigured | None = None
 
@@ -112,14 +122,20 @@ class HttpHandler:
                 timeout=aiohttp.ClientTimeout(total=None),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": "consumer-fleet"},
+                max_line_size=HEADER_BYTES_MAX,
+                max_field_size=HEADER_BYTES_MAX,
             )
         deadline = self._clock.monotonic() + LISTEN_WAIT_S
         while not await listens(self._port):
             if self._clock.monotonic() >= deadline:
                 raise self._unreachable()
             await asyncio.sleep(LISTEN_POLL_S)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
 
     async def teardown(self, context: HandlerContext) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         if self._session is not None:
             await self._session.close()
 
@@ -150,6 +166,8 @@ class HttpHandler:
         assert self._session is not None, "call setup first"
         broken = 0
         while True:
+            # Hours may have passed since the record was read: another worker may have handled it, and those behind it.
+            check_wanted()
             limit = asyncio.timeout(self._timeout_s)
             try:
                 async with (
@@ -170,6 +188,11 @@ class HttpHandler:
                 if broken >= BROKEN_MAX:
                     raise HandlerBroken(f"{self.url} broke {broken} connections in the middle: {error!r}") from error
                 await asyncio.sleep(UNREACHABLE_PAUSE_S)
+            except aiohttp.ClientResponseError as error:
+                if self._answered_well:
+                    raise
+                self._report(f"does not answer HTTP (with headers of at most {HEADER_BYTES_MAX >> 10} KiB)")
+                raise NotHttp(f"{self.url} does not answer HTTP") from error  # what it says may be data
             except TimeoutError as error:
                 if not limit.expired():
                     raise
@@ -184,12 +207,31 @@ class HttpHandler:
             if status in ENDPOINT_STATUSES and not self._answered_well:
                 error.endpoint = True
                 words = str(error).partition(":")[0]  # what follows may be data of a record
-                self.last_error = HandlerMisconfigured(
-                    f"{self.url} answers {words}, and has answered no record with 2xx yet: correct `handler.http` or "
-                    "the handler's container; a handler that means the record by this should answer 422"
-                )
+                self._report(f"answers {words}", "; a handler that means the record by this should answer 422")
             raise
         self._answered_well = True
+
+    def _report(self, seen: str, hint: str = "") -> None:
+        """Show that the handler is deployed wrong."""
+        self.last_error = HandlerMisconfigured(
+            f"{self.url} {seen}, and has answered no record with 2xx yet: correct `handler.http` or the handler's "
+            f"container{hint}"
+        )
+
+    async def _look(self) -> None:
+        """Notice a handler that went away and came back while there was nothing to send, until `teardown`."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                _, writer = await asyncio.open_connection(HOST, self._port)
+                writer.close()
+            except ConnectionRefusedError:
+                self._answered_well = False
+                continue
+            except OSError:  # such as a full backlog: a handler that is busy was not replaced
+                continue
+            if isinstance(self.last_error, HandlerUnreachable):
+                self.last_error = None  # the calls that waited may have ended unsent, and no other may come
 
     def _unreachable(self) -> HandlerUnreachable:
         return HandlerUnreachable(f"nothing listens on port {self._port} of the pod; check the handler's container")

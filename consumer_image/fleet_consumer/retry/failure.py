@@ -117,6 +117,10 @@ class HttpStatus(Exception):
         return self.status < 500 and self.status != 429
 
 
+class NotHttp(Exception):
+    """The port of an HTTP handler answers something else, and has answered nothing well: another program listens."""
+
+
 STABLE_NAMES: Final[Mapping[type[BaseException], str]] = {
     TimedOut: "Timeout",
     Poison: "Poison",
@@ -165,7 +169,7 @@ def classify(error: BaseException, policy: Policy | None = None) -> Retry | Fail
 
 def is_endpoints(error: BaseException) -> bool:
     """True if the error is that of a handler which is deployed wrong, so that no record may fail for it."""
-    return isinstance(error, HttpStatus) and error.endpoint
+    return isinstance(error, NotHttp) or (isinstance(error, HttpStatus) and error.endpoint)
 
 
 def _decided(error: BaseException, then: Then, rule: str) -> Retry | Failure | Drop:

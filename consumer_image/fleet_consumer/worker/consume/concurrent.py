@@ -14,7 +14,7 @@ owner. What comes back for a partition that is gone meanwhile moves nothing: it 
 
 While the breaker is open nothing new begins. A record that comes back failed and has to stay is parked: unfinished, its
 order key still taken, so that those behind it wait; it is the first to be handled again when the pacing lets one
-through. So is a record whose handler is deployed wrong (`HttpStatus.endpoint`), for a few seconds; others are tried
+through. So is a record whose handler is deployed wrong (`is_endpoints`), for a few seconds; others are tried
 meanwhile.
 """
 
@@ -323,7 +323,10 @@ class ConcurrentRounds:
         self._pending.drop(gone, partitions)
 
     def forget(self, gone: Partitions) -> None:
-        """Drop whatever waits of partitions that are gone; what is with the executor comes back to nothing."""
+        """Drop whatever waits of partitions that are gone; what is with the executor comes back to nothing, and is not
+        sent to its handler if it has not been yet."""
         partitions = set(gone.values())
+        for partition in partitions:
+            partition.gone = True
         self._suspects.forget(gone)
         self._pending.forget(partitions, self._suspects.take_waiting(partitions))

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall, end_forked_child
+from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall, check_wanted, end_forked_child
 from fleet_consumer.handlers.performing import Performer, Result
 from fleet_consumer.record import Record
 
@@ -32,6 +32,11 @@ class Job(Protocol):
     @property
     def records(self) -> list[Record]:
         """The handler's own: it may change them."""
+        ...
+
+    @property
+    def unwanted(self) -> bool:
+        """True once another worker may have the records: what has not begun must not. Any thread."""
         ...
 
     def done(self, results: Sequence[Result], seconds: float) -> None:
@@ -70,6 +75,11 @@ class Executor(Protocol):
     def close(self) -> None:
         """Let the threads end; a job that does not come to its end is left behind."""
         ...
+
+
+def _call_of(job: Job) -> HandlerCall:
+    """The call of this job on the thread that asks."""
+    return HandlerCall(job.records, threading.get_ident(), unwanted=lambda: job.unwanted)
 
 
 class ThreadExecutor:
@@ -112,11 +122,12 @@ class ThreadExecutor:
 
     def _work(self, number: int) -> None:
         while (job := self._jobs.get()) is not None:
-            call = HandlerCall(job.records, threading.get_ident())
+            call = _call_of(job)
             began, count = self._clock.monotonic(), len(job.records)
             self._calls[number] = call
             CURRENT_CALL.set(call)
             try:
+                check_wanted()  # it may have waited behind a call that hangs since an earlier session
                 results = self._performer.perform(job.records)
                 end_forked_child(self._pid)
             except BaseException as error:  # a thread that ends here would take its job with it
@@ -194,13 +205,14 @@ class LoopExecutor:
             await asyncio.wait(tasks, timeout=CANCEL_WAIT_S / 2)
 
     def _begin(self, job: Job) -> None:
-        call = HandlerCall(job.records, threading.get_ident())
+        call = _call_of(job)
         self._calls[call] = self._loop.create_task(self._perform(job, call))
 
     async def _perform(self, job: Job, call: HandlerCall) -> None:
         began, count = self._clock.monotonic(), len(job.records)
         CURRENT_CALL.set(call)
         try:
+            check_wanted()
             results = await self._performer.perform_async(job.records)
             end_forked_child(self._pid)
         except BaseException as error:

@@ -181,7 +181,11 @@ class Loop:
                 self._rounds.drain()
         finally:
             self._revoke_wait_s = min(REVOKE_WAIT_S, timeout_s / 3)
-            self._consumer.close(timeout_s)
+            try:
+                self._consumer.close(timeout_s)
+            finally:
+                # A close that broke has not given everything back, and no call may outlive its session unsent.
+                self._rounds.forget(self.progress.partitions)
 
     def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
         """Records, none after an error, which is logged, shown for a while and followed by a pause.

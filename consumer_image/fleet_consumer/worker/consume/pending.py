@@ -145,6 +145,10 @@ class Work:
     error: Exception | None = None
     not_before: float = float("-inf")
 
+    @property
+    def unwanted(self) -> bool:
+        return self.partition.gone
+
     def done(self, results: Sequence[Result], seconds: float) -> None:
         self.report(self, results, seconds)
 

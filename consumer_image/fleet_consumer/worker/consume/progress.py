@@ -79,11 +79,12 @@ class PartitionProgress:
     known: a commit without it would say that the offset was reset. `note` is what commits say about hands (`caution`):
     None while it is not known what the last one said, and `in_hand` while it says what must hold until those records
     are done; nothing is committed in either case. `refused` is None once a commit was stored. `timestamp` is that of
-    the record handled last. `caught_up_at` (wall clock) is when a scrape last found nothing left; only scrapes use it,
+    the record handled last. `gone` turns true when the partition is not ours any more, for calls that are on other
+    threads. `caught_up_at` (wall clock) is when a scrape last found nothing left; only scrapes use it,
     and write it."""
 
     __slots__ = (
-        "_epoch", "_gap", "caught_up_at", "caution", "committed", "hold", "in_hand", "mark", "note", "position",
+        "_epoch", "_gap", "caught_up_at", "caution", "committed", "gone", "hold", "in_hand", "mark", "note", "position",
         "reading", "refused", "size", "start", "timestamp", "unfinished",
     )  # fmt: skip
 
@@ -98,6 +99,7 @@ class PartitionProgress:
         self.refused: RefusedCommit | None = None
         self.note: str | None = ""
         self.in_hand = False
+        self.gone = False
         self.caution: Caution | None = None
         self.hold: Hold | None = None
         self.unfinished: deque[Unfinished] = deque()

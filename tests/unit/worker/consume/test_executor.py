@@ -24,6 +24,7 @@ class Piece:
 
     def __init__(self, offset: int) -> None:
         self.records = [Record("t", 0, offset, 0, None, None)]
+        self.unwanted = False
         self.results: Sequence[Result] | None = None
         self.ended = threading.Event()
 
