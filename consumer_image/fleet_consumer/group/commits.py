@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from fleet_consumer.group import errors
@@ -39,6 +40,11 @@ COMMIT_BYTES_MAX = 512 * 1024
 topic, which refuses one above `max.message.bytes` (1 MiB): as a whole, whatever is in it."""
 COMMIT_BYTES = 336
 """At most the bytes of one partition there, without its topic's name and metadata: 80, and a group id."""
+
+UNANSWERED: Final = 1 << 16
+"""The code of partitions that an answer leaves out: none of the protocol's, which have 16 bits. Nothing is known of
+them, and committing the same offsets again does no harm."""
+UNANSWERED_WORDS: Final = "the coordinator's answer leaves partitions out"
 
 NOT_A_MEMBER = "this consumer is not a member of the group now, others may own its partitions; poll to join again"
 
@@ -133,27 +139,42 @@ def commit_parts(
         yield part
 
 
-def judge(response: OffsetCommitResponse, ids: Mapping[TopicPartition, UUID]) -> CommitJudgement:
-    """The gravest verdict among the partitions. `ids` are those of the commit, for responses without names."""
+def judge(
+    response: OffsetCommitResponse,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    ids: Mapping[TopicPartition, UUID],
+) -> CommitJudgement:
+    """The gravest verdict among the partitions of a commit: those of `offsets` that are not answered are not stored.
+
+    `ids` are those of the commit, for responses without names.
+    """
     names = {topic_id: part.topic for part, topic_id in ids.items()}
     by_code: dict[int, list[TopicPartition]] = {}
     for topic in response.topics:
         name = topic.name or names.get(topic.topic_id, str(topic.topic_id))
         for part in topic.partitions:
             by_code.setdefault(part.error_code, []).append(TopicPartition(name, part.partition_index))
+    answered = {part for parts in by_code.values() for part in parts}
+    if unanswered := [part for part in offsets if part not in answered]:
+        by_code[UNANSWERED] = unanswered
     refused = {part: _refusal(code) for code, parts in by_code.items() if code != ErrorCode.NONE for part in parts}
-    judgements = [
-        CommitJudgement(rule_for(Api.OFFSET_COMMIT, code), code, tuple(parts), refused)
-        for code, parts in by_code.items()
-    ]
-    stored = CommitJudgement(rule_for(Api.OFFSET_COMMIT, ErrorCode.NONE), ErrorCode.NONE, (), {})
+    judgements = [CommitJudgement(_rule(code), code, tuple(parts), refused) for code, parts in by_code.items()]
+    stored = CommitJudgement(_rule(ErrorCode.NONE), ErrorCode.NONE, (), {})
     return min(judgements, key=lambda judgement: _GRAVITY.index(judgement.rule.verdict), default=stored)
 
 
+def _rule(code: int) -> Rule:
+    return Rule(Verdict.RETRY) if code == UNANSWERED else rule_for(Api.OFFSET_COMMIT, code)
+
+
+def _words(code: int) -> str:
+    return UNANSWERED_WORDS if code == UNANSWERED else describe(code)
+
+
 def _refusal(code: int) -> errors.Refusal:
-    rule = rule_for(Api.OFFSET_COMMIT, code)
+    rule = _rule(code)
     lasting = rule.verdict is Verdict.REFUSED and rule.error in (errors.CommitRefused, errors.TopicAuthorizationFailed)
-    return errors.Refusal(describe(code) + (f"; {rule.advice}" if lasting else ""), lasting)
+    return errors.Refusal(_words(code) + (f"; {rule.advice}" if lasting else ""), lasting)
 
 
 class CommitFlow:
@@ -219,7 +240,7 @@ class CommitFlow:
     ) -> tuple[list[Action], CommitJudgement]:
         """Take a response. Returns actions for the commit, and the judgement for the membership."""
         self._in_flight.remove(commit)
-        judgement = judge(response, commit.ids)
+        judgement = judge(response, commit.offsets, commit.ids)
         self._note_ids(commit, judgement, now)
         older = commit.sent_as is not standing.identity
         error: Exception | None
@@ -228,7 +249,7 @@ class CommitFlow:
                 self._backoff.reset()
                 error = None
             case Verdict.RETRY | Verdict.COORDINATOR_LOST if not self._in_vain(commit, judgement, now):
-                failure = self._retriable(describe(judgement.code))
+                failure = self._retriable(_words(judgement.code))
                 failure.not_committed = judgement.refused
                 return self._later(commit, now, failure), judgement
             case Verdict.REJOIN | Verdict.RESET_MEMBER | Verdict.RESET_GENERATION if self._overtaken(

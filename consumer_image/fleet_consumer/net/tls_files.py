@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from fleet_consumer.contract.brokers import certificates, matching_files
+
+OWN_FILES: Final = "/proc/self/fd"
+"""Linux' folder of the files that this process has open."""
 
 Stamps = tuple[tuple[int, int, int] | None, ...]
 
@@ -58,11 +63,43 @@ def chain(path: str) -> str:
 
 def load_client(context: ssl.SSLContext, certificates: str, key_file: str) -> None:
     """Have a context present these certificates. Raises OSError (ssl.SSLError) for a key that cannot be used."""
-    with tempfile.NamedTemporaryFile("w", prefix="fleet-chain-", suffix=".pem") as file:
-        file.write(certificates)
-        file.flush()
+    with _as_file(certificates) as path:
         # Without the callback, OpenSSL would ask for the passphrase of an encrypted key on the terminal.
-        context.load_cert_chain(file.name, key_file, password=lambda: "")
+        context.load_cert_chain(path, key_file, password=lambda: "")
+
+
+@contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """A path at which OpenSSL, which takes no text here, can read it: in memory, so that a full disk keeps nobody from
+    a connection; on systems without such files, and in sandboxes, on disk."""
+    memory = _in_memory(text.encode())
+    if memory is not None:
+        try:
+            yield f"{OWN_FILES}/{memory}"
+        finally:
+            os.close(memory)
+        return
+    with tempfile.TemporaryDirectory(prefix="fleet-chain-") as folder:
+        file = Path(folder, "chain.pem")
+        file.write_text(text)  # and closed: Windows opens no file twice
+        yield str(file)
+
+
+def _in_memory(data: bytes) -> int | None:
+    """The descriptor of a file in memory that can be opened by its path; None where there is no such thing."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    try:
+        memory = os.memfd_create("fleet-chain")
+    except OSError:
+        return None
+    with suppress(OSError):
+        with open(memory, "wb", closefd=False) as file:
+            file.write(data)
+        if os.path.exists(f"{OWN_FILES}/{memory}"):
+            return memory
+    os.close(memory)
+    return None
 
 
 def readable_certificates(texts: Iterable[bytes]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import io
 import json
 import socket
 import ssl
@@ -18,6 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from email.message import Message
+from functools import partial
 from typing import IO, Any, Final
 from urllib.parse import quote_plus, urlencode
 
@@ -28,7 +30,9 @@ from fleet_consumer.net.tls_files import authorities
 
 ANSWER_BYTES_MAX: Final = 256 * 1024
 WAIT_S: Final = 10.0
-"""Timeout of each step: connecting, and every piece of the response."""
+"""Timeout of each step: connecting to each of the endpoint's addresses, and every piece of the response."""
+ASK_S: Final = 20.0
+"""Time for a whole response: an endpoint that sends a byte now and then never exceeds that of a step."""
 WORDS_MAX: Final = 200
 """The most characters of the endpoint's own text in an error."""
 REFUSALS: Final = (400, 401, 403)
@@ -54,7 +58,8 @@ def ask_for_token(settings: OAuthSettings, clock: Clock) -> OAuthToken:
         },
         method="POST",
     )
-    opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=_trust(settings)))
+    deadline = _Deadline(clock)
+    opener = urllib.request.build_opener(_NoRedirect, _Http(deadline), _Https(deadline, _trust(settings)))
     try:
         with opener.open(request, timeout=WAIT_S) as answer:
             body = answer.read(ANSWER_BYTES_MAX)
@@ -70,6 +75,75 @@ def ask_for_token(settings: OAuthSettings, clock: Clock) -> OAuthToken:
         raise TokenUnavailable(
             f"token endpoint {endpoint}: {error}; check that this is the URL of the token endpoint"
         ) from error
+
+
+class _Deadline:
+    """The end of one request, for all that is read in it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at = clock.monotonic() + ASK_S
+
+    def connection(self, kind: Any, host: str, **settings: Any) -> Any:
+        """A connection of http.client whose responses end in time."""
+        made = kind(host, **settings)
+        made.response_class = partial(_Response, self)
+        return made
+
+    def left_s(self) -> float:
+        """Time for the next step. Raises TimeoutError when it is up."""
+        left = self._at - self._clock.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return min(left, WAIT_S)
+
+
+class _Response(http.client.HTTPResponse):
+    """A response, from its status line to the end of its body, that ends in time. Proxies' are of this kind, too."""
+
+    def __init__(self, deadline: _Deadline, connected: socket.socket, *arguments: Any, **settings: Any) -> None:
+        super().__init__(connected, *arguments, **settings)
+        self.fp.close()
+        self.fp = io.BufferedReader(_Pieces(deadline, connected))
+
+
+class _Pieces(io.RawIOBase):
+    """The bytes that come from a socket before a deadline."""
+
+    def __init__(self, deadline: _Deadline, connected: socket.socket) -> None:
+        self._deadline = deadline
+        self._connected = connected
+        # Keeps the socket open: urllib closes its own end of it before the body is read.
+        self._file = connected.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._connected.settimeout(self._deadline.left_s())
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def do_open(self, http_class: Any, req: urllib.request.Request, **settings: Any) -> http.client.HTTPResponse:
+        return super().do_open(partial(self._deadline.connection, http_class), req, **settings)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, deadline: _Deadline, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._deadline = deadline
+
+    def do_open(self, http_class: Any, req: urllib.request.Request, **settings: Any) -> http.client.HTTPResponse:
+        return super().do_open(partial(self._deadline.connection, http_class), req, **settings)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -144,7 +218,9 @@ RETRY_MAX_S: Final = 30.0
 REJECTED_PAUSE_S: Final = 5.0
 """The pause of logins after a broker rejected a new token: identity providers lock out clients that retry fast."""
 STUCK_S: Final = 30.0
-"""The timeout of an attempt; its thread ends when the response comes."""
+"""The timeout of an attempt, after which another one begins. Its thread cannot be ended."""
+ATTEMPTS_MAX: Final = 4
+"""The most attempts at a time that have not come to their end."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
@@ -178,6 +254,7 @@ class TokenSource:
         self._token: OAuthToken | None = None
         self._fetched_at = 0.0
         self._under_way: TokenRequest | None = None
+        self._attempts = 0
         self._failure: NetError | None = None
         self._failures = 0
         self._retry_at = 0.0
@@ -194,10 +271,15 @@ class TokenSource:
             if now < self._retry_at and self._failure is not None:
                 return TokenRequest.finished(self._usable() or self._failure)
             under_way = self._under_way
-            if under_way is None or now > under_way.started_at + STUCK_S:
-                under_way = self._under_way = TokenRequest()
+            stuck = under_way is not None and now > under_way.started_at + STUCK_S
+            if stuck and self._attempts >= ATTEMPTS_MAX:
+                return TokenRequest.finished(self._usable() or _stuck())
+            if under_way is None or stuck:
+                under_way = TokenRequest()
                 under_way.started_at = now
                 threading.Thread(target=self._fetch, args=(under_way,), name="token", daemon=True).start()
+                self._under_way = under_way  # after the start, which may fail
+                self._attempts += 1
             under_way.listeners.append(on_done)
             return under_way
 
@@ -228,9 +310,10 @@ class TokenSource:
                 result = TokenUnavailable("the new token has already expired; check that the clocks agree")
         except NetError as error:
             result = error
-        except Exception as error:
+        except BaseException as error:  # a SystemExit too: else nobody would ever ask again
             result = TokenUnavailable(f"the token callback failed: {type(error).__name__}: {error}")
         with self._lock:
+            self._attempts -= 1
             if self._under_way is request:
                 self._under_way = None
             if isinstance(result, NetError):
@@ -260,3 +343,9 @@ class TokenSource:
             return None
         margin_s = min(MARGIN_S, 0.1 * (token.expires_at - self._fetched_at))
         return token if self._clock.wall() < token.expires_at - margin_s else None
+
+
+def _stuck() -> TokenUnavailable:
+    return TokenUnavailable(
+        f"{ATTEMPTS_MAX} requests for a token have not come to their end; check the timeouts of the token callback"
+    )

@@ -98,8 +98,8 @@ def read_wanted_commits(client: NetworkClient, group_id: str, wanted: OffsetsByT
 
 
 def commit(client: NetworkClient, group_id: str, wanted: OffsetsByTopic, mark: str) -> dict[Partition, str]:
-    """Set these offsets, with the mark as metadata; returns the partitions that the coordinator refused, with its
-    reasons. Where it raises, some are set, perhaps, and it may be repeated.
+    """Set these offsets, with the mark as metadata; returns the partitions that the coordinator refused or left out of
+    its answer, with the reasons. Where it raises, some are set, perhaps, and it may be repeated.
 
     As an administrator does, without a generation: the coordinator itself refuses that while the group has members. The
     commits carry no mark of a worker, so workers begin a new reading of each partition.
@@ -107,12 +107,12 @@ def commit(client: NetworkClient, group_id: str, wanted: OffsetsByTopic, mark: s
     coordinator, refusals = find_coordinator(client, group_id), dict[Partition, str]()
     for request in batches.offset_commit_requests(group_id, wanted, mark):
         answer = client.call(coordinator, request, timeout_s=CALL_SECONDS)
-        refusals |= {
-            (topic.name, partition.partition_index): folding.reason_of(partition.error_code)
-            for topic in answer.topics
-            for partition in topic.partitions
-            if partition.error_code
+        codes = {
+            (topic.name, each.partition_index): each.error_code for topic in answer.topics for each in topic.partitions
         }
+        asked = {(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions}
+        refusals |= {key: folding.reason_of(code) for key, code in codes.items() if code}
+        refusals |= dict.fromkeys(asked - codes.keys(), "Unanswered")
     return refusals
 
 

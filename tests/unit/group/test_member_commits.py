@@ -9,7 +9,7 @@ import pytest
 
 from fleet_consumer.group import errors
 from fleet_consumer.group.classic.states import State
-from fleet_consumer.group.commits import commit_parts
+from fleet_consumer.group.commits import UNANSWERED_WORDS, commit_parts, judge
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.group.messages import (
     ForLookup,
@@ -105,6 +105,35 @@ def test_commit_that_is_refused_in_part_tells_what_is_stored() -> None:
         ),
         TopicPartition("t", 2): errors.Refusal("UNKNOWN_TOPIC_OR_PARTITION (3)", False),
     }
+
+
+def test_partition_that_the_answer_leaves_out_is_not_stored_and_committed_again() -> None:
+    lab = Lab().committing()
+    tries = lab.count(ForCommit)
+    lab.answer(ForCommit, commit_answers({}))
+    assert lab.committed() == []
+    lab.run_for(2.0)
+    assert lab.count(ForCommit) == tries + 1
+    lab.answer(ForCommit, commit_answer())
+    assert lab.committed() == [None]
+
+
+def test_asynchronous_commit_tells_which_partitions_the_answer_leaves_out() -> None:
+    lab = Lab().stable()
+    lab.commit(sync=False)
+    lab.answer(ForCommit, commit_answers({TopicPartition("other", 0): 0}))
+    (error,) = lab.committed()
+    assert isinstance(error, errors.RetriableCommitFailed)
+    assert "leaves partitions out" in str(error)
+    assert error.not_committed == {TopicPartition("t", 0): errors.Refusal(UNANSWERED_WORDS, False)}
+
+
+def test_graver_code_counts_before_what_the_answer_leaves_out_and_both_are_not_stored() -> None:
+    large = ErrorCode.OFFSET_METADATA_TOO_LARGE
+    offsets = {TopicPartition("t", number): OffsetAndMetadata(1) for number in range(3)}
+    judgement = judge(commit_answers({TopicPartition("t", 0): 0, TopicPartition("t", 1): large}), offsets, {})
+    assert (judgement.code, judgement.partitions) == (large, (TopicPartition("t", 1),))
+    assert judgement.refused.keys() == {TopicPartition("t", 1), TopicPartition("t", 2)}
 
 
 @pytest.mark.parametrize(("metadata", "most"), [("", 1000), ("x" * 4000, 32)], ids=["short", "long"])

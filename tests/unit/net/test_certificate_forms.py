@@ -5,9 +5,12 @@ The peer is a TLS server of one leaf that an intermediate authority has signed.
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import ssl
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +22,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from fleet_consumer.librdkafka.settings import connection_config, resolved
-from fleet_consumer.net import BrokerAddress, ConnectionSettings, TlsFailed, TlsSettings
+from fleet_consumer.net import BrokerAddress, ConnectionSettings, TlsFailed, TlsSettings, tls_files
 from fleet_consumer.net.transport import client_context, not_trusted
 from tests.support.waiting import eventually
 
@@ -184,3 +187,44 @@ def test_file_without_a_certificate_is_named(tmp_path: Path) -> None:
     connection = ConnectionSettings(bootstrap_servers=("localhost:1",), client_id="c", tls=tls)
     with pytest.raises(KafkaException, match="holds no PEM certificate that can be read"):
         resolved(connection_config(connection))
+
+
+def presented(pki: Path) -> TlsSettings:
+    files = {"ca_file": "root.crt", "cert_file": "chain.crt", "key_file": "leaf.key"}
+    return TlsSettings(**{name: str(pki / file) for name, file in files.items()})
+
+
+def test_client_certificate_is_presented_on_a_full_disk_and_leaves_no_file_open(
+    pki: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file for each connection kept a worker from its coordinator for want of a few kilobytes."""
+
+    def full(*arguments: Any, **named: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for name in ("NamedTemporaryFile", "TemporaryDirectory"):
+        monkeypatch.setattr(tempfile, name, full)
+    opened = len(os.listdir("/proc/self/fd"))
+    client_context(presented(pki), BrokerAddress("localhost", 1))
+    assert len(os.listdir("/proc/self/fd")) == opened
+
+
+@pytest.mark.parametrize("lacking", ["memfd_create", "memory", "/proc"])
+def test_client_certificate_is_presented_where_there_are_no_files_in_memory(
+    pki: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    """As on macOS and Windows, and in sandboxes that forbid them or hide a process's own files."""
+
+    def forbidden(name: str, flags: int = 0) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    match lacking:
+        case "memfd_create":
+            monkeypatch.delattr(os, "memfd_create")
+        case "memory":
+            monkeypatch.setattr(os, "memfd_create", forbidden)
+        case _:
+            monkeypatch.setattr(tls_files, "OWN_FILES", str(pki / "none"))
+    with server(pki, asks=True) as (port, seen):
+        shake(port, presented(pki))
+        eventually(lambda: seen == ["trusted"], timeout_s=PATIENCE_S, what="the handshake")

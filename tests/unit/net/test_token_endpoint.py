@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
 import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from e2e.local_cluster.pki import Authority
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.net import AuthenticationFailed, NetError, OAuthSettings, OAuthToken, TlsFailed, TokenUnavailable
+from fleet_consumer.net import (
+    AuthenticationFailed,
+    NetError,
+    OAuthSettings,
+    OAuthToken,
+    TlsFailed,
+    TokenUnavailable,
+    tokens,
+)
 from fleet_consumer.net.tokens import ask_for_token
 from tests.support.token_server import CLIENT_ID, CLIENT_SECRET, Answer, TokenServer, answer
 
@@ -84,3 +98,54 @@ def test_endpoint_must_be_trusted(tmp_path: Path) -> None:
         with pytest.raises(TlsFailed, match="holds a PEM certificate"):
             ask(server.url, ca_file=str(tmp_path / "*.crt"))
         assert len(server.asked) == 1
+
+
+@contextmanager
+def dripping(at_once: bytes, drops: bytes) -> Iterator[str]:
+    """The URL of an endpoint that sends the first bytes at once, and of the others one every few milliseconds."""
+    over = threading.Event()
+
+    def serve() -> None:
+        connected, _ = listener.accept()
+        with connected, suppress(OSError):
+            connected.recv(65536)
+            connected.sendall(at_once)
+            for number in itertools.count():
+                if over.wait(0.02):
+                    return
+                connected.sendall(drops[number % len(drops) :][:1])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/token"
+        finally:
+            over.set()
+            thread.join(10)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("at_once", "drops"),
+    [(b"", b"HTTP/1.1 "), (b"", b"HTTP/1.1 100 Continue\r\n\r\n"), (HEAD, b" "), (CHUNKED, b"1\r\n \r\n")],
+    ids=["status", "continue", "body", "chunks"],
+)
+def test_endpoint_that_drips_is_left_when_its_time_is_up(
+    monkeypatch: pytest.MonkeyPatch, at_once: bytes, drops: bytes
+) -> None:
+    monkeypatch.setattr(tokens, "ASK_S", 0.3)
+    began = time.monotonic()
+    with dripping(at_once, drops) as url, pytest.raises(TokenUnavailable, match="no answer in time"):
+        ask(url)
+    assert time.monotonic() - began < 5
+
+
+def test_refusal_that_drips_is_reported_by_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "ASK_S", 0.3)
+    head = HEAD.replace(b"200 OK", b"401 Unauthorized")
+    with dripping(head, b" ") as url, pytest.raises(AuthenticationFailed, match="HTTP 401"):
+        ask(url)

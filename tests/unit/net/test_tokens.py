@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from fleet_consumer.net import AuthenticationFailed, NetError, OAuthToken, TokenSource, TokenUnavailable
-from fleet_consumer.net.tokens import REJECTED_PAUSE_S, RETRY_FIRST_S, STUCK_S, TokenRequest
+from fleet_consumer.net.tokens import ATTEMPTS_MAX, REJECTED_PAUSE_S, RETRY_FIRST_S, STUCK_S, TokenRequest
 from tests.support.clock import StillClock
 from tests.support.waiting import eventually
 
@@ -146,16 +146,53 @@ def test_rejected_token_is_not_used_again(source: TokenSource, provider: Provide
     assert outcome(source) == "token-2"
 
 
-def test_attempt_that_never_ends_is_given_up(source: TokenSource, provider: Provider, clock: StillClock) -> None:
+def test_attempt_that_never_ends_is_given_up_and_only_a_few_may_hang_at_a_time(
+    source: TokenSource, provider: Provider, clock: StillClock
+) -> None:
+    """One more thread each half minute would fill a process whose identity provider hangs."""
     with held(provider):
-        first = source.request(lambda: None)
+        attempts = [source.request(lambda: None)]
+        for _ in range(ATTEMPTS_MAX - 1):
+            clock.now += STUCK_S + 1
+            attempts.append(source.request(lambda: None))
+        eventually(lambda: provider.given == ATTEMPTS_MAX, timeout_s=PATIENCE_S, what="another attempt each time")
         clock.now += STUCK_S + 1
-        second = source.request(lambda: None)
-        assert second is not first
-        eventually(lambda: provider.given == 2, timeout_s=PATIENCE_S, what="a second attempt")
-    eventually(done(first), timeout_s=PATIENCE_S, what="the first attempt to end")
-    eventually(done(second), timeout_s=PATIENCE_S, what="the second attempt to end")
+        late = source.request(lambda: None)
+        assert late.done
+        assert "have not come to their end" in str(late.result)
+    for attempt in attempts:
+        eventually(done(attempt), timeout_s=PATIENCE_S, what="all attempts to end")
     assert outcome(source).startswith("token-")
+
+
+def test_attempt_that_never_ends_leaves_the_token_before_in_use(
+    source: TokenSource, provider: Provider, clock: StillClock
+) -> None:
+    assert outcome(source) == "token-1"
+    clock.now += 0.5 * LIFE_S
+    with held(provider):
+        clock.now += 0.31 * LIFE_S
+        attempt = source.request(lambda: None)
+        clock.now += 0.01 * LIFE_S
+        assert source.request(lambda: None) is attempt
+        for _ in range(ATTEMPTS_MAX):
+            attempt = source.request(lambda: None)
+            attempt.started_at -= STUCK_S + 1
+        assert outcome(source) == "token-1"
+    eventually(done(attempt), timeout_s=PATIENCE_S, what="the attempt to end")
+
+
+def test_callback_that_would_end_its_thread_is_reported_and_asked_again(provider: Provider, clock: StillClock) -> None:
+    def ends() -> OAuthToken:
+        if not provider.given:
+            provider.given += 1
+            raise SystemExit(3)
+        return provider()
+
+    source = TokenSource(ends, clock)
+    assert outcome(source) == "the token callback failed: SystemExit: 3"
+    clock.now += RETRY_FIRST_S
+    assert outcome(source) == "token-2"
 
 
 def test_error_of_a_callback_is_reported_by_name(source: TokenSource, provider: Provider) -> None:

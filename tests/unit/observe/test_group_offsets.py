@@ -19,10 +19,16 @@ from fleet_consumer.wire.groups import (
     ListGroupsResponse,
 )
 from fleet_consumer.wire.message import Request
+from fleet_consumer.wire.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 from fleet_consumer.wire.schema import ZERO_UUID
 from fleet_consumer.wire.topics import ListOffsetsRequest, MetadataResponse
 from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
-from fleet_operator.observe.live_reads import read_group, read_topic
+from fleet_operator.observe.live_reads import commit, read_group, read_topic
 from fleet_operator.planning.backfill.ranges import RangeQuestion
 from fleet_operator.planning.offsets.targets import Targets, find_targets, time_ms
 from tests.unit.observe.scripted_cluster import ScriptedCluster
@@ -99,3 +105,19 @@ def test_offsets_of_a_range_are_read_with_the_names_of_their_cluster_and_topic()
     cluster.topic_id = ZERO_UUID
     found = read_topic(cast("NetworkClient", cluster), RangeQuestion(topic="orders", read_committed=False))
     assert found.topic_id is None, "brokers before 2.8 have none"
+
+
+class ForgetfulCluster(ScriptedCluster):
+    """A coordinator that answers of the first partition only."""
+
+    def call(self, address: BrokerAddress, request: Request[Any], *, timeout_s: float) -> Any:
+        if isinstance(request, OffsetCommitRequest):
+            stored = OffsetCommitResponsePartition(partition_index=0, error_code=0)
+            return OffsetCommitResponse(topics=(OffsetCommitResponseTopic(name="orders", partitions=(stored,)),))
+        return self.send(address, request, timeout_s=timeout_s).response
+
+
+def test_partition_that_an_answer_to_a_reset_leaves_out_does_not_count_as_set() -> None:
+    cluster = ForgetfulCluster(nodes=1, logs={ORDERS: [1]}, commits={"orders": {}})
+    refused = commit(cast("NetworkClient", cluster), "orders", {"orders": {0: 1, 1: 1}, "more": {0: 5}}, "")
+    assert refused == {("orders", 1): "Unanswered", ("more", 0): "Unanswered"}

@@ -206,7 +206,7 @@ class InlineRounds:
 
         This is the hot path: what it does for a record that writes nothing is one store, one call and one test.
         """
-        watch, outcomes, pacing = self._watch, self._outcomes, self._pacing
+        watch, outcomes, pacing, outputs_of = self._watch, self._outcomes, self._pacing, self._outcomes.outputs_of
         records, times = run.records, self._times
         handle = times.begin(len(records), None if error is None else self._raising(error))
         apart = 0  # records that count as something else than done, or only once what they wrote is acknowledged
@@ -216,7 +216,7 @@ class InlineRounds:
             try:
                 answer = handle(record)
                 if answer is not None:
-                    apart += outcomes.answered(partition, record, answer)
+                    answer = outputs_of(answer)
             except BaseException as error:  # SystemExit of an application must not end the worker either
                 place = _place(records, record, after)
                 pacing.succeeded(place - after)
@@ -227,6 +227,11 @@ class InlineRounds:
                     self._count_handled(records, place, partition, apart)
                     return False
                 apart += 1
+            else:
+                # Not where the handler's errors are caught: what fails here is no failure of the record.
+                if answer:
+                    outcomes.answered(partition, record, answer)
+                    apart += 1
             if watch.due:
                 read = as_read(record)
                 partition.handled(read.offset, read.leader_epoch)

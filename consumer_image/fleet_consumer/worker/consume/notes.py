@@ -146,7 +146,7 @@ class Notes:
             if caution.careful:
                 self.careful.add(topic_partition)
                 LOG.warning(
-                    "the partition's last owner died; its next records are handled a few at a time",
+                    "the partition's last owner died or lost its session; its next records are handled a few at a time",
                     extra=fields(**topic_partition._asdict(), offset=start, deaths=caution.deaths),
                 )
         self.unread.difference_update(asked)

@@ -86,11 +86,17 @@ class Outgoing:
 
 
 class Outbox:
-    """Sends records through a producer that is made on first use, and again when librdkafka gives one up."""
+    """Sends records through a producer that is made on first use, and again when librdkafka gives one up.
+
+    A producer that cannot be made, or raises, fails the write: renewed certificates or credentials that are of no use
+    are an error of the deployment, and never one of the record that is to be written.
+    """
 
     def __init__(self, make_producer: Callable[[], RecordProducer]) -> None:
         self._make_producer = make_producer
         self._producer: RecordProducer | None = None
+        # Why there is no producer. It is tried again after the next look at the writes, not for each of a batch's.
+        self._refusal: Exception | None = None
 
     def write(
         self,
@@ -128,21 +134,43 @@ class Outbox:
         if broken and self._producer is not None and outgoing._sender is self._producer:
             self._producer.abandon()
             self._producer = None
-        if self._producer is None:
-            self._producer = self._make_producer()
-        outgoing._sender = self._producer
-        outgoing._handle = self._producer.send(
-            outgoing.topic,
-            key=outgoing.key,
-            value=outgoing.value,
-            headers=outgoing.headers,
-            partition=outgoing.partition,
-        )
+        outgoing._sender = producer = self._ready()
+        if producer is None:
+            assert self._refusal is not None, "there is a producer, or the reason why not"
+            outgoing._handle = _failed(outgoing.topic, self._refusal)
+            return
+        try:
+            outgoing._handle = producer.send(
+                outgoing.topic,
+                key=outgoing.key,
+                value=outgoing.value,
+                headers=outgoing.headers,
+                partition=outgoing.partition,
+            )
+        except Exception as error:
+            outgoing._handle = _failed(outgoing.topic, error)
+
+    def _ready(self) -> RecordProducer | None:
+        """The producer; None, with the reason in `_refusal`, while it cannot be made."""
+        if self._producer is None and self._refusal is None:
+            try:
+                self._producer = self._make_producer()
+            except Exception as error:
+                self._refusal = error
+        return self._producer
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the fate of every send is known, at most `timeout_s`; 0 only takes in what is known by now."""
+        self._refusal = None
         if self._producer is not None:
             self._producer.flush(timeout_s)
+
+
+def _failed(topic: str, error: Exception) -> SendHandle:
+    """The handle of a record that librdkafka was never given."""
+    handle = SendHandle(topic)
+    handle.error, handle.done = ProduceFailed(topic, type(error).__name__, str(error)), True
+    return handle
 
 
 def hold_reason(error: ProduceFailed) -> str:

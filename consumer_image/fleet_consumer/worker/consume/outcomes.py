@@ -107,17 +107,15 @@ class Outcomes:
 
         return decode_and_handle
 
-    def answered(self, partition: PartitionProgress, record: Record, answer: object) -> int:
-        """Begin to write what a handler returned. 1 when the record counts later, 0 when nothing was to be written.
-
-        Raises what makes the answer unusable, which is then the record's failure.
-        """
+    def outputs_of(self, answer: object) -> tuple[Produce, ...]:
+        """The outputs in what a handler returned. Raises what makes it unusable, which is then the record's failure."""
         produces = ANY_OUTPUT.of(answer)
         end_forked_child(self._pid)
-        if not produces:
-            return 0
+        return produces
+
+    def answered(self, partition: PartitionProgress, record: Record, produces: Sequence[Produce]) -> None:
+        """Begin to write a record's outputs: it counts once they are acknowledged."""
         self._begin(partition, as_read(record), DONE, self._write_all(produces))
-        return 1
 
     def raised(self, partition: PartitionProgress, record: Record, error: BaseException) -> bool:
         """Send the record on, to a retry topic or the failed one, or drop it, as its error and the policy ask for.

@@ -202,7 +202,7 @@ def test_count_of_deaths_survives_owners_that_give_the_partition_back() -> None:
 def test_suspects_that_a_death_has_named_stay_named_when_the_partition_is_given_back() -> None:
     found = read_note("fleet-hand=20;by=0a")
     caution = Caution(found, 100, by="0b")
-    assert caution.take(50) == (1, "fleet-hand=1;deaths=1;named=20;by=0b")
+    assert caution.take(50) == (1, "fleet-hand=1;deaths=1;named=20;by=0b fleet-dead=0a")
     caution.came_back(101, 1, 0.0)
     assert caution.released == "fleet-hand=none;named=19;by=0b"
     again = Caution(read_note(caution.released), 101, by="0c")
@@ -210,6 +210,53 @@ def test_suspects_that_a_death_has_named_stay_named_when_the_partition_is_given_
         assert again.take(50)[0] == 1
         again.came_back(offset + 1, 1, 0.0)
     assert again.take(50)[0] > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_partition_that_bounces_between_living_workers_by_lost_sessions_condemns_no_record(kind: str) -> None:
+    """A lost session may commit nothing, so its note stays; its process finds itself among the dead, and is not."""
+    group = Group(kind, lambda record: False, {P0: 3})
+    group.kills = at(P0, 0)  # so slow that each session is lost with it in hand: as good as a death to the next owner
+    for process in ("0a", "0b") * 4:
+        bench, executor = group.begin()
+        bench.loop.notes._by = process
+        assert not group.live(bench, executor)
+    assert group.written == []
+    note = read_note(group.marks[P0])
+    assert note is not None
+    assert (note.by, note.deaths, note.dead) == ("0b", 1, ("0a",))
+    group.kills = lambda record: False
+    group.live_on()
+    assert set(group.handled) == group.all_but()
+
+
+def test_real_deaths_count_on_beside_a_process_that_was_taken_for_dead() -> None:
+    found = read_note("fleet-hand=1;deaths=2;by=0d fleet-dead=0a,0b")
+    back = Caution(found, 100, by="0a")
+    assert (back.deaths, back.condemned) == (2, False), "0b and 0d"
+    assert read_note(back.take(9)[1]) == Note(1, 2, "0a", dead=("0b", "0d"))
+    stranger = Caution(found, 100, by="0e")
+    assert (stranger.deaths, stranger.condemned) == (3, True)
+
+
+def test_progress_clears_the_list_of_the_dead_and_giving_back_keeps_it() -> None:
+    caution = Caution(read_note("fleet-hand=1;by=0a"), 100, by="0b")
+    assert caution.released == "fleet-hand=none;deaths=1;by=0b fleet-dead=0a"
+    caution.came_back(101, 1, 0.0)
+    assert "fleet-dead" not in caution.released + caution.take(5)[1]
+
+
+def test_list_of_the_dead_is_short_and_notes_without_one_are_read() -> None:
+    note = read_note("fleet-hand=1;deaths=7;by=0d fleet-dead=0a,0b,0c")
+    assert Caution(note, 100, by="0e").take(9)[1] == "fleet-hand=1;deaths=8;by=0e fleet-dead=0b,0c,0d"
+    assert Caution(read_note("fleet-hand=1;deaths=1;by=0d"), 100, by="0e").deaths == 2
+    assert read_note("fleet-hand=1;deaths=1;by=0d fleet-dead=" + "0a," * 99 + "0b") == Note(1, 1, "0d")
+
+
+def test_list_of_the_dead_does_not_hide_the_note_from_workers_that_know_none() -> None:
+    """They read the first word, and know no field in it that came later."""
+    words = Note(1, 2, "0a", 20, ("0b", "0c")).text.split(" ")
+    assert words == ["fleet-hand=1;deaths=2;named=20;by=0a", "fleet-dead=0b,0c"]
 
 
 @pytest.mark.parametrize(
