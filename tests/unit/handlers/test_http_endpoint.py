@@ -49,8 +49,10 @@ async def answering(port: int, *answers: bytes) -> AsyncIterator[list[bytes]]:
         yield seen
     finally:
         server.close()
-        for writer in writers:
-            writer.transport.abort()
+        for _ in range(2):
+            await asyncio.sleep(0.02)  # a connection that was accepted just now begins to be served
+            for writer in writers:
+                writer.transport.abort()
         await server.wait_closed()
 
 

@@ -27,8 +27,8 @@ from tests.unit.worker.documents import worker_document
 CONFIG = worker_config.parse_config(worker_document())
 
 
-class Made(Exception):
-    """A producer of librdkafka was about to be made, with these settings."""
+class Made(BaseException):
+    """A producer of librdkafka was about to be made, with these settings. An Exception would be a failed write."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings

@@ -167,6 +167,8 @@ class Sidecar:
         self.executor.call(self.handler.teardown, CONTEXT)
         self.executor.close()
         self.go()
+        # A connection that was accepted just now sees its end before the loop does.
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.1), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()
