@@ -72,6 +72,8 @@ def test_static_member_restarted_inside_its_session_moves_nothing(
     with Scene(proxied.cluster, tmp_path, assignors=(assignor,), session_timeout_ms=KEPT_SESSION_MS) as scene:
         other, first = scene.thread(group_instance_id="a"), scene.process(group_instance_id="b")
         generation = scene.await_shared([other, first])
+        # The partitions may be shared before the callback of the last generation, which brings nothing, has run.
+        eventually(lambda: other.history().calls[-1][2] == generation, what="the last callback of the first rebalance")
         owned, calls = first.history().holds, len(other.history().calls)
         first.stop()
         second = scene.process(group_instance_id="b")
