@@ -150,6 +150,7 @@ class Sidecar:
 
     async def _go(self) -> None:
         if self._runner is not None:
+            await asyncio.sleep(0.02)  # a look's connection that was accepted just now is served, and so closed
             await self._runner.cleanup()
             self._runner = None
 
