@@ -92,13 +92,14 @@ class Builds:
     def __init__(self, scratch: Path) -> None:
         self._log = scratch / "programs.log"
         self._built = scratch / "built"
-        self._started = time.time()
+        self._started = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
         self._built.mkdir()
         command = [sys.executable, *BUILDER, str(self._built)]
         with self._log.open("wb") as output:
+            self._started = self._log.stat().st_mtime  # by the same clock as its end
             self._process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
 
     def has(self, need: Need | None) -> bool:
