@@ -28,6 +28,7 @@ from fleet_operator.planning.labels import APPLIED_ANNOTATION
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.registry import CONTROLLERS, WATCHED
 from fleet_operator.reconcilers.routing import Router
+from fleet_operator.reconcilers.states import States
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime import logs
 from fleet_operator.runtime.cache import Key
@@ -100,6 +101,7 @@ class App:
             settings=settings,
             clock=clock,
             store=self._store,
+            states=States(self._store, clock),
             statuses=statuses,
             events=self._events,
             metrics=self.metrics,

@@ -68,7 +68,7 @@ def quiet_api() -> Iterator[ApiServer]:
 
 def install_crds(server: ApiServer) -> None:
     server.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-    kinds = ("kafkaclusters", "consumergroups", "retrypolicies", "redrives", "backfills")
+    kinds = ("kafkaclusters", "consumergroups", "retrypolicies", "redrives", "backfills", "operatorstates")
     crds = (f"crd/{kind}.consumerfleet.io" for kind in kinds)
     await_definitions(server.kubectl, *crds, timeout_s=PATIENCE_S)
 

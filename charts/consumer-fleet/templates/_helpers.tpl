@@ -62,12 +62,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [consumergroups, kafkaclusters]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
+  # What the operator remembers of each object. Nobody else may write it: it decides which images and templates run.
+  resources: [operatorstates]
+  verbs: [get, list, watch, create, update, patch]
+- apiGroups: [consumerfleet.io]
   # For spec.ttlSecondsAfterFinished.
   resources: [redrives, backfills]
   verbs: [delete]
 - apiGroups: [consumerfleet.io]
   # For blockOwnerDeletion of children, where the API server checks this permission.
-  resources: [consumergroups/finalizers, retrypolicies/finalizers, redrives/finalizers, backfills/finalizers]
+  resources: [kafkaclusters/finalizers, consumergroups/finalizers, retrypolicies/finalizers, redrives/finalizers, backfills/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [statefulsets]

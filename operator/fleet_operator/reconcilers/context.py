@@ -17,6 +17,7 @@ from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.pod_template import leave_users_to_platform
 from fleet_operator.planning.labels import FINALIZER
 from fleet_operator.planning.objects import is_adoptable
+from fleet_operator.reconcilers.states import States
 from fleet_operator.reconcilers.transitions import turns
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime.cache import Key, key_of
@@ -50,6 +51,7 @@ class Context:
     settings: Settings
     clock: Clock
     store: Store
+    states: States
     statuses: StatusWriter
     events: EventRecorder
     metrics: Metrics
@@ -68,18 +70,6 @@ class Context:
     def resync(self) -> float:
         """Seconds until an object is reconciled again without an event; spread, or all would be due at once."""
         return self.settings.resync_seconds * (0.75 + 0.25 * self.chance.random())
-
-
-async def record(context: Context, body: JsonObject, status: JsonObject) -> float | None:
-    """Write a status on which the next steps rest; the seconds after which to come back, or None if it is written.
-
-    Raises KubeError; an object that is gone is read again first.
-    """
-    try:
-        return await context.statuses.write(body, status)
-    except (KubeNotFoundError, KubeConflictError):
-        await context.store.refresh(kind_of(body), key_of(body))
-        raise
 
 
 async def publish(context: Context, body: JsonObject, status: JsonObject) -> float | None:

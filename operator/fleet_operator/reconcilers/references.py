@@ -19,6 +19,8 @@ from fleet_operator.planning.fleet.image import choose_image
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.observation import ClusterObservation, as_of
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.document import UnreadableStateError
+from fleet_operator.planning.state.group import GroupState
 from fleet_operator.reconcilers.claims import find_rivals
 from fleet_operator.reconcilers.context import Context, is_owned_by
 from fleet_operator.runtime.cache import Key, key_of
@@ -57,7 +59,12 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
     seen = read_observation(context, cluster, cluster_of(body))
     fleet = context.store.get(STATEFUL_SET, (key[0], MAIN.child(key[1])))
     own = fleet if fleet is not None and is_owned_by(fleet, body) else None
-    image = choose_image(group, own, default=context.settings.consumer_image).name
+    try:
+        state = context.states.read(body, GroupState).upgrade
+    except UnreadableStateError as error:  # its own reconcile reports it in a condition
+        log.warning("%s", error)
+        return ReferencedGroup(gone=False)
+    image = choose_image(group, state, own, default=context.settings.consumer_image).name
     older = find_rivals(context, body).older
     return ReferencedGroup(gone=False, group=group, cluster=cluster, observation=seen, older=older, image=image)
 

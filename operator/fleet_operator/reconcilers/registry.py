@@ -113,6 +113,7 @@ OWNED: Final = (
     _child(kind=kinds.STATEFUL_SET, selector=GROUP_LABEL, view=View(trim_stateful_set)),
     _child(kind=kinds.JOB, selector=REDRIVE_LABEL, view=View(trim_job)),
     _child(kind=kinds.POD, selector=GROUP_LABEL, view=View(trim_pod)),
+    WatchedKind(kind=kinds.OPERATOR_STATE, dependents=routing.owner_of_state),
     WatchedKind(
         kind=kinds.CONFIG_MAP,
         selector=routing.HANDLER_SELECTOR,

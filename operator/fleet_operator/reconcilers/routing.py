@@ -40,6 +40,9 @@ OWNERS: Final = (
 )
 """Labels that name a child's owner; the first that it has counts."""
 
+STATE_OWNERS: Final = {kind.kind: kind for kind in (kinds.CONSUMER_GROUP,)}
+"""Kinds whose objects have a state."""
+
 REFERENCES: Final[tuple[tuple[kinds.Kind, Callable[[kinds.JsonObject], Key | None]], ...]] = (
     (kinds.KAFKA_CLUSTER, cluster_of),
     (kinds.RETRY_POLICY, policy_of),
@@ -152,6 +155,14 @@ def owner_of_child(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
         if labels.get(label) is not None:
             yield kind, (namespace, labels[label])
             return
+
+
+def owner_of_state(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
+    """The object that a state belongs to."""
+    for reference in body["metadata"].get("ownerReferences") or ():
+        kind = STATE_OWNERS.get(reference.get("kind"))
+        if kind is not None:
+            yield kind, (body["metadata"]["namespace"], reference["name"])
 
 
 def dependents_of_config_map(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:

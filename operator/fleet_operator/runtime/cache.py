@@ -153,6 +153,10 @@ class ObjectCache:
         """True if there is an object whose index, or one of whose marks, is this value."""
         return value in self._indexed
 
+    def keys(self) -> Collection[Key]:
+        """The keys of all objects."""
+        return self._objects.keys()
+
     def __contains__(self, key: Key) -> bool:
         return key in self._objects
 

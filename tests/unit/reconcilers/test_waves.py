@@ -1,4 +1,4 @@
-"""The ledger of waves follows the caches, and wakes as many groups as have room."""
+"""The ledger of waves is told by reconciles, and wakes as many groups as have room."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
+from fleet_operator.planning.fleet.waves import Turn, read_standing
+from fleet_operator.planning.state.upgrade import Phase, Upgrade, UpgradeState
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.reconcilers.waves import Waves
@@ -57,20 +59,43 @@ class Place:
     def see(self, kind: Any, name: str, **body: Any) -> JsonObject:
         self.version += 1
         metadata = {"name": name, "namespace": "shop", "uid": name, "resourceVersion": str(self.version)}
-        whole = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata | {"generation": 1}, **body}
+        metadata["generation"] = body.pop("generation", 1)
+        whole = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, **body}
         self.store.learn(kind, whole)
         return whole
 
-    def group(self, number: int, **status: Any) -> JsonObject:
-        said = {"Progressing": "Complete", "Serving": "NewestRevision", "ClusterReachable": "Reached"}
-        conditions = [
-            {"type": kind, "status": "True", "reason": reason, "observedGeneration": 1} for kind, reason in said.items()
-        ]
-        pinned = {"image": "worker:1", "imageSource": "Operator", "conditions": conditions, "connection": "c"}
-        return self.see(CONSUMER_GROUP, f"g-{number}", spec={"clusterRef": {"name": "main"}}, status=pinned | status)
+    def group(self, number: int, *, generation: int = 1, **state: Any) -> None:
+        """The end of a reconcile of a group that is whole, apart from these changes."""
+        self.turn(number, generation=generation)
+        body = self.store.get(CONSUMER_GROUP, key(number))
+        assert body is not None
+        found = state.pop("conditions", WHOLE)
+        pinned: dict[str, Any] = {"image": "worker:1", "source": "Operator", "connection": "c"}
+        standing = read_standing(body, found, UpgradeState(**pinned | state), ("shop", "main"))
+        self.waves.note(body, key(number), standing)
+
+    def turn(self, number: int, *, generation: int = 1) -> Turn:
+        """The beginning of a reconcile."""
+        spec = {"clusterRef": {"name": "main"}}
+        return self.waves.turn(self.see(CONSUMER_GROUP, f"g-{number}", spec=spec, generation=generation), key(number))
+
+    def cached(self, *numbers: int) -> None:
+        """Groups that the caches have when the operator begins to work."""
+        for number in numbers:
+            self.see(CONSUMER_GROUP, f"g-{number}", spec={"clusterRef": {"name": "main"}})
 
     def count(self, state: str) -> float | None:
         return self.metrics.registry.get_sample_value("consumer_fleet_operator_upgrades", {"state": state})
+
+
+WHOLE = [
+    {"type": kind, "status": "True", "reason": reason}
+    for kind, reason in (
+        ("Progressing", "Complete"),
+        ("Serving", "NewestRevision"),
+        ("ClusterReachable", "Reached"),
+    )
+]
 
 
 def key(number: int) -> Key:
@@ -83,21 +108,18 @@ def test_freed_places_wake_the_next_groups_and_no_others() -> None:
         for number in range(9):
             place.group(number)
         assert set(place.asked.keys) == {key(0)}, "the canary"
-        assert place.waves.turn(key(0)).image
-        rolling = {"image": NEW, "upgrade": {"phase": "Rolling", "image": NEW}}
-        place.group(0, **rolling)
+        assert place.turn(0).image
+        place.group(0, image=NEW, last=Upgrade(Phase.ROLLING, NEW))
         place.asked.keys.clear()
-        place.group(0, **rolling, replicas=3)
-        assert place.asked.keys == [], "a status that changes nothing here wakes nobody"
-        place.group(0, image=NEW, upgrade={"phase": "Complete", "image": NEW})
+        place.group(0, image=NEW, last=Upgrade(Phase.ROLLING, NEW))
+        assert place.asked.keys == [], "a reconcile that changes nothing here wakes nobody"
+        place.group(0, image=NEW, last=Upgrade(Phase.COMPLETE, NEW))
         assert place.asked.keys == [key(1), key(2)]
         assert (place.count("waiting"), place.count("rolling"), place.count("failed")) == (8, 0, 0)
-        place.group(1, image=NEW, upgrade={"phase": "Failed", "image": NEW})
-        assert not place.waves.turn(key(2)).image
+        place.group(1, image=NEW, last=Upgrade(Phase.FAILED, NEW))
+        assert not place.turn(2).image
         place.asked.keys.clear()
-        body = place.store.get(CONSUMER_GROUP, key(1))
-        assert body is not None
-        place.store.cache(CONSUMER_GROUP).remove(key(1), "g-1", place.version)
+        place.waves.forget(key(1))
         assert place.asked.keys == [key(2), key(3)], "the failed one was deleted"
 
     run_virtual(life())
@@ -111,9 +133,9 @@ def test_edited_cluster_begins_with_a_canary_and_an_unreadable_one_moves_nobody(
         for number in range(3):
             place.group(number, image=NEW)
         assert set(place.asked.keys) == {key(0)}, "none has the connection that it was planned with"
-        assert place.waves.turn(key(0)).connection
+        assert place.turn(0).connection
         place.see(KAFKA_CLUSTER, "main", spec={"bootstrapServers": 7})
-        assert not place.waves.turn(key(1)).begins
+        assert not place.turn(1).begins
 
     run_virtual(life())
 
@@ -123,7 +145,7 @@ def test_group_that_failed_long_ago_is_told_of_and_the_next_one_woken() -> None:
         place = Place(bound=1)
         for number in range(3):
             place.group(number)
-        place.group(0, image=NEW, upgrade={"phase": "Failed", "image": NEW})
+        place.group(0, image=NEW, last=Upgrade(Phase.FAILED, NEW))
         place.asked.keys.clear()
         keeping = asyncio.create_task(place.beside[0]())
         await asyncio.sleep(3600 - 1)
@@ -143,20 +165,67 @@ def test_fleet_that_goes_down_behind_its_cluster_is_woken_at_once() -> None:
         for number in range(3):
             place.group(number, image=NEW)
         place.asked.keys.clear()
-        down = [{"type": "Serving", "status": "False", "reason": "NoWorkerReady", "observedGeneration": 1}]
+        down = [{"type": "Serving", "status": "False", "reason": "NoWorkerReady"}]
         place.group(2, image=NEW, conditions=down)
         assert key(2) in place.asked.keys
-        assert place.waves.turn(key(2)).connection
+        assert place.turn(2).connection
 
     run_virtual(life())
 
 
-def test_without_waves_the_caches_are_not_followed() -> None:
+def test_new_operator_begins_nothing_before_it_has_looked_at_all_groups_once() -> None:
+    """The canary may be the last one that is reconciled, and any of them may be on its way."""
+
+    async def life() -> None:
+        place = Place(bound=1)
+        place.cached(0, 1, 2)
+        place.group(2)
+        place.group(1)
+        waiting = place.turn(1)
+        assert not waiting.begins
+        assert waiting.wait is not None
+        assert waiting.wait.reason == "WaitingForWave"
+        assert place.asked.keys == []
+        place.group(0, image=NEW, last=Upgrade(Phase.ROLLING, NEW))
+        assert not place.turn(1).begins, "one is on its way"
+        place.group(0, image=NEW, last=Upgrade(Phase.COMPLETE, NEW))
+        assert place.turn(1).image
+
+    run_virtual(life())
+
+
+def test_group_that_is_never_reconciled_holds_up_upgrades_for_two_minutes_only() -> None:
+    async def life() -> None:
+        place = Place(bound=1)
+        place.cached(0, 1)
+        place.group(1)
+        assert not place.turn(1).begins
+        keeping = asyncio.create_task(place.beside[0]())
+        await asyncio.sleep(140)
+        keeping.cancel()
+        assert place.asked.keys == [key(1)]
+        assert place.turn(1).image
+
+    run_virtual(life())
+
+
+def test_group_whose_spec_was_edited_begins_nothing_until_it_is_whole_again() -> None:
+    async def life() -> None:
+        place = Place(bound=1)
+        place.group(0)
+        assert not place.turn(0, generation=2).begins
+        place.group(0, generation=2)
+        assert place.turn(0, generation=2).image
+
+    run_virtual(life())
+
+
+def test_without_waves_nothing_is_noted() -> None:
     async def life() -> None:
         place = Place(bound=0)
         place.group(1)
         assert place.asked.keys == []
-        assert not place.waves.turn(key(1)).waves
+        assert not place.turn(1).waves
         assert place.count("waiting") is None
 
     run_virtual(life())

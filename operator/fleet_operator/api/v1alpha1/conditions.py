@@ -75,6 +75,7 @@ BACKFILL_CONDITIONS: Final = (*RUN_CONDITIONS, SPARK_AVAILABLE, RANGE_RESOLVED, 
 
 # --- reasons: what was found in the spec and in Kubernetes ----------------------------------------------------------
 SPEC_INVALID: Final = "SpecInvalid"
+STATE_UNREADABLE: Final = "StateUnreadable"  # the OperatorState was edited, or is of a newer operator
 SPEC_TOO_LARGE: Final = "SpecTooLarge"
 CLUSTER_NOT_FOUND: Final = "ClusterNotFound"
 CLUSTER_INVALID: Final = "ClusterInvalid"

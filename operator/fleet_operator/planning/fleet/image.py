@@ -1,25 +1,24 @@
-"""Worker image of a fleet, pinned in `status.image`: an operator with another default image rolls no pods.
+"""Worker image of a fleet, pinned in the group's state: an operator with another default image rolls no pods.
 
 A group is pinned to the operator's default when it is made. From then on only `spec.image` changes the image: it wins
-while it is set, and when it is removed the group is pinned anew, to the default of that moment. The image stands in the
-status before anything uses it, so that an operator that is killed in between does not let the next one choose another.
+while it is set, and when it is removed the group is pinned again, to the default of that moment. The image stands in
+the state before anything uses it, so that an operator that is killed in between does not let the next one choose
+another.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.labels import CONTAINER
+from fleet_operator.planning.state.upgrade import Image, ImageSource, UpgradeState
 
-Source = Literal["Spec", "Operator"]
-
-IMAGE_CHARACTERS_MAX: Final = 1024
-_REFERENCE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/@+\[\]-]*")
-"""No more than the characters of an image reference: whatever else stands in a status was written by somebody else."""
+_IMAGE: Final[TypeAdapter[str]] = TypeAdapter(Image)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,30 +26,28 @@ class WorkerImage:
     """The image of a fleet's workers, who chose it, and the operator's default."""
 
     name: str
-    source: Source
+    source: ImageSource
     default: str
 
     @property
     def fields(self) -> dict[str, str]:
-        """The fields of the status that record it."""
+        """The fields of the status that show it."""
         return {"image": self.name, "imageSource": self.source}
 
-    def is_recorded(self, status: Mapping[str, Any]) -> bool:
-        return all(status.get(key) == value for key, value in self.fields.items())
 
-
-def choose_image(group: ConsumerGroup, stateful_set: Mapping[str, Any] | None, *, default: str) -> WorkerImage:
+def choose_image(
+    group: ConsumerGroup, state: UpgradeState, stateful_set: Mapping[str, Any] | None, *, default: str
+) -> WorkerImage:
     """The image of a group's workers.
 
-    Without a usable status, as for an object that was restored without it, the fleet stays at the image that its
+    Without an image in the state, as for an object that was restored without it, the fleet stays at the image that its
     StatefulSet runs. `default` is the operator's worker image.
     """
     if group.spec.image is not None:
         return WorkerImage(group.spec.image, "Spec", default)
-    if group.status.get("imageSource") == "Spec":
+    if state.source == "Spec":
         return WorkerImage(default, "Operator", default)
-    pinned = _readable(group.status.get("image")) or running_image(stateful_set)
-    return WorkerImage(pinned or default, "Operator", default)
+    return WorkerImage(state.image or running_image(stateful_set) or default, "Operator", default)
 
 
 def running_image(stateful_set: Mapping[str, Any] | None) -> str | None:
@@ -61,6 +58,9 @@ def running_image(stateful_set: Mapping[str, Any] | None) -> str | None:
 
 
 def _readable(image: Any) -> str | None:
-    """An image reference, or None for what cannot be one."""
-    possible = isinstance(image, str) and len(image) <= IMAGE_CHARACTERS_MAX and _REFERENCE.fullmatch(image)
-    return image if possible else None
+    """A reference to an image, or None for what cannot be one: whatever else stands there was written by somebody
+    else."""
+    try:
+        return _IMAGE.validate_python(image)
+    except ValidationError:
+        return None

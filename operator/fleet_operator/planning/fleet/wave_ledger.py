@@ -9,7 +9,7 @@ does so for a limited time. A namespace of which a group was late goes last in t
 again. Its groups still wait for one another, and for a canary among themselves: the change may fail in all of them.
 Namespaces take turns, and an administrator may have nothing held up but by the bound.
 
-The number of groups on their way is bounded over all campaigns. It is counted from the statuses, plus what was given
+The number of groups on their way is bounded over all campaigns. It is counted from the states, plus what was given
 out and does not show in them yet, so that neither two reconciles at once nor the next operator exceed it.
 
 A note costs what one change of one group costs, whatever the number of groups; to name the next ones, a look at each
@@ -21,13 +21,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.planning.fleet.waves import NO_TURN, Key, Phase, Standing, Turn
+from fleet_operator.planning.fleet.waves import NO_TURN, Key, Standing, Turn
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.upgrade import Phase
 
 IMAGE_REMEDY: Final = (
     "It goes on when that group runs the image after all, has one of its own (spec.image), or is deleted; another "
@@ -166,7 +167,7 @@ class WaveLedger:
     _last: str = ""  # the namespace of the last turn
     _standings: dict[Key, Standing] = field(default_factory=dict)
     _rolling: set[Key] = field(default_factory=set)
-    _given: dict[Key, Turn] = field(default_factory=dict)  # turns that do not show in a status yet
+    _given: dict[Key, Turn] = field(default_factory=dict)  # turns that do not show in a state yet
     _images: Campaign = field(default_factory=lambda: Campaign("the operator's worker image", IMAGE_REMEDY))
     _connections: dict[Key, Campaign] = field(default_factory=dict)
     _digests: dict[Key, str] = field(default_factory=dict)  # of the connections of KafkaClusters
@@ -213,8 +214,10 @@ class WaveLedger:
     def turn(self, key: Key) -> Turn:
         """The turn of a group: all that it may take over now. One that brings something holds a place meanwhile."""
         standing = self._standings.get(key)
-        if self.bound == 0 or standing is None:
+        if self.bound == 0:
             return NO_TURN
+        if standing is None:
+            return Turn(waves=True)
         if (alone := self.turn_alone(key)).begins:
             return alone
         connects = standing.waits_for_connection(self._digests.get(standing.cluster))
@@ -237,6 +240,12 @@ class WaveLedger:
         if self.bound == 0 or standing is None:
             return NO_TURN
         return standing.turn_alone(self.image, self._digests.get(standing.cluster))
+
+    def edited(self, key: Key) -> None:
+        """Note that a group's spec has changed since it was noted: until it is noted again it is not whole."""
+        standing = self._standings.get(key)
+        if standing is not None:
+            self.note(key, replace(standing, whole=False))
 
     def give_back(self, key: Key) -> None:
         """Take back a turn of which nothing was made."""

@@ -1,50 +1,25 @@
 """Upgrades in waves: the record of a group's last one, and where each group stands.
 
 An upgrade is a change of pods that no edit of the group's spec asked for: another worker image of the operator, or
-another connection in the KafkaCluster. It stands in `status.upgrade` from before the first object changes until the
-revision with it runs, so any operator sees in the statuses alone which groups are on their way, which have arrived, and
+another connection in the KafkaCluster. It stands in the group's state from before the first object changes until the
+revision with it runs, so any operator sees in the states alone which groups are on their way, which have arrived, and
 which have failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import CANARY_LABEL, PAUSED_ANNOTATION
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.upgrade import Phase, Upgrade, UpgradeState
 
 Key = tuple[str, str]
 """Namespace and name."""
-IMAGE: Final = "image"
-CONNECTION: Final = "connection"
-
-
-class Phase(StrEnum):
-    """Phase of an upgrade; the word of `status.upgrade.phase`."""
-
-    ROLLING = "Rolling"
-    COMPLETE = "Complete"
-    FAILED = "Failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Upgrade:
-    """The last upgrade of a group: the image and the digest of the connection that it brought, None for neither."""
-
-    phase: Phase
-    image: str | None = None
-    connection: str | None = None
-
-    @property
-    def document(self) -> dict[str, str]:
-        """The field of the status."""
-        brought = {IMAGE: self.image, CONNECTION: self.connection}
-        return {"phase": str(self.phase), **{key: value for key, value in brought.items() if value is not None}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +51,7 @@ NO_TURN: Final = Turn()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A group as its object and its status show it.
+    """A group as its last reconcile found it.
 
     - `canary`: it is labelled to go first; `rests`: no worker of it may change now.
     - `whole`: its newest revision runs and serves. Another fleet would prove nothing about an upgrade.
@@ -134,68 +109,66 @@ class Standing:
         return self.upgrade is not None and self.upgrade.phase is not Phase.COMPLETE
 
 
-def read_upgrade(status: Mapping[str, Any]) -> Upgrade | None:
-    """The upgrade in a status; None without one, and for what cannot be read."""
-    found = status.get("upgrade")
-    if not isinstance(found, Mapping) or found.get("phase") not in list(Phase):
-        return None
-    image, connection = found.get(IMAGE), found.get(CONNECTION)
-    return Upgrade(Phase(found["phase"]), _text(image), _text(connection))
+def read_standing(
+    body: Mapping[str, Any],
+    found: Sequence[Mapping[str, Any]],
+    state: UpgradeState,
+    cluster: Key,
+    canary_namespaces: Collection[str] = (),
+) -> Standing:
+    """The standing of a ConsumerGroup with these conditions, as its reconcile has just found them.
 
-
-def read_standing(body: Mapping[str, Any], cluster: Key, canary_namespaces: Collection[str] = ()) -> Standing:
-    """The standing of a ConsumerGroup, from its object as stored; the label counts in these namespaces, if any."""
-    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
-    upgrade = read_upgrade(status)
+    The label of canaries counts in `canary_namespaces`, if there are any.
+    """
+    metadata, spec = body["metadata"], body.get("spec") or {}
     paused = (metadata.get("annotations") or {}).get(PAUSED_ANNOTATION) == "true"
     rests = bool(spec.get("suspend")) or spec.get("replicas") == 0 or paused or "deletionTimestamp" in metadata
-    pinned = status.get("imageSource") == "Operator" and not spec.get("image")
+    pinned = state.source == "Operator" and not spec.get("image")
     may_lead = not canary_namespaces or metadata["namespace"] in canary_namespaces
-    down = _verdict(status, conditions.SERVING) == "False"
+    down = _verdict(found, conditions.SERVING) == "False"
     return Standing(
         cluster=cluster,
         canary=may_lead and (metadata.get("labels") or {}).get(CANARY_LABEL) == "true",
         rests=rests,
-        whole=_is_whole(metadata, status),
+        whole=_is_whole(found),
         down=down,
-        fails=down and _fails(status),
-        image=_text(status.get("image")) if pinned else None,
-        connection=_text(status.get(CONNECTION)),
-        upgrade=upgrade,
+        fails=down and _fails(found),
+        image=state.image if pinned else None,
+        connection=state.connection,
+        upgrade=state.last,
     )
 
 
-def _is_whole(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """True if the newest revision is Complete, for the present generation, workers serve, and Kafka is not away.
+def _is_whole(found: Sequence[Mapping[str, Any]]) -> bool:
+    """True if the newest revision is Complete, workers serve, and Kafka is not away.
 
     An operator that has just started has not observed Kafka yet. Canaries must not be passed over for that.
     """
-    progressing = conditions.find_condition(status.get("conditions") or (), conditions.PROGRESSING) or {}
+    progressing = conditions.find_condition(found, conditions.PROGRESSING) or {}
     if progressing.get("reason") != conditions.COMPLETE:
         return False
-    if progressing.get("observedGeneration") != metadata.get("generation"):
-        return False
-    reachable = _verdict(status, conditions.CLUSTER_REACHABLE) in ("True", "Unknown")
-    return reachable and _verdict(status, conditions.SERVING) == "True"
+    reachable = _verdict(found, conditions.CLUSTER_REACHABLE) in ("True", "Unknown")
+    return reachable and _verdict(found, conditions.SERVING) == "True"
 
 
-def _fails(status: Mapping[str, Any]) -> bool:
-    degraded = conditions.find_condition(status.get("conditions") or (), conditions.DEGRADED) or {}
+def _fails(found: Sequence[Mapping[str, Any]]) -> bool:
+    degraded = conditions.find_condition(found, conditions.DEGRADED) or {}
     dies = degraded.get("status") == "True" and degraded.get("reason") == conditions.WORKERS_FAILING
-    return dies or _verdict(status, conditions.STALLED) == "True"
+    return dies or _verdict(found, conditions.STALLED) == "True"
 
 
-def _verdict(status: Mapping[str, Any], kind: str) -> Any:
-    return (conditions.find_condition(status.get("conditions") or (), kind) or {}).get("status")
+def _verdict(found: Sequence[Mapping[str, Any]], kind: str) -> Any:
+    return (conditions.find_condition(found, kind) or {}).get("status")
 
 
-def begin_upgrade(group: ConsumerGroup, turn: Turn, *, image: str, connection: str | None) -> Upgrade | None:
-    """The upgrade after a turn: a new one if the turn brings something, else the one of the status.
+def begin_upgrade(
+    group: ConsumerGroup, before: Upgrade | None, turn: Turn, *, image: str, connection: str | None
+) -> Upgrade | None:
+    """The upgrade after a turn: a new one if the turn brings something, else the one `before`.
 
     `image` is the operator's, `connection` the digest of the KafkaCluster's. What was brought before and has not
     arrived yet stays part of it. What a fleet takes over alone begins none.
     """
-    before = read_upgrade(group.status)
     going = before is not None and before.phase is not Phase.COMPLETE
     if not turn.begins or (turn.alone and not going):
         return _without_image(before) if group.spec.image is not None else before
@@ -225,7 +198,3 @@ def advance(upgrade: Upgrade, *, settled: bool, serving: bool, failed: bool) -> 
     else:
         phase = Phase.ROLLING
     return Upgrade(phase, upgrade.image, upgrade.connection)
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None

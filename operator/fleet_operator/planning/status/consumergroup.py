@@ -7,7 +7,6 @@ Fields that could not be observed keep their last values, `state` becomes Unknow
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
@@ -16,20 +15,19 @@ from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
-from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import PodFacts
-from fleet_operator.planning.fleet.waves import Upgrade, advance
 from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket, lag_text
 from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
 from fleet_operator.planning.offsets.skips import flow_topics, skipped_status
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.upgrade import Upgrade
 from fleet_operator.planning.status.conditions import project_conditions
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.kafkacluster import recorded_crowded
 from fleet_operator.planning.status.members import member_entries, namer, shorten_id
 from fleet_operator.planning.status.retry import find_redriven, retry_status
-from fleet_operator.planning.status.rollout import refused, updated_replicas
+from fleet_operator.planning.status.rollout import updated_replicas
 from fleet_operator.planning.status.scaling import scaling_status
 from fleet_operator.planning.status.transitions import project_transitions, since
 
@@ -69,10 +67,7 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
     }
     status |= _state(observed, status["transitions"], previous, now)
     found = project_conditions(facts, before, stuck)
-    arrived = _advanced(facts, found)
-    if arrived != facts.upgrade:
-        found = project_conditions(replace(facts, upgrade=arrived), before, stuck)
-    status |= {"upgrade": arrived.document} if arrived is not None else {}
+    status |= {"upgrade": _upgrade(facts.upgrade)} if facts.upgrade is not None else {}
     status = conditions.with_conditions(status, found, times.to_text(now), facts.group.metadata.generation, previous)
     retry = {key: value for key, value in status.pop("retry", {}).items() if key not in ("replicas", "readyReplicas")}
     workers = facts.parts[RETRY].fleet
@@ -117,10 +112,9 @@ def _state(
 
 def _fleet(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str, Any]:
     fleet = facts.fleet
-    connection = facts.connection or previous.get("connection")
     return {
         **facts.image.fields,
-        **({"connection": connection} if connection else {}),
+        **({"connection": facts.connection} if facts.connection else {}),
         "protocol": "Classic",
         "replicas": fleet.current_replicas if fleet else 0,
         "readyReplicas": fleet.ready_replicas if fleet else 0,
@@ -131,17 +125,9 @@ def _fleet(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _advanced(facts: ConsumerGroupFacts, found: Sequence[Condition]) -> Upgrade | None:
-    """The last upgrade, as far as the rollout of its revision has come."""
-    if facts.upgrade is None or facts.turn.begins:
-        return facts.upgrade  # one that begins now: all that is seen is still of the revision before
-    seen = {condition.type: condition for condition in found}
-    return advance(
-        facts.upgrade,
-        settled=seen[conditions.PROGRESSING].reason == conditions.COMPLETE,
-        serving=seen[conditions.SERVING].status == "True",
-        failed=refused(facts) is not None or facts.rollout.phase is RolloutPhase.CHECK_FAILED,
-    )
+def _upgrade(upgrade: Upgrade) -> dict[str, str]:
+    brought = {"image": upgrade.image, "connection": upgrade.connection}
+    return {"phase": str(upgrade.phase), **{key: value for key, value in brought.items() if value is not None}}
 
 
 def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str, Any]:

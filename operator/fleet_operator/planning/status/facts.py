@@ -13,7 +13,7 @@ from fleet_operator.planning.fleet.image import WorkerImage
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part
 from fleet_operator.planning.fleet.rollout import RolloutDecision
 from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
-from fleet_operator.planning.fleet.waves import NO_TURN, Turn, Upgrade
+from fleet_operator.planning.fleet.waves import NO_TURN, Turn
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
 from fleet_operator.planning.offsets.expiry import NOTHING_KNOWN, ExpiryDecision
 from fleet_operator.planning.offsets.reset import ResetDecision
@@ -22,6 +22,7 @@ from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.retention import NOTHING_WAITS, Kept, judge
 from fleet_operator.planning.retry.topics import GroupView
 from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.state.upgrade import Upgrade
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,9 @@ from typing import Final
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning.fleet.rollout import RolloutPhase
+from fleet_operator.planning.fleet.waves import advance
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.upgrade import Upgrade
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.problems import reset_message
 
@@ -95,6 +97,18 @@ def refused(facts: ConsumerGroupFacts) -> Problem | None:
         f"spec or the annotation consumerfleet.io/retry-rollout changes{repeated}"
     )
     return Problem(cause.reason, message)
+
+
+def advanced_upgrade(facts: ConsumerGroupFacts) -> Upgrade | None:
+    """The last upgrade, as far as the rollout of its revision has come."""
+    if facts.upgrade is None or facts.turn.begins:
+        return facts.upgrade  # one that begins now: all that is seen is still of the revision before
+    return advance(
+        facts.upgrade,
+        settled=progressing(facts).reason == c.COMPLETE,
+        serving=serving(facts).status == "True",
+        failed=refused(facts) is not None or facts.rollout.phase is RolloutPhase.CHECK_FAILED,
+    )
 
 
 def updated_replicas(facts: ConsumerGroupFacts) -> int:

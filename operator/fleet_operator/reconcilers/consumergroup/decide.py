@@ -27,7 +27,7 @@ from fleet_operator.planning.fleet.revision import (
     with_known,
 )
 from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RevisionState, RolloutFacts, Watched
-from fleet_operator.planning.fleet.waves import Turn, Upgrade
+from fleet_operator.planning.fleet.waves import Turn
 from fleet_operator.planning.foreign_json import read_object
 from fleet_operator.planning.labels import SCALING_ANNOTATION
 from fleet_operator.planning.observation import ClusterObservation, believed
@@ -49,12 +49,13 @@ from fleet_operator.planning.retry.topics import GroupView, view_group
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.trail import Trail
+from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.offset_reset import reset_facts
 from fleet_operator.reconcilers.consumergroup.scaling import ScalingBefore, Surroundings, count_before, scale_fleet
-from fleet_operator.reconcilers.consumergroup.upgrading import image_after, plan_wanted, upgrade_of, usable_turn
+from fleet_operator.reconcilers.consumergroup.upgrading import image_after, plan_wanted, upgrade_after, usable_turn
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 
@@ -80,8 +81,8 @@ class Plan:
     - `view`: the Kafka side that actions rest on; `shown` is the one for the status, in which one or two failed
       observations do not show.
     - `intent`, `retry`: None for a group that has no retries and never had.
-    - `image`: the workers' image; nothing may use it before it stands in the status.
-    - `turn`: what the fleet takes over now; `upgrade` and `connection` stand in the status before anything does it.
+    - `state`: what the operator remembers from now on; it is written before anything is done.
+    - `image`: the workers' image; `turn`: what the fleet takes over now.
     - `revision`: None when the spec cannot become one.
     - `scaling`: what `scale` was decided from, and `trail` what it leaves; None for a fleet of a fixed size.
     - `parts`: the wanted workers, in the order in which they are applied.
@@ -93,10 +94,9 @@ class Plan:
     retry: RetryPlan | None
     reset: ResetDecision
     scale: ScaleDecision
+    state: GroupState
     image: WorkerImage
     turn: Turn
-    upgrade: Upgrade | None
-    connection: str | None
     revision: Revision | None
     records: dict[str, RevisionRecord]
     decision: rollout.RolloutDecision
@@ -120,10 +120,6 @@ class Plan:
         mark = self.decision.mark
         asks_anew = mark is not None and mark.state is RevisionState.REFUSED and not mark.request
         return replace(self.memory, wanted=before.wanted) if asks_anew else self.memory
-
-    def is_recorded(self, status: Mapping[str, Any]) -> bool:
-        """True if a status has what must stand in it before anything uses it."""
-        return self.image.is_recorded(status) and not self.turn.begins
 
     @property
     def templates(self) -> dict[str, Mapping[str, Any]]:
@@ -149,8 +145,8 @@ class Plan:
             scale=self.scale,
             image=self.image,
             turn=self.turn,
-            upgrade=self.upgrade,
-            connection=self.connection,
+            upgrade=self.state.upgrade.last,
+            connection=self.state.upgrade.connection,
             kept=self.revision is not None and self.revision.kept,
             parts={**gathered.parts, **no_retries},
             workers=gathered.worker_reports,
@@ -220,7 +216,7 @@ def make_plan(
     reset = decide_reset(reset_facts(gathered, view.source_topics, finding), now)
     problem = _blocking_problem(gathered, retry)
     turn = usable_turn(gathered, problem)
-    chosen = image_after(turn, group, gathered.parts[MAIN].body, default=image)
+    chosen = image_after(gathered, turn, default=image)
     revision = plan_wanted(gathered, chosen.name, turn) if problem is None else None
     records, strangers = _records(gathered, revision)
     main = gathered.parts[MAIN]
@@ -251,10 +247,9 @@ def make_plan(
         retry=retry,
         reset=reset,
         scale=scaled.decision,
+        state=replace(gathered.state, upgrade=upgrade_after(gathered, turn, chosen, revision, default=image)),
         image=chosen,
         turn=turn,
-        upgrade=upgrade_of(gathered, turn, image),
-        connection=revision.inputs.connection if revision is not None else None,
         revision=revision,
         records=records,
         decision=replace(decision, prune=(*decision.prune, *sorted(unused))),

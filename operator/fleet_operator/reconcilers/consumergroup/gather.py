@@ -6,7 +6,7 @@ Objects that change often come from the caches; content that these leave out (ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from fleet_consumer.contract import naming
@@ -27,6 +27,7 @@ from fleet_operator.planning.redrive.phase import at_work
 from fleet_operator.planning.retry import records
 from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.retry.intent import PolicyRevision, read_policy
+from fleet_operator.planning.state.group import GroupState
 from fleet_operator.reconcilers.claims import find_rivals
 from fleet_operator.reconcilers.context import Context, find_child, is_owned_by, read_child
 from fleet_operator.reconcilers.references import read_cluster, read_observation, read_source
@@ -38,6 +39,7 @@ from fleet_operator.runtime.store import Store
 class Gathered:
     """One ConsumerGroup and everything that its fleet depends on, as found.
 
+    - `state`: what the operator remembers of the group.
     - `cluster`: the problem for an absent or unparsable one.
     - `handler_files`: None when the spec refers to no ConfigMap, or to one that does not exist.
     - `older`: an older claim on the group's Kafka groups; `heir`: the oldest other claim; `heir_unsure`: there may be
@@ -51,6 +53,7 @@ class Gathered:
 
     body: kinds.JsonObject
     group: ConsumerGroup
+    state: GroupState = field(default_factory=GroupState)
     cluster: KafkaCluster | Problem
     observation: ClusterObservation | None
     handler_files: Mapping[str, str] | None
@@ -111,7 +114,10 @@ class Gathered:
 
 
 async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
-    """Read everything. Raises KubeError, or pydantic's ValidationError for a spec that the CRD should have refused."""
+    """Read everything.
+
+    Raises KubeError, UnreadableStateError, or pydantic's ValidationError for a spec that the CRD should have refused.
+    """
     group = context.defaulted(ConsumerGroup.model_validate(body))
     key, store, source = key_of(body), context.store, source_of(body)
     cluster = read_cluster(context, cluster_of(body), ending="deletionTimestamp" in body["metadata"])
@@ -130,6 +136,7 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
     return Gathered(
         body=body,
         group=group,
+        state=context.states.read(body, GroupState),
         cluster=cluster,
         observation=observation,
         handler_files=await read_source(store, *source) if source is not None else None,

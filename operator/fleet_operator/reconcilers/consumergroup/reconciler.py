@@ -13,16 +13,22 @@ from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
+from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients import json_text, kinds
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject, Kind
 from fleet_operator.planning.fleet.image import running_image
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
+from fleet_operator.planning.fleet.waves import Standing, read_standing
 from fleet_operator.planning.objects import adopted, asks_to_adopt, is_adoptable
 from fleet_operator.planning.offsets.expiry import ExpiryDecision
 from fleet_operator.planning.offsets.skips import awaits_skips
 from fleet_operator.planning.problem import Problem, spec_problem
+from fleet_operator.planning.state.document import UnreadableStateError
+from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.upgrade import UpgradeState
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
 from fleet_operator.planning.status.problems import needs_reports, needs_revisit
+from fleet_operator.planning.status.rollout import advanced_upgrade
 from fleet_operator.planning.status.transitions import awaits_report
 from fleet_operator.reconcilers.consumergroup.children import REFUSED_RETRY_S, Children
 from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, interest_of, make_plan
@@ -40,8 +46,8 @@ from fleet_operator.reconcilers.context import (
     has_finalizer,
     is_owned_by,
     publish,
-    record,
 )
+from fleet_operator.reconcilers.states import StateTakenError, state_name
 from fleet_operator.reconcilers.waves import Waves
 from fleet_operator.reconcilers.worker_watch import FRESH_SECONDS
 from fleet_operator.runtime.cache import Key, key_of
@@ -70,6 +76,7 @@ class ConsumerGroupReconciler:
         self._deletion = DeletionWork(context, kafka)
         self._known: dict[Key, bytes] = {}  # as JSON, for Events about deleted objects
         self._memories: dict[Key, Memory] = {}
+        self._begun: set[Key] = set()  # objects without a state whose first status was written
         self._first_looks = FirstLooks(context.clock)
         self._waves = Waves(context)
         self._resets = OffsetResets(kafka, context.store, context.observers, context.metrics, context.clock)
@@ -86,6 +93,7 @@ class ConsumerGroupReconciler:
         if body["metadata"].get("deletionTimestamp"):
             self._series.remove(key)  # nobody renews them, and draining may take a day
             self._lenses.forget(key)
+            self._waves.forget(key)
             return await self._deletion.end(body)
         adopted = await adopt(context, body)
         if adopted is not None:
@@ -93,11 +101,13 @@ class ConsumerGroupReconciler:
         now = context.clock.wall()
         previous = body.get("status") or {}
         try:
-            gathered = replace(await gather(context, body), turn=self._waves.turn(key))
-        except ValidationError as error:
+            gathered = replace(await gather(context, body), turn=self._waves.turn(body, key))
+        except (ValidationError, UnreadableStateError) as error:
             self._series.remove(key)
             self._lenses.forget(key)
-            status = invalid_spec_status(body["metadata"], spec_problem(error), previous, now)
+            self._waves.forget(key)
+            problem = error.problem if isinstance(error, UnreadableStateError) else spec_problem(error)
+            status = invalid_spec_status(body["metadata"], problem, previous, now)
             return Result(await publish(context, body, status))
         return await self._step(gathered, previous, now)
 
@@ -123,28 +133,27 @@ class ConsumerGroupReconciler:
             self._waves.give_back(key)
         expiry = self._expiry.decide(gathered, plan.shown.observed, plan.reset, plan.parts)
         facts = replace(plan.facts(gathered), expiry=expiry)
-        if not previous.get("conditions"):
+        if gathered.state == GroupState() and key not in self._begun:
+            self._begun.add(key)
             shown = replace(facts, view=plan.shown)
             # When a thousand objects are created at once, all have a status before the first of them has its children.
             again = await publish(context, body, await pure(project_consumergroup_status, shown, previous, now))
             return Result(None if again is None else 0.0)
         if self._first_looks.awaits(key, coming=_is_look_coming(gathered)):
             return Result(FIRST_LOOK_SECONDS)
-        if not plan.is_recorded(previous):
-            first = await pure(project_consumergroup_status, replace(facts, view=plan.shown), previous, now)
-            if "revision" in previous:
-                first["revision"] = previous["revision"]  # until the plan of another one was carried out
-            wait = await record(context, body, first)
-            if wait is not None:
-                return Result(wait)
-            if plan.turn.begins:
-                return Result(0.0)  # to be seen as what it is from now on: on its way
         if not gathered.group.paused:
-            facts = replace(facts, refusal=await self._act(gathered, plan, facts.expiry))
+            facts = replace(facts, refusal=await self._carry_out(gathered, plan, facts.expiry))
             self._memories[key] = plan.memory
             problem = plan.shown.topics.problem or self._kafka.refusal(key)
             facts = replace(facts, topic_problem=problem)
+            facts = replace(facts, upgrade=advanced_upgrade(facts))
+            state = replace(plan.state, upgrade=replace(plan.state.upgrade, last=facts.upgrade))
+            taken = facts.refusal is not None and facts.refusal.reason == conditions.NAME_TAKEN
+            if state != plan.state and not taken:
+                await context.states.save(body, state)
         status = await pure(project_consumergroup_status, replace(facts, view=plan.shown), previous, now)
+        upgrades = replace(plan.state.upgrade, last=facts.upgrade)
+        self._waves.note(body, key, self._standing(gathered, status, upgrades))
         show_group(self._series, key, facts, status)
         again = await publish(context, body, status)
         if plan.reset.advanced and self._is_stored(key, status):
@@ -160,6 +169,19 @@ class ConsumerGroupReconciler:
         watched = OWNED_SECONDS if gathered.older is not None else watched
         wishes = (plan.requeue_after if facts.refusal is None else REFUSED_RETRY_S, watched, facts.expiry.requeue_after)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
+
+    def _standing(self, gathered: Gathered, status: JsonObject, state: UpgradeState) -> Standing:
+        canaries = self._context.settings.canary_namespaces
+        return read_standing(gathered.body, status["conditions"], state, gathered.cluster_key, canaries)
+
+    async def _carry_out(self, gathered: Gathered, plan: Plan, expiry: ExpiryDecision) -> Problem | None:
+        """Write the state, then act; returns the refusal of the API server, if any."""
+        if plan.state != gathered.state:
+            try:
+                await self._context.states.save(gathered.body, plan.state)
+            except StateTakenError as error:
+                return Problem(conditions.NAME_TAKEN, str(error))
+        return await self._act(gathered, plan, expiry)
 
     def _is_stored(self, key: Key, status: JsonObject) -> bool:
         """True if the state of offsets was written, and not put off."""
@@ -190,6 +212,9 @@ class ConsumerGroupReconciler:
         context.observers.forget(key)
         context.workers.forget(key)
         context.statuses.forget(CONSUMER_GROUP.kind, key)
+        context.states.forget(CONSUMER_GROUP, key)
+        self._waves.forget(key)
+        self._begun.discard(key)
         self._kafka.forget(key)
         self._series.remove(key)
         self._lenses.forget(key)
@@ -234,10 +259,9 @@ async def adopt(context: Context, body: JsonObject) -> float | None:
             found.append((kind, child))
     if not found:
         return None
-    wait = await _record_image(context, body, found)
-    if wait is not None:
-        return wait
     for kind, child in found:
+        if kind == kinds.STATEFUL_SET:
+            await _pin_image(context, body, child)
         context.store.learn(kind, await context.store.kube.merge(adopted(child, body)))
     note = f"took over {len(found)} objects of a former ConsumerGroup of this name"
     context.events.record(News(body, "Normal", "FleetAdopted", note))
@@ -255,6 +279,7 @@ def _sees_strangers(context: Context, body: JsonObject) -> bool:
 
 def _names(context: Context, body: JsonObject) -> Iterator[tuple[Kind, Key]]:
     namespace, name = key_of(body)
+    yield kinds.OPERATOR_STATE, (namespace, state_name(CONSUMER_GROUP, name))
     for part in (MAIN, RETRY):
         yield kinds.SERVICE, (namespace, part.child(name))
         yield kinds.POD_DISRUPTION_BUDGET, (namespace, part.child(name))
@@ -264,12 +289,9 @@ def _names(context: Context, body: JsonObject) -> Iterator[tuple[Kind, Key]]:
         yield kinds.STATEFUL_SET, (namespace, part.child(name))
 
 
-async def _record_image(context: Context, body: JsonObject, found: list[tuple[Kind, JsonObject]]) -> float | None:
+async def _pin_image(context: Context, body: JsonObject, workers: JsonObject) -> None:
     """Pin the group to the image that runs, or the adopted fleet would go over to the operator's at once."""
-    workers = (child for kind, child in found if kind == kinds.STATEFUL_SET)
-    image = next((image for image in map(running_image, workers) if image is not None), None)
-    status = body.get("status") or {}
-    pinned = {"image": image, "imageSource": "Operator"}
-    if image is None or body["spec"].get("image") or pinned.items() <= status.items():
-        return None
-    return await record(context, body, status | pinned)
+    image, state = running_image(workers), context.states.read(body, GroupState)
+    if image is not None and not body["spec"].get("image") and state.upgrade.image is None:
+        pinned = replace(state.upgrade, image=image, source="Operator")
+        await context.states.save(body, replace(state, upgrade=pinned))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleet_operator.api.v1alpha1 import ConsumerGroup, conditions
-from fleet_operator.clients.kinds import JsonObject
+from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning.fleet.image import WorkerImage, choose_image
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import Revision, connection_digest, keep_running, plan_revision
-from fleet_operator.planning.fleet.waves import Turn, Upgrade, begin_upgrade
+from fleet_operator.planning.fleet.waves import Turn, begin_upgrade
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.upgrade import UpgradeState
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
 
@@ -29,9 +29,9 @@ def usable_turn(gathered: Gathered, problem: Problem | None) -> Turn:
     return gathered.turn.declined(Problem(conditions.WAITING_FOR_FLEET, message))
 
 
-def image_after(turn: Turn, group: ConsumerGroup, stateful_set: JsonObject | None, *, default: str) -> WorkerImage:
+def image_after(gathered: Gathered, turn: Turn, *, default: str) -> WorkerImage:
     """The workers' image after a turn."""
-    chosen = choose_image(group, stateful_set, default=default)
+    chosen = choose_image(gathered.group, gathered.state.upgrade, gathered.parts[MAIN].body, default=default)
     return replace(chosen, name=default) if turn.image else chosen
 
 
@@ -45,12 +45,20 @@ def plan_wanted(gathered: Gathered, image: str, turn: Turn) -> Revision | None:
     if isinstance(cluster, Problem):
         return None
     planned = plan_revision(group, cluster, handler_files=gathered.handler_files, image=image)
-    taken_over = turn.connection or group.status.get("connection") == planned.inputs.connection
+    taken_over = turn.connection or gathered.state.upgrade.connection == planned.inputs.connection
     waits = turn.waves and not taken_over
     return keep_running(planned, gathered.parts[MAIN].body, gathered.config_maps, connection_waits=waits)
 
 
-def upgrade_of(gathered: Gathered, turn: Turn, image: str) -> Upgrade | None:
-    """The upgrade that stands in the status after this turn; `image` is the operator's."""
+def upgrade_after(
+    gathered: Gathered, turn: Turn, chosen: WorkerImage, revision: Revision | None, *, default: str
+) -> UpgradeState:
+    """The state of upgrades after this turn; `chosen` and `revision` are what the workers are wanted to run."""
+    before = gathered.state.upgrade
     connection = None if isinstance(gathered.cluster, Problem) else connection_digest(gathered.cluster)
-    return begin_upgrade(gathered.group, turn, image=image, connection=connection)
+    return UpgradeState(
+        image=chosen.name,
+        source=chosen.source,
+        connection=revision.inputs.connection if revision is not None else before.connection,
+        last=begin_upgrade(gathered.group, before.last, turn, image=default, connection=connection),
+    )

@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning.fleet.image import WorkerImage, choose_image
+from fleet_operator.planning.state.document import UnreadableStateError, read_state
+from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.upgrade import UpgradeState
 from fleet_operator.planning.status.conditions import project_conditions
 from tests.unit.planning.builders import consumer_group, facts
 
 OLD, NEW = "registry.example:5000/fleet/consumer:1.0@sha256:0a1b", "registry.example:5000/fleet/consumer:2.0"
-
-
-def group_of(status: dict[str, Any] | None = None, **spec: Any) -> ConsumerGroup:
-    return consumer_group(**spec).model_copy(update={"status": status or {}})
 
 
 def running(image: Any) -> dict[str, Any]:
@@ -23,59 +21,55 @@ def running(image: Any) -> dict[str, Any]:
     return {"spec": {"template": {"spec": {"containers": containers}}}}
 
 
-def chosen(group: ConsumerGroup, stateful_set: dict[str, Any] | None = None, *, default: str = NEW) -> tuple[str, str]:
-    image = choose_image(group, stateful_set, default=default)
+PINNED = UpgradeState(image=OLD, source="Operator")
+
+
+def chosen(
+    state: UpgradeState, stateful_set: dict[str, Any] | None = None, *, default: str = NEW, **spec: Any
+) -> tuple[str, str]:
+    image = choose_image(consumer_group(**spec), state, stateful_set, default=default)
     return image.name, image.source
 
 
 def test_new_group_is_pinned_to_the_default() -> None:
-    assert chosen(group_of()) == (NEW, "Operator")
+    assert chosen(UpgradeState()) == (NEW, "Operator")
 
 
 def test_pinned_group_stays_whatever_the_default_is() -> None:
-    pinned = group_of({"image": OLD, "imageSource": "Operator"})
-    assert chosen(pinned) == (OLD, "Operator")
-    assert chosen(pinned, running("another:1")) == (OLD, "Operator")
+    assert chosen(PINNED) == (OLD, "Operator")
+    assert chosen(PINNED, running("another:1")) == (OLD, "Operator")
 
 
 def test_image_of_the_spec_wins_and_its_removal_pins_to_the_default_of_the_moment() -> None:
-    assert chosen(group_of({"image": OLD, "imageSource": "Operator"}, image="shop:1")) == ("shop:1", "Spec")
-    removed = group_of({"image": "shop:1", "imageSource": "Spec"})
+    assert chosen(PINNED, image="shop:1") == ("shop:1", "Spec")
+    removed = UpgradeState(image="shop:1", source="Spec")
     assert chosen(removed, running("shop:1")) == (NEW, "Operator")
 
 
-@pytest.mark.parametrize("lost", [{}, {"image": ""}, {"image": None}, {"imageSource": "Operator"}, {"image": 7}])
-def test_group_without_its_status_stays_at_the_image_that_runs(lost: dict[str, Any]) -> None:
-    assert chosen(group_of(lost), running(OLD)) == (OLD, "Operator")
-    assert chosen(group_of(lost)) == (NEW, "Operator")
+@pytest.mark.parametrize("lost", [UpgradeState(), UpgradeState(source="Operator")])
+def test_group_without_its_state_stays_at_the_image_that_runs(lost: UpgradeState) -> None:
+    assert chosen(lost, running(OLD)) == (OLD, "Operator")
+    assert chosen(lost) == (NEW, "Operator")
 
 
 @pytest.mark.parametrize("rubbish", ["two words", "-x", "a\nb", "$(reboot)", "a" * 1025, "ä:1", ["a"], {}])
 def test_text_that_is_no_image_is_not_run(rubbish: Any) -> None:
-    assert chosen(group_of({"image": rubbish, "imageSource": "Operator"}), running(OLD)) == (OLD, "Operator")
-    removed_from_spec = group_of({"image": rubbish, "imageSource": "Spec"})
-    assert chosen(removed_from_spec, running(OLD)) == (NEW, "Operator"), "as when any other image is removed"
-    assert chosen(group_of(), running(rubbish)) == (NEW, "Operator")
-
-
-def test_unknown_source_is_a_pin() -> None:
-    for source in (None, "", "Somebody", 5):
-        assert chosen(group_of({"image": OLD, "imageSource": source})) == (OLD, "Operator")
+    with pytest.raises(UnreadableStateError, match=r"upgrade\.image"):
+        read_state(GroupState, {"upgrade": {"image": rubbish}}, "orders")
+    assert chosen(UpgradeState(), running(rubbish)) == (NEW, "Operator")
 
 
 @pytest.mark.parametrize("broken", [{}, {"spec": None}, {"spec": {"template": {"spec": {"containers": None}}}}])
 def test_stateful_set_without_a_worker_says_nothing(broken: dict[str, Any]) -> None:
-    assert chosen(group_of(), broken) == (NEW, "Operator")
+    assert chosen(UpgradeState(), broken) == (NEW, "Operator")
 
 
 def test_choice_is_stable_once_it_is_recorded() -> None:
-    """A reconcile that follows on its own status chooses the same, under any operator."""
-    for status in ({}, {"image": OLD, "imageSource": "Operator"}, {"image": "shop:1", "imageSource": "Spec"}):
-        first = choose_image(group_of(status), None, default=OLD)
-        again = choose_image(group_of(first.fields), None, default=NEW)
-        assert again.name == first.name
-        assert again.is_recorded(first.fields)
-        assert not again.is_recorded({"image": first.name})
+    """A reconcile that follows on its own state chooses the same, under any operator."""
+    for state in (UpgradeState(), PINNED, UpgradeState(image="shop:1", source="Spec")):
+        first = choose_image(consumer_group(), state, None, default=OLD)
+        recorded = UpgradeState(image=first.name, source=first.source)
+        assert choose_image(consumer_group(), recorded, None, default=NEW).name == first.name
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ from fleet_operator.reconcilers.backfill.reconciler import BackfillReconciler
 from fleet_operator.reconcilers.backfill.watch import RangeWatch
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.registry import WATCHED
+from fleet_operator.reconcilers.states import States
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import EventRecorder
@@ -164,6 +165,7 @@ class World:
             settings=Settings(),
             clock=self.clock,
             store=self.store,
+            states=States(self.store, self.clock),
             statuses=statuses,
             events=EventRecorder(kube, self.clock, metrics, instance="test"),
             metrics=metrics,

@@ -16,6 +16,8 @@ from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RevisionState
 from fleet_operator.planning.fleet.waves import Turn
 from fleet_operator.planning.labels import PARTS_ANNOTATION
+from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.upgrade import Phase, Upgrade, UpgradeState
 from fleet_operator.planning.trimming import trim_stateful_set
 from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
@@ -42,6 +44,10 @@ def plan_of(found: Gathered, image: str = IMAGE) -> Plan:
     return make_plan(found, NOW, image=image)
 
 
+def upgrade_of(plan: Plan) -> UpgradeState:
+    return plan.state.upgrade
+
+
 def hash_of(plan: Plan) -> str:
     assert plan.revision is not None
     return plan.revision.hash
@@ -61,10 +67,10 @@ def fleet(**spec: Any) -> Gathered:
     body = plan.stateful_set(found, PartPlan(part=MAIN, target=plan.revision.hash, replicas=1), NOW)
     fields = {"namespace": "shop", "uid": "s", "resourceVersion": "1", "generation": 1}
     body = {**body, "metadata": {**body["metadata"], **fields}, "status": {"observedGeneration": 1}}
-    pinned = group.model_copy(update={"status": {**plan.image.fields, "connection": plan.connection}})
     kept = gathered(
         cluster=of,
-        group=pinned,
+        group=group,
+        state=plan.state,
         policy=policy,
         observation=looked,
         stateful_set=trim_stateful_set(body),
@@ -91,9 +97,9 @@ def test_image_of_the_operator_is_taken_with_the_turn_and_not_before() -> None:
     going = plan_of(replace(before, turn=Turn(waves=True, image=True)), NEW)
     assert going.image.name == NEW
     assert hash_of(going) != hash_of(first)
-    assert going.upgrade is not None
-    assert going.upgrade.document == {"phase": "Rolling", "image": NEW}
-    assert not going.is_recorded(going.image.fields), "it stands in the status before anything uses it"
+    assert upgrade_of(going) == UpgradeState(
+        image=NEW, source="Operator", connection=upgrade_of(first).connection, last=Upgrade(Phase.ROLLING, NEW)
+    )
 
 
 def test_changed_connection_waits_for_its_turn() -> None:
@@ -102,7 +108,7 @@ def test_changed_connection_waits_for_its_turn() -> None:
     held = plan_of(moved(before))
     assert hash_of(held) == hash_of(first)
     assert held.decision.phase is RolloutPhase.SETTLED
-    assert held.connection == first.connection
+    assert upgrade_of(held).connection == upgrade_of(first).connection
     assert not held.facts(before).kept, "no other version of the operator has planned it"
     body = held.stateful_set(before, PartPlan(part=MAIN, target=hash_of(held), replicas=1), NOW)
     main = before.parts[MAIN].body
@@ -110,31 +116,29 @@ def test_changed_connection_waits_for_its_turn() -> None:
     assert body["metadata"]["annotations"][PARTS_ANNOTATION] == main["metadata"]["annotations"][PARTS_ANNOTATION]
     going = plan_of(moved(before, turn=Turn(waves=True, connection=True)))
     assert hash_of(going) != hash_of(first)
-    assert going.connection == connection_digest(cluster("elsewhere:9092"))
+    assert upgrade_of(going).connection == connection_digest(cluster("elsewhere:9092"))
 
 
 def test_connection_that_was_begun_is_gone_on_with() -> None:
     before = fleet()
-    begun = {**before.group.status, "connection": connection_digest(cluster("elsewhere:9092"))}
-    group = before.group.model_copy(update={"status": begun})
-    assert hash_of(plan_of(moved(before, group=group))) != hash_of(plan_of(before))
+    begun = replace(before.state.upgrade, connection=connection_digest(cluster("elsewhere:9092")))
+    state = replace(before.state, upgrade=begun)
+    assert hash_of(plan_of(moved(before, state=state))) != hash_of(plan_of(before))
 
 
-def test_lost_status_does_not_roll_a_connection() -> None:
+def test_lost_state_does_not_roll_a_connection() -> None:
     before = fleet()
-    group = before.group.model_copy(update={"status": {}})
-    held = plan_of(moved(before, group=group))
+    held = plan_of(moved(before, state=GroupState()))
     assert hash_of(held) == hash_of(plan_of(before))
-    assert held.connection == plan_of(before).connection, "so that it is known to be behind"
+    assert upgrade_of(held).connection == upgrade_of(plan_of(before)).connection, "so that it is known to be behind"
 
 
 def test_own_change_does_not_wait_and_takes_the_connection_along() -> None:
     before = fleet()
-    edited = consumer_group(handler={"python": {"callable": "shop:other"}})
-    group = edited.model_copy(update={"status": before.group.status})
+    group = consumer_group(handler={"python": {"callable": "shop:other"}})
     plan = plan_of(moved(before, group=group))
     assert hash_of(plan) != hash_of(plan_of(before))
-    assert plan.connection == connection_digest(cluster("elsewhere:9092"))
+    assert upgrade_of(plan).connection == connection_digest(cluster("elsewhere:9092"))
 
 
 def test_without_waves_a_changed_connection_rolls_at_once() -> None:
@@ -178,16 +182,15 @@ def test_nothing_begins_while_nothing_could_come_of_it() -> None:
         assert plan.turn.wait is not None
         assert plan.turn.wait.reason == "WaitingForFleet"
         assert plan.image.name == IMAGE
-        assert plan.upgrade is None
+        assert upgrade_of(plan).last is None
 
 
 def test_fleet_that_is_down_takes_over_the_connection_without_an_upgrade() -> None:
     alone = Turn(waves=True, connection=True, alone=True)
     before = fleet()
     going = plan_of(moved(before, turn=alone))
-    assert going.connection == connection_digest(cluster("elsewhere:9092"))
-    assert going.upgrade is None
-    assert not going.is_recorded(going.image.fields)
+    assert upgrade_of(going).connection == connection_digest(cluster("elsewhere:9092"))
+    assert upgrade_of(going).last is None
     silent = replace(moved(before, turn=alone), observation=unreachable())
     assert hash_of(plan_of(silent)) == hash_of(plan_of(before)), "of silent brokers nothing could come"
     main = before.parts[MAIN]

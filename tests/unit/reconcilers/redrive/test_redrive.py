@@ -13,6 +13,9 @@ import pytest
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, JOB, KAFKA_CLUSTER, POD, REDRIVE
 from fleet_operator.clients.kube import KubeConflictError
 from fleet_operator.planning.redrive.phase import Position
+from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.upgrade import UpgradeState
+from fleet_operator.reconcilers.states import States
 from fleet_operator.runtime.dispatcher import Result
 from tests.unit.planning import builders
 from tests.unit.reconcilers.redrive.world import KEY, TOPICS, DeathError, Moment, World, run
@@ -51,7 +54,9 @@ def test_redrive_runs_its_job_and_ends_with_the_runs_message() -> None:
 def test_run_has_the_image_that_its_group_is_pinned_to() -> None:
     async def life(world: World) -> None:
         group = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
-        group["status"] = {"image": "worker:old", "imageSource": "Operator"}
+        world.store.learn(CONSUMER_GROUP, group)
+        pinned = UpgradeState(image="worker:old", source="Operator")
+        await States(world.store, world.clock).save(group, GroupState(upgrade=pinned))
         world.redrive()
         await world.look()
         job = world.get(JOB)

@@ -17,6 +17,7 @@ from fleet_operator.planning.redrive.phase import Position
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.redrive import RedriveReconciler, RedriveWatch
 from fleet_operator.reconcilers.registry import WATCHED
+from fleet_operator.reconcilers.states import States
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import EventRecorder
@@ -129,6 +130,7 @@ class World:
             settings=Settings(),
             clock=self.clock,
             store=self.store,
+            states=States(self.store, self.clock),
             statuses=StatusWriter(
                 self.store, self.clock, metrics, writes_per_second=100.0, urgent_fields=URGENT_FIELDS
             ),

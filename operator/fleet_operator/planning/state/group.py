@@ -1,0 +1,14 @@
+"""The state of a ConsumerGroup: one part for each concern of its reconcile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fleet_operator.planning.state.upgrade import UpgradeState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """What the operator remembers of a ConsumerGroup."""
+
+    upgrade: UpgradeState = field(default_factory=UpgradeState)

@@ -1,0 +1,132 @@
+"""The OperatorStates: one for each object about which the operator has to remember something.
+
+The operator is their only writer, and the cache learns of each write, so what it has is what was written last. A write
+is conditional on that version: a former leader that goes on writing meets a conflict, or its successor does, which then
+decides again.
+
+A state is owned by its object and deleted with it. An object that takes the place of a namesake within a short time, as
+with `kubectl replace --force`, takes over what was known of that one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from fleet_consumer.clock import Clock
+from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, JsonObject, Kind, kind_of
+from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
+from fleet_operator.planning.labels import GROUP_LABEL, MANAGED_BY_LABEL, MANAGER
+from fleet_operator.planning.objects import Owner, child_head
+from fleet_operator.planning.state.document import read_state, write_state
+from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.runtime.store import Store
+
+FORMER_SECONDS: Final = 60.0
+"""Time for which the content of a deleted object's state waits for one that takes its place."""
+
+S = TypeVar("S")
+
+
+class StateTakenError(Exception):
+    """An OperatorState of another owner has the name of one of ours."""
+
+
+def state_name(kind: Kind, name: str) -> str:
+    """Name of the state of an object."""
+    return f"{name}.{kind.kind.lower()}"
+
+
+@dataclass(slots=True)
+class States:
+    """The states of one operator. Used on the event loop only."""
+
+    store: Store
+    clock: Clock
+    _former: dict[tuple[Kind, Key], tuple[JsonObject, float]] = field(default_factory=dict)
+    """Contents of the states of objects that are gone, and since when (monotonic seconds)."""
+
+    def read(self, owner: JsonObject, model: type[S]) -> S:
+        """The state of an object; an empty one if there is none. Raises UnreadableStateError."""
+        return read_state(model, self._content(owner), state_name(kind_of(owner), owner["metadata"]["name"]))
+
+    async def save(self, owner: JsonObject, state: Any) -> None:
+        """Write the state of an object.
+
+        Raises KubeError, with KubeConflictError where another process has written it meanwhile, and StateTakenError.
+        """
+        kind, (namespace, name) = kind_of(owner), key_of(owner)
+        address = (namespace, state_name(kind, name))
+        found = self.store.get(OPERATOR_STATE, address)
+        self._require_ours(found, owner)
+        body = _body(owner, write_state(state, self._content(owner)))
+        try:
+            if found is None:
+                stored = await self.store.kube.create(body)
+            else:
+                version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+                stored = await self.store.kube.replace({**body, "metadata": {**body["metadata"], **version}})
+        except KubeNotFoundError:
+            await self.store.refresh(OPERATOR_STATE, address)
+            raise
+        except KubeConflictError:
+            live = await self.store.refresh(OPERATOR_STATE, address)
+            self._require_ours(live, owner)
+            if live is not None:
+                self.store.learn(OPERATOR_STATE, live)
+            raise
+        self.store.learn(OPERATOR_STATE, stored)
+        self._former.pop((kind, (namespace, name)), None)
+
+    def forget(self, kind: Kind, key: Key) -> None:
+        """Note that an object is gone; its state goes with it."""
+        now = self.clock.monotonic()
+        for address in [each for each, (_, gone_at) in self._former.items() if now - gone_at >= FORMER_SECONDS]:
+            del self._former[address]
+        found = self.store.get(OPERATOR_STATE, (key[0], state_name(kind, key[1])))
+        if found is not None:
+            self._former[kind, key] = found.get("data") or {}, now
+
+    def _content(self, owner: JsonObject) -> JsonObject:
+        kind, key = kind_of(owner), key_of(owner)
+        found = self.store.get(OPERATOR_STATE, (key[0], state_name(kind, key[1])))
+        if found is not None and (_belongs_to(found, owner) or _belonged_to_namesake(found, owner)):
+            content = found.get("data")
+            return content if isinstance(content, dict) else {}
+        former, gone_at = self._former.get((kind, key), ({}, 0.0))
+        return former if self.clock.monotonic() - gone_at < FORMER_SECONDS else {}
+
+    def _require_ours(self, found: JsonObject | None, owner: JsonObject) -> None:
+        if found is None or _belongs_to(found, owner) or _belonged_to_namesake(found, owner):
+            return
+        raise StateTakenError(
+            f"OperatorState `{found['metadata']['name']}` exists and does not belong to this {owner['kind']}: remove it"
+        )
+
+
+def _body(owner: JsonObject, content: JsonObject) -> JsonObject:
+    metadata, kind = owner["metadata"], kind_of(owner)
+    labels = {MANAGED_BY_LABEL: MANAGER} | ({GROUP_LABEL: metadata["name"]} if kind == CONSUMER_GROUP else {})
+    head = child_head(
+        OPERATOR_STATE.api_version,
+        OPERATOR_STATE.kind,
+        state_name(kind, metadata["name"]),
+        owner=Owner(kind.kind, metadata["namespace"], metadata["name"], metadata["uid"]),
+        labels=labels,
+    )
+    return {**head, "data": content}
+
+
+def _belongs_to(state: JsonObject, owner: JsonObject) -> bool:
+    return any(reference.get("uid") == owner["metadata"]["uid"] for reference in _references(state))
+
+
+def _belonged_to_namesake(state: JsonObject, owner: JsonObject) -> bool:
+    """True if all its owners are former objects of this kind and name."""
+    mine = (owner["kind"], owner["metadata"]["name"])
+    references = _references(state)
+    return bool(references) and all((each["kind"], each["name"]) == mine for each in references)
+
+
+def _references(state: JsonObject) -> list[dict[str, Any]]:
+    return state["metadata"].get("ownerReferences") or []

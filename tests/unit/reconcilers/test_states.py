@@ -1,0 +1,132 @@
+"""OperatorStates: who owns them, what a conflict means, and what outlives a replaced object."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, JsonObject
+from fleet_operator.clients.kube import KubeConflictError
+from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.upgrade import UpgradeState
+from fleet_operator.reconcilers.registry import WATCHED
+from fleet_operator.reconcilers.states import States, StateTakenError
+from fleet_operator.runtime.store import Store
+from tests.unit.runtime.memory_kube import MemoryKube
+from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
+
+KEY = ("shop", "orders")
+PINNED = GroupState(upgrade=UpgradeState(image="worker:1"))
+OTHER = GroupState(upgrade=UpgradeState(image="worker:2"))
+
+
+def owner(uid: str = "first") -> JsonObject:
+    metadata = {"namespace": "shop", "name": "orders", "uid": uid, "resourceVersion": "1"}
+    return {"apiVersion": "consumerfleet.io/v1alpha1", "kind": "ConsumerGroup", "metadata": metadata, "spec": {}}
+
+
+class Place:
+    """An API server, and the states of one operator after the other."""
+
+    def __init__(self) -> None:
+        self.kube = MemoryKube()
+        self.clock = VirtualClock(asyncio.get_running_loop())
+        self.begin()
+
+    def begin(self) -> None:
+        """Another process, whose caches have been filled."""
+        self.store = Store(self.kube, self.clock, WATCHED)
+        for body in self.kube.objects.values():
+            self.store.learn(OPERATOR_STATE, body)
+        self.states = States(self.store, self.clock)
+
+    def read(self, of: JsonObject) -> GroupState:
+        return self.states.read(of, GroupState)
+
+    @property
+    def stored(self) -> JsonObject:
+        return self.kube.objects[OPERATOR_STATE.kind, "shop", "orders.consumergroup"]
+
+
+def run(life: Callable[[Place], Awaitable[None]]) -> None:
+    async def begin() -> None:
+        await life(Place())
+
+    run_virtual(begin())
+
+
+def test_state_belongs_to_its_object_and_outlives_the_process() -> None:
+    async def life(place: Place) -> None:
+        assert place.read(owner()) == GroupState()
+        await place.states.save(owner(), PINNED)
+        assert place.read(owner()) == PINNED
+        (reference,) = place.stored["metadata"]["ownerReferences"]
+        assert (reference["kind"], reference["uid"], reference["controller"]) == ("ConsumerGroup", "first", True)
+        place.begin()
+        assert place.read(owner()) == PINNED
+        await place.states.save(owner(), OTHER)
+        assert place.read(owner()) == OTHER
+
+    run(life)
+
+
+def test_write_of_another_process_is_met_by_a_conflict_and_read_then() -> None:
+    async def life(place: Place) -> None:
+        await place.states.save(owner(), PINNED)
+        former = place.states
+        place.begin()
+        await place.states.save(owner(), OTHER)
+        with pytest.raises(KubeConflictError):
+            await former.save(owner(), PINNED)
+        assert place.read(owner()) == OTHER
+        assert former.read(owner(), GroupState) == OTHER
+
+    run(life)
+
+
+def test_state_that_was_made_unseen_is_read_before_anything_rests_on_an_empty_one() -> None:
+    async def life(place: Place) -> None:
+        blind = States(Store(place.kube, place.clock, WATCHED), place.clock)
+        await place.states.save(owner(), PINNED)
+        with pytest.raises(KubeConflictError):
+            await blind.save(owner(), OTHER)
+        assert blind.read(owner(), GroupState) == PINNED
+
+    run(life)
+
+
+def test_object_that_takes_the_place_of_its_namesake_takes_over_what_was_known() -> None:
+    """`kubectl replace --force`: the state is still there, or was deleted with its owner a moment ago."""
+
+    async def life(place: Place) -> None:
+        await place.states.save(owner("first"), PINNED)
+        assert place.read(owner("second")) == PINNED
+        await place.states.save(owner("second"), OTHER)
+        assert place.stored["metadata"]["ownerReferences"][0]["uid"] == "second"
+        place.states.forget(CONSUMER_GROUP, KEY)
+        body = place.kube.objects.pop((OPERATOR_STATE.kind, "shop", "orders.consumergroup"))
+        place.store.cache(OPERATOR_STATE).remove(
+            ("shop", "orders.consumergroup"), body["metadata"]["uid"], place.kube.version
+        )
+        assert place.read(owner("third")) == OTHER
+        await asyncio.sleep(61)
+        assert place.read(owner("third")) == GroupState()
+
+    run(life)
+
+
+@pytest.mark.parametrize("references", [[], [{"kind": "Deployment", "name": "orders", "uid": "x"}]])
+def test_foreign_object_of_the_name_is_neither_read_nor_written(references: list[Any]) -> None:
+    async def life(place: Place) -> None:
+        await place.states.save(owner(), PINNED)
+        place.stored["metadata"]["ownerReferences"] = references
+        place.begin()
+        assert place.read(owner()) == GroupState()
+        with pytest.raises(StateTakenError, match=r"orders\.consumergroup.*remove it"):
+            await place.states.save(owner(), OTHER)
+        assert place.stored["data"]["upgrade"] == {"image": "worker:1"}
+
+    run(life)
