@@ -12,7 +12,7 @@ from fleet_operator.api.v1alpha1.consumergroup import Scaling
 from fleet_operator.planning.lag import group_lag
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
-from fleet_operator.planning.scaling.memory import ScaleMemory
+from fleet_operator.planning.state.sizing import SizingState
 from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.scaling.trail import Trail
 
@@ -42,7 +42,7 @@ class FleetRule:
     assignor: str = "cooperative-sticky"
     name: str = "fleet"
     decisions: list[tuple[float, ScaleDecision]] = field(default_factory=list)
-    _memory: ScaleMemory = field(default_factory=ScaleMemory)
+    _memory: SizingState = field(default_factory=SizingState)
     _trail: Trail = field(default_factory=Trail)
     _seen_at: float = 0.0
 

@@ -15,12 +15,9 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.together]
 
-MEMORY = "consumerfleet.io/scaling"
-
 
 def memory_of(here: Site) -> dict[str, Any]:
-    annotations = here.get("statefulsets", "flights")["metadata"]["annotations"]
-    found: dict[str, Any] = json.loads(annotations[MEMORY])
+    found: dict[str, Any] = here.get("operatorstates", "flights.consumergroup")["data"].get("sizing", {})
     return found
 
 
@@ -38,7 +35,7 @@ def test_bounds_of_the_spec_size_the_fleet_and_kubectl_scale_does_not(site: Make
     assert here.get("statefulsets", "flights")["spec"]["replicas"] == 2
     here.apply(objects.group(here.name, scaling={"minReplicas": 4}, replicas=5))
     here.wait_ready_replicas(4)
-    eventually(lambda: memory_of(here)["count"] == 4, timeout_s=PATIENCE_S, what="the number in the annotation")
+    eventually(lambda: memory_of(here)["count"] == 4, timeout_s=PATIENCE_S, what="the number in the state")
     join = json.loads(here.get("configmaps", "flights-offsets")["data"]["join.json"])
     assert (join["first"], join["end"]) == (2, 4)
     status = here.get("consumergroups", "flights")["status"]
@@ -65,7 +62,7 @@ def test_dry_run_sizes_nothing_and_shows_what_it_would_do(site: MakeSite, broker
     here.wait_condition("consumergroups", "flights", "ScalingActive", status="False", reason="DryRun")
     status = here.get("consumergroups", "flights")["status"]
     assert (status["targetReplicas"], status["scaling"]["proposedReplicas"]) == (1, 3)
-    assert MEMORY not in here.get("statefulsets", "flights")["metadata"]["annotations"]
+    assert memory_of(here) == {}
 
 
 def test_fleet_without_brokers_stays_as_it_is_and_says_why(site: MakeSite, broker: KafkaBroker) -> None:

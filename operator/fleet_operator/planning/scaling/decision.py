@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
-from fleet_operator.planning.scaling.memory import NO_MEMORY, Growth, ScaleMemory
+from fleet_operator.planning.state.sizing import Growth, SizingState
 
 NO_LIMIT: Final = "None"
 SUSPENDED: Final = "Suspended"
@@ -42,6 +42,8 @@ OFFSETS_MISSING: Final = "OffsetsMissing"
 """A partition has no commit: where an empty group would go on there is not sure."""
 SCALED_TO_ZERO: Final = "ScaledToZero"
 
+NOTHING_DECIDED: Final = SizingState()
+
 HOLDS: Final = frozenset({UNKNOWN, REBALANCING, ROLLOUT, BREAKER_OPEN, GROUP_SHARED, STARTING})
 """Limits under which nothing is decided: the count stays, whatever the load."""
 PENDING: Final = frozenset({LEARNING, SETTLING, COOLDOWN})
@@ -72,7 +74,7 @@ class ScaleDecision:
     - `limit`: the word of `status.limit`, the rule that bound the decision; `reason` a sentence.
     - `proposed`: the number that a dry run would set; the same as `replicas` otherwise.
     - `inputs`: None for a count that does not follow the load.
-    - `memory`: the part of the past that a StatefulSet has to keep, None where nothing is to be kept.
+    - `memory`: the past that later decisions need, None where nothing is to be kept.
     - `requeue_after`: seconds until the next decision, None for one at the next change.
     """
 
@@ -82,7 +84,7 @@ class ScaleDecision:
     reason: str = ""
     proposed: int | None = None
     inputs: ScaleInputs | None = None
-    memory: ScaleMemory | None = None
+    memory: SizingState | None = None
     requeue_after: float | None = None
 
     @property
@@ -97,17 +99,17 @@ class ScaleDecision:
         return "Hold" if self.limit in HOLDS or self.limit in PENDING else "Keep"
 
 
-def is_kept(group: ConsumerGroup, memory: ScaleMemory) -> bool:
+def is_kept(group: ConsumerGroup, memory: SizingState) -> bool:
     """True if the fleet goes on with the number that its load gave it: `spec.replicas` was not edited since. One that
     sleeps would never wake.
 
-    Earlier operators noted no `spec.replicas`, and noted the growth of a fleet that no load sizes like any other.
+    The growth of a fleet that no load sizes is noted without `spec.replicas`.
     """
     edited = memory.growth is not None if memory.replicas is None else memory.replicas != group.spec.replicas
     return bool(memory.count) and not edited
 
 
-def fixed_count(group: ConsumerGroup, memory: ScaleMemory) -> int:
+def fixed_count(group: ConsumerGroup, memory: SizingState) -> int:
     """`spec.replicas`, or the number that a load gave the fleet before."""
     return memory.count if memory.count and is_kept(group, memory) else group.spec.replicas
 
@@ -117,7 +119,7 @@ def decide_fixed(
     partition_counts: Mapping[str, int] | None,
     *,
     found: int | None = None,
-    memory: ScaleMemory = NO_MEMORY,
+    memory: SizingState = NOTHING_DECIDED,
     now: float = 0.0,
 ) -> ScaleDecision:
     """The number of a fleet that no load sizes; `partition_counts` is None while unknown.
@@ -127,18 +129,18 @@ def decide_fixed(
     replicas = fixed_count(group, memory)
     limited = partition_counts is not None and replicas > sum(partition_counts.values())
     growth = memory.growth if memory.growth is not None and memory.growth.after == replicas else None
-    if found and replicas > found:
+    if found and replicas > found and (growth is None or growth.before != found):
         growth = Growth(before=found, after=replicas, commits=0.0, at=round(now, 1))
-    kept: ScaleMemory | None = None
+    kept: SizingState | None = None
     if is_kept(group, memory):
         kept = replace(memory, replicas=group.spec.replicas, growth=growth)
     elif growth is not None:
-        kept = ScaleMemory(count=replicas, growth=growth)
+        kept = SizingState(count=replicas, growth=growth)
     return ScaleDecision(replicas=replicas, limit=PARTITIONS if limited else NO_LIMIT, memory=kept)
 
 
 def decide_stopped(
-    group: ConsumerGroup, *, stopped: bool, resetting: bool, memory: ScaleMemory | None = None
+    group: ConsumerGroup, *, stopped: bool, resetting: bool, memory: SizingState | None = None
 ) -> ScaleDecision | None:
     """No workers while suspended, `stopped`, or `resetting` its offsets; None for a fleet that runs.
 

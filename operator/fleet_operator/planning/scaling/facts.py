@@ -6,14 +6,14 @@ Rates of arrival and of commits are those over a fixed window of samples.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from fleet_operator.api.v1alpha1.consumergroup import Scaling
 from fleet_operator.planning.lag import GroupLag
 from fleet_operator.planning.observation import GroupObservation, MemberObservation, ProgressSample
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.scaling.memory import NO_MEMORY, ScaleMemory
+from fleet_operator.planning.state.sizing import SizingState
 
 Partition = tuple[str, int]
 
@@ -82,7 +82,7 @@ class ScalingFacts:
     - `rolling`: workers of a revision are on their way: only a lag that grows changes the number.
     - `revision`: the workers' revision, None while one replaces another.
     - `reported_stuck`: partitions at which a worker reports a record that it cannot complete.
-    - `memory`: what the StatefulSet keeps.
+    - `memory`: what is remembered of earlier decisions.
     """
 
     spec: Scaling
@@ -100,7 +100,7 @@ class ScalingFacts:
     rolling: bool = False
     revision: str | None = None
     reported_stuck: frozenset[Partition] = frozenset()
-    memory: ScaleMemory = NO_MEMORY
+    memory: SizingState = field(default_factory=SizingState)
 
     @property
     def awaits_rates(self) -> bool:

@@ -23,8 +23,8 @@ from fleet_operator.planning.scaling.load import (
     read_load,
     two_digits,
 )
-from fleet_operator.planning.scaling.memory import HOUR_S, Bound, Growth, ScaleMemory
 from fleet_operator.planning.scaling.trail import Trail
+from fleet_operator.planning.state.sizing import HOUR_S, Bound, Growth, SizingState
 
 RISING_S: Final = 60.0
 """Time for which growth waits for a rate that still rises, and the length of samples that the first growth needs: what
@@ -323,7 +323,7 @@ class _Policy:
     # Forms of a decision.
 
     @property
-    def memory(self) -> ScaleMemory:
+    def memory(self) -> SizingState:
         """The memory with what was learnt since."""
         load, facts = self.load, self.facts
         return facts.memory if load is None else facts.memory.with_capacity(load.capacity, facts.revision)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fleet_operator.planning.scaling.capacity import KEPT, MEASURE_S, Measurement
-from fleet_operator.planning.scaling.memory import Capacity
+from fleet_operator.planning.state.sizing import Capacity
 
 
 @dataclass(frozen=True, slots=True)

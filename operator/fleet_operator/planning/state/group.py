@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fleet_operator.planning.state.sizing import SizingState
 from fleet_operator.planning.state.upgrade import UpgradeState
 
 
@@ -12,3 +13,4 @@ class GroupState:
     """What the operator remembers of a ConsumerGroup."""
 
     upgrade: UpgradeState = field(default_factory=UpgradeState)
+    sizing: SizingState = field(default_factory=SizingState)

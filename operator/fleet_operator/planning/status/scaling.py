@@ -1,6 +1,6 @@
 """`status.scaling` and the conditions of scaling: the last decision, with what it was decided from.
 
-Rates move all the time. An entry is written anew when the decision changes, or a number moves by a factor of two, so
+Rates move all the time. An entry is written again when the decision changes, or a number moves by a factor of two, so
 that a fleet that stays as it is causes no writes.
 """
 
@@ -13,18 +13,16 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs, is_kept
+from fleet_operator.planning.scaling.decision import ScaleDecision, is_kept
 from fleet_operator.planning.scaling.load import two_digits
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 REASON_CHARACTERS_MAX: Final = 1024
 DRIFT: Final = 0.5
-"""Part of the larger number by which another may differ before it is shown anew: a factor of two. Rates of thousands of
+"""Part of the larger number by which another may differ before it is shown again: a factor of two. The rates of many
 groups would otherwise be most of the operator's writes; the metrics are exact."""
 DRIFTING: Final = ("arrivalPerSecond", "perReplicaPerSecond", "rawReplicas", "usefulReplicas")
 EXACT: Final = ("proposedReplicas", "decision")
-STOPPED: Final = frozenset({limits.SUSPENDED, limits.OFFSET_RESET})
-"""Limits under which no workers may run: nothing is decided by load."""
 INACTIVE: Final = frozenset({limits.UNKNOWN, limits.GROUP_SHARED, limits.BREAKER_OPEN})
 """Limits under which the load chooses nothing, for as long as they last."""
 REMEDIES: Final = {
@@ -57,7 +55,7 @@ def scaling_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: 
 
 
 def is_moved(before: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
-    """True if an entry has to be shown anew."""
+    """True if an entry has to be shown again."""
     exact = [{key: value for key, value in each.items() if key in EXACT} for each in (before, shown)]
     return exact[0] != exact[1] or not all(_is_near(before.get(name), shown.get(name)) for name in DRIFTING)
 
@@ -75,26 +73,6 @@ def entry_of(decision: ScaleDecision) -> dict[str, Any]:
     return entry | {"decision": decision.verb, "reason": decision.reason[:REASON_CHARACTERS_MAX]}
 
 
-def decision_of(status: Mapping[str, Any], current: int, *, dry_run: bool) -> ScaleDecision | None:
-    """The decision that a status shows, for a process that has made none yet: it stands until rates are known. None
-    where there is none, or one of another kind than is made now. The reverse of `entry_of`."""
-    entry, limit = status.get("scaling"), status.get("limit")
-    proposed = entry.get("proposedReplicas") if entry else None
-    if not entry or not limit or limit in STOPPED or (proposed is not None) != dry_run:
-        return None
-    arrival, capacity, raw = (
-        stored_number(entry.get(name)) for name in ("arrivalPerSecond", "perReplicaPerSecond", "rawReplicas")
-    )
-    return ScaleDecision(
-        replicas=current,
-        current=current,
-        limit=limit,
-        reason=str(entry.get("reason", "")),
-        proposed=proposed,
-        inputs=ScaleInputs(arrival=arrival, capacity=capacity, raw=raw, useful=entry.get("usefulReplicas")),
-    )
-
-
 def _last_step(
     decision: ScaleDecision, before: Mapping[str, Any], previous: Mapping[str, Any], now: float
 ) -> Mapping[str, Any] | None:
@@ -108,14 +86,14 @@ def _last_step(
 
 
 def _is_near(before: str | int | None, now: str | int | None) -> bool:
-    """True if a number has not moved enough to be shown anew."""
+    """True if a number has not moved enough to be shown again."""
     if before is None or now is None or before == now:
         return before == now
-    old, new = stored_number(before), stored_number(now)
+    old, new = _stored_number(before), _stored_number(now)
     return old is not None and new is not None and abs(new - old) < DRIFT * max(old, new)
 
 
-def stored_number(text: str | int | None) -> float | None:
+def _stored_number(text: str | int | None) -> float | None:
     """A number of a stored status, which others may have written; None for one that no decision has."""
     try:
         number = float(text) if text is not None else -1.0

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.joins import JoinStep
 from fleet_consumer.contract.pod import WORKER_FILE
-from fleet_operator.clients.kinds import JsonObject, annotated
+from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.planning.fleet import manifests, readings, rollout
 from fleet_operator.planning.fleet.blocking import find_blocking_problem, find_unproven_connection
@@ -29,7 +29,6 @@ from fleet_operator.planning.fleet.revision import (
 from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RevisionState, RolloutFacts, Watched
 from fleet_operator.planning.fleet.waves import Turn
 from fleet_operator.planning.foreign_json import read_object
-from fleet_operator.planning.labels import SCALING_ANNOTATION
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, decide_reset
 from fleet_operator.planning.problem import Problem
@@ -50,6 +49,7 @@ from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.sizing import SizingState
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
@@ -164,9 +164,7 @@ class Plan:
         template = templates[revision]
         if wanted.part is MAIN:
             body = manifests.stateful_set(group, revision=revision, pod_template=template, replicas=replicas)
-            body = with_inputs(with_known(body, templates), self._inputs_of(found, revision))
-            memory = self.scale.memory
-            return body if memory is None else annotated(body, SCALING_ANNOTATION, memory.to_text())
+            return with_inputs(with_known(body, templates), self._inputs_of(found, revision))
         changed = found.fleet is None or found.fleet.replicas != replicas
         changed_at = now if changed else changed_at_of(found.body)
         return retry_stateful_set(
@@ -247,7 +245,11 @@ def make_plan(
         retry=retry,
         reset=reset,
         scale=scaled.decision,
-        state=replace(gathered.state, upgrade=upgrade_after(gathered, turn, chosen, revision, default=image)),
+        state=replace(
+            gathered.state,
+            upgrade=upgrade_after(gathered, turn, chosen, revision, default=image),
+            sizing=scaled.decision.memory or SizingState(),
+        ),
         image=chosen,
         turn=turn,
         revision=revision,

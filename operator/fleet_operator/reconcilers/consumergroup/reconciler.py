@@ -76,7 +76,7 @@ class ConsumerGroupReconciler:
         self._deletion = DeletionWork(context, kafka)
         self._known: dict[Key, bytes] = {}  # as JSON, for Events about deleted objects
         self._memories: dict[Key, Memory] = {}
-        self._begun: set[Key] = set()  # objects without a state whose first status was written
+        self._begun: set[Key] = set()  # objects whose status this process has written
         self._first_looks = FirstLooks(context.clock)
         self._waves = Waves(context)
         self._resets = OffsetResets(kafka, context.store, context.observers, context.metrics, context.clock)
@@ -139,7 +139,7 @@ class ConsumerGroupReconciler:
             # When a thousand objects are created at once, all have a status before the first of them has its children.
             again = await publish(context, body, await pure(project_consumergroup_status, shown, previous, now))
             return Result(None if again is None else 0.0)
-        if self._first_looks.awaits(key, coming=_is_look_coming(gathered)):
+        if self._first_looks.awaits(key, coming=self._is_look_coming(key, gathered, plan)):
             return Result(FIRST_LOOK_SECONDS)
         if not gathered.group.paused:
             facts = replace(facts, refusal=await self._carry_out(gathered, plan, facts.expiry))
@@ -156,6 +156,7 @@ class ConsumerGroupReconciler:
         self._waves.note(body, key, self._standing(gathered, status, upgrades))
         show_group(self._series, key, facts, status)
         again = await publish(context, body, status)
+        self._begun.add(key)
         if plan.reset.advanced and self._is_stored(key, status):
             self._resets.advanced(key, plan.reset.last)
             return Result(0.0)  # its next step rests on what stands in the status
@@ -169,6 +170,16 @@ class ConsumerGroupReconciler:
         watched = OWNED_SECONDS if gathered.older is not None else watched
         wishes = (plan.requeue_after if facts.refusal is None else REFUSED_RETRY_S, watched, facts.expiry.requeue_after)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
+
+    def _is_look_coming(self, key: Key, gathered: Gathered, plan: Plan) -> bool:
+        """True if what a status would show as unknown will be known soon: the group that this process has not observed
+        yet, or the rates of a fleet whose status it has not written yet, which take a second poll."""
+        seen = gathered.observation
+        reachable = seen is None or seen.reachable or seen.doubtful
+        observed = seen is not None and gathered.group.group_id in seen.groups
+        if observed:
+            return key not in self._begun and plan.scaling is not None and plan.scaling.awaits_rates
+        return not isinstance(gathered.cluster, Problem) and reachable
 
     def _standing(self, gathered: Gathered, status: JsonObject, state: UpgradeState) -> Standing:
         canaries = self._context.settings.canary_namespaces
@@ -234,14 +245,6 @@ def _references(body: JsonObject) -> JsonObject:
 async def _here(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """As `asyncio.to_thread`, on the event loop."""
     return work(*args, **kwargs)
-
-
-def _is_look_coming(gathered: Gathered) -> bool:
-    """True if this process has not observed the group yet, and will soon."""
-    seen = gathered.observation
-    reachable = seen is None or seen.reachable or seen.doubtful
-    observed = seen is not None and gathered.group.group_id in seen.groups
-    return not isinstance(gathered.cluster, Problem) and reachable and not observed
 
 
 async def adopt(context: Context, body: JsonObject) -> float | None:

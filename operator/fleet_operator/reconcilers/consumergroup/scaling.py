@@ -16,7 +16,6 @@ from fleet_operator.planning.fleet import rollout
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RolloutFacts
-from fleet_operator.planning.labels import SCALING_ANNOTATION
 from fleet_operator.planning.lag import GroupLag
 from fleet_operator.planning.observation import GroupObservation
 from fleet_operator.planning.problem import Problem, name_some
@@ -24,23 +23,17 @@ from fleet_operator.planning.retry.topics import GroupView
 from fleet_operator.planning.scaling import decision as limits
 from fleet_operator.planning.scaling.decision import ScaleDecision, decide_fixed, decide_stopped, fixed_count, is_kept
 from fleet_operator.planning.scaling.facts import ScalingFacts
-from fleet_operator.planning.scaling.memory import NO_MEMORY, ScaleMemory, read_memory
 from fleet_operator.planning.scaling.policy import ROLLING_TEXT, decide
 from fleet_operator.planning.scaling.trail import Trail
+from fleet_operator.planning.state.sizing import SizingState
 from fleet_operator.planning.status.members import Roster, sort_members
-from fleet_operator.planning.status.scaling import decision_of, entry_of, is_moved
+from fleet_operator.planning.status.scaling import entry_of, is_moved
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.runtime.cache import Key
 
 ROLLING: Final = frozenset({RolloutPhase.APPLYING, RolloutPhase.WAITING})
 """Phases in which workers of a revision are on their way: it is good once all of them are ready, and a fleet whose size
 changes all the time never gets there. A check is one pod next to the fleet."""
-
-
-def scale_memory(gathered: Gathered) -> ScaleMemory:
-    """The past of the fleet's scaling, as its StatefulSet keeps it."""
-    annotations = (gathered.parts[MAIN].body or {}).get("metadata", {}).get("annotations") or {}
-    return read_memory(annotations.get(SCALING_ANNOTATION))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +81,7 @@ def count_before(gathered: Gathered, *, resetting: bool) -> int:
     group = gathered.group
     if decide_stopped(group, stopped=gathered.stopped, resetting=resetting) is not None:
         return 0
-    return current_count(gathered, scale_memory(gathered))
+    return current_count(gathered)
 
 
 def scale_fleet(
@@ -97,7 +90,7 @@ def scale_fleet(
     """Decide the number of workers, and the rollout with it; `at_before` has the number before."""
     group, at_present = gathered.group, rollout.decide(at_before, now)
     scaling = group.spec.scaling
-    memory = scale_memory(gathered)
+    memory = gathered.state.sizing
     kept = memory if memory.count is not None else None
     stopped = decide_stopped(group, stopped=gathered.stopped, resetting=around.resetting, memory=kept)
     if stopped is not None:
@@ -105,10 +98,8 @@ def scale_fleet(
     if scaling is None:
         fixed = decide_fixed(group, around.shown.partition_counts, found=_found(gathered), memory=memory, now=now)
         return Scaled(fixed, at_present, None, before.trail)
-    facts = scaling_facts(gathered, around, at_present.phase, memory)
+    facts = scaling_facts(gathered, around, at_present.phase)
     last = before.decision
-    if last is None or last.limit == limits.UNKNOWN:  # perhaps of a plan before the first look, which nobody has seen
-        last = decision_of(gathered.body.get("status") or {}, facts.current, dry_run=scaling.dry_run)
     if last is not None and last.inputs is not None and (around.doubted or facts.awaits_rates):
         decision = replace(last, replicas=facts.current, memory=facts.memory)
         # Rates are awaited after a gap, too, and nothing that was wanted before it proves anything now.
@@ -129,18 +120,18 @@ def decide_load(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDec
     return decision, trail
 
 
-def _noted(group: ConsumerGroup, before: ScaleMemory, decision: ScaleDecision) -> ScaleMemory | None:
-    """The part of a decision that the StatefulSet keeps; a dry run changes nothing but the capacity."""
+def _noted(group: ConsumerGroup, before: SizingState, decision: ScaleDecision) -> SizingState | None:
+    """The part of a decision that is remembered; a dry run changes nothing but the capacity."""
     noted = decision.memory or before
     if group.spec.scaling is not None and group.spec.scaling.dry_run:
-        kept = before if is_kept(group, before) else NO_MEMORY
+        kept = before if is_kept(group, before) else SizingState()
         if kept.count is None and noted.capacity is None:
             return None
         noted = replace(kept, capacity=noted.capacity)
     return replace(noted, replicas=group.spec.replicas)
 
 
-def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase, memory: ScaleMemory) -> ScalingFacts:
+def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase) -> ScalingFacts:
     """The facts for a fleet with `spec.scaling`; `phase` is that of the rollout at the present number of workers."""
     group, main = gathered.group, gathered.parts[MAIN]
     assert group.spec.scaling is not None, "a fleet that is scaled"
@@ -154,7 +145,7 @@ def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase,
         hold = Problem(limits.ROLLOUT, ROLLING_TEXT)
     return ScalingFacts(
         spec=group.spec.scaling,
-        current=current_count(gathered, memory),
+        current=current_count(gathered),
         found=_found(gathered),
         ready=sum(pod.ready and not pod.deleting for pod in main.workers),
         commit_interval_s=float(group.spec.consumer.commit_interval_seconds),
@@ -170,7 +161,7 @@ def scaling_facts(gathered: Gathered, around: Surroundings, phase: RolloutPhase,
         reported_stuck=frozenset(
             (stuck.topic, stuck.partition) for worker in gathered.worker_reports for stuck in worker.stuck
         ),
-        memory=memory,
+        memory=gathered.state.sizing,
     )
 
 
@@ -180,12 +171,12 @@ def _found(gathered: Gathered) -> int | None:
     return fleet.replicas if fleet is not None else None
 
 
-def current_count(gathered: Gathered, memory: ScaleMemory) -> int:
+def current_count(gathered: Gathered) -> int:
     """The number that was decided last; to begin with the one that is found, or `spec.replicas`.
 
     A dry run decides for the fleet that there is.
     """
-    spec = gathered.group.spec
+    spec, memory = gathered.group.spec, gathered.state.sizing
     if spec.scaling is None or spec.scaling.dry_run:
         return fixed_count(gathered.group, memory)
     return memory.count if memory.count is not None else _found(gathered) or spec.replicas

@@ -16,9 +16,9 @@ from fleet_operator.planning.observation import (
 )
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
-from fleet_operator.planning.scaling.memory import Capacity, ScaleMemory
 from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.scaling.trail import Trail
+from fleet_operator.planning.state.sizing import Capacity, SizingState
 from fleet_operator.planning.transactions import OpenTransaction
 
 NOW: Final = 1_800_000_000.0
@@ -40,7 +40,7 @@ class Scene:
     capacity: float | None = 60.0
     lag: int = 0
     state: str = "Stable"
-    memory: ScaleMemory = field(default_factory=ScaleMemory)
+    memory: SizingState = field(default_factory=SizingState)
     trail: Trail = field(default_factory=Trail)
     now: float = NOW
     weights: Mapping[int, float] = field(default_factory=dict)

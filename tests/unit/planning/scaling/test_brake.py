@@ -8,8 +8,8 @@ import pytest
 
 from fleet_operator.planning.scaling.capacity import Measurement
 from fleet_operator.planning.scaling.load import Load, read_load, useful_counts
-from fleet_operator.planning.scaling.memory import Growth
 from fleet_operator.planning.scaling.policy import can_judge, count_without_effect
+from fleet_operator.planning.state.sizing import Growth
 from tests.unit.planning.scaling.scenes import NOW, Scene
 
 GREW = Growth(before=2, after=6, commits=100.0, at=NOW)

@@ -10,8 +10,8 @@ import pytest
 from fleet_operator.planning.observation import MemberObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.scaling.memory import Bound, Growth, ScaleMemory
 from fleet_operator.planning.scaling.trail import Trail
+from fleet_operator.planning.state.sizing import Bound, Growth, SizingState
 from tests.unit.planning.scaling.scenes import NOW, TOPIC, Scene
 
 
@@ -129,7 +129,7 @@ def test_changed_bounds_hold_at_once_even_while_the_load_is_unknown(
     assert scene.decide().replicas == wanted
 
 
-SPENT = ScaleMemory(count=2, steps=tuple(NOW - 60.0 * number for number in range(12, 0, -1)))
+SPENT = SizingState(count=2, steps=tuple(NOW - 60.0 * number for number in range(12, 0, -1)))
 
 
 def test_lag_that_grows_waits_for_minutes_only_once_the_budget_is_spent() -> None:
@@ -174,7 +174,7 @@ def test_growth_after_a_wake_settles_as_any_other() -> None:
 def test_a_third_of_the_budget_is_kept_for_growth(most: int, shrinks: int) -> None:
     def fleet(made: int) -> Scene:
         steps = tuple(NOW - 60.0 * number for number in range(made, 0, -1))
-        return Scene(spec={"maxRebalancesPerHour": most}, current=12, memory=ScaleMemory(count=12, steps=steps))
+        return Scene(spec={"maxRebalancesPerHour": most}, current=12, memory=SizingState(count=12, steps=steps))
 
     assert words(fleet(shrinks), 600) == (12, limits.COOLDOWN)
     assert words(fleet(shrinks - 1), 600)[0] == 3
@@ -238,7 +238,7 @@ def test_lag_that_grows_is_answered_while_workers_of_a_revision_are_on_their_way
 
 
 def test_rollout_shrinks_nothing_and_takes_no_growth_back() -> None:
-    scene = Scene(current=12, memory=ScaleMemory(growth=Growth(before=2, after=12, commits=120.0, at=NOW)))
+    scene = Scene(current=12, memory=SizingState(growth=Growth(before=2, after=12, commits=120.0, at=NOW)))
     scene.changes = {"rolling": True}
     assert words(scene, 1800) == (12, limits.ROLLOUT)
 
@@ -275,7 +275,7 @@ def test_capacity_that_decisions_use_is_kept_for_the_next_process() -> None:
 def test_clock_that_was_set_back_holds_nothing() -> None:
     scene = Scene(current=2, arrival=100.0)
     scene.pass_time(120)
-    scene.memory = ScaleMemory(
+    scene.memory = SizingState(
         count=2,
         capacity=scene.memory.capacity,
         steps=(scene.now - 30,),

@@ -8,7 +8,7 @@ import pytest
 
 from fleet_operator.planning.scaling import decision as limits
 from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
-from fleet_operator.planning.scaling.memory import ScaleMemory
+from fleet_operator.planning.state.sizing import SizingState
 from fleet_operator.planning.status.scaling import REMEDIES
 from tests.unit.planning.builders import NOW, consumer_group, facts, ready_fleet
 from tests.unit.planning.status.projecting import condition, message, project
@@ -103,7 +103,7 @@ def test_hold_is_not_said_to_let_the_fleet_follow_its_load(limit: str) -> None:
 @pytest.mark.parametrize("scaling", [{}, {"scaling": {"dryRun": True}}], ids=["removed", "dry run"])
 def test_number_that_outlives_its_autoscaling_is_told(scaling: dict[str, Any]) -> None:
     inputs = ScaleInputs() if scaling else None
-    memory = ScaleMemory(count=24, replicas=1)
+    memory = SizingState(count=24, replicas=1)
     kept = ScaleDecision(replicas=24, inputs=inputs, proposed=3 if scaling else None, memory=memory)
     status = project(facts(group=consumer_group(replicas=1, **scaling), scale=kept))
     assert "keeps the 24 workers" in message(status, "ScalingActive")

@@ -14,11 +14,11 @@ from fleet_operator.planning.fleet.parts import MAIN, read_part
 from fleet_operator.planning.fleet.revision import with_known
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
-from fleet_operator.planning.labels import SCALING_ANNOTATION, STATE_ANNOTATION
+from fleet_operator.planning.labels import STATE_ANNOTATION
 from fleet_operator.planning.observation import MemberObservation, ProgressSample, TopicObservation
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.scaling.memory import Capacity, Growth, ScaleMemory, read_memory
-from fleet_operator.planning.status.scaling import entry_of, is_moved
+from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.sizing import Capacity, Growth, SizingState
 from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, observation, observed_group
@@ -41,7 +41,7 @@ def samples(*, arrival: float = 10.0, committed: int = 100) -> tuple[ProgressSam
 
 
 def found(
-    *, replicas: int = 2, memory: ScaleMemory | None = None, wanted: dict[str, Any] | None = None, **changes: Any
+    *, replicas: int = 2, memory: SizingState | None = None, wanted: dict[str, Any] | None = None, **changes: Any
 ) -> Gathered:
     """A fleet that has rolled out and is Stable."""
     spec: dict[str, Any] = {"scaling": {}, "replicas": 2} | (wanted or {})
@@ -55,8 +55,6 @@ def found(
     body["status"] = {"observedGeneration": 1, "currentRevision": "r", "updateRevision": "r"} | dict.fromkeys(
         ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas"), replicas
     )
-    if memory is not None:
-        body = annotated(body, SCALING_ANNOTATION, memory.to_text())
     good = RevisionRecord(hash=revision.hash, state=RevisionState.GOOD, since=NOW - 600, checked=True)
     seen = observed_group()
     latest = samples()[-1]
@@ -64,6 +62,7 @@ def found(
     pods = tuple(worker(number, revision.hash) for number in range(replicas))
     defaults: dict[str, Any] = {
         **bare,
+        "state": GroupState(sizing=memory or SizingState()),
         "observation": observation(seen),
         "parts": {**gathered().parts, MAIN: read_part(MAIN, body, pods, NOW)},
         "config_maps": (manifests.revision_config_map(group, revision, good),),
@@ -80,8 +79,8 @@ def plan(of: Gathered, memory: Memory | None = None, now: float = NOW) -> Plan:
     return make_plan(of, now, image=IMAGE, memory=memory)
 
 
-def test_count_of_the_stateful_sets_memory_counts_and_not_spec_replicas() -> None:
-    decided = plan(found(replicas=4, memory=ScaleMemory(count=4), wanted={"replicas": 9}))
+def test_number_decided_last_counts_and_not_spec_replicas() -> None:
+    decided = plan(found(replicas=4, memory=SizingState(count=4), wanted={"replicas": 9}))
     assert decided.scale.replicas == 4
     assert decided.parts[0].replicas == 4
 
@@ -93,15 +92,13 @@ def test_scaling_begins_at_the_fleet_that_there_is() -> None:
     assert decided.scale.memory.count == 3
 
 
-def test_memory_stands_on_the_stateful_set() -> None:
-    of = found(replicas=3)
-    decided = plan(of)
-    body = decided.stateful_set(of, decided.parts[0], NOW)
-    assert read_memory(body["metadata"]["annotations"][SCALING_ANNOTATION]) == decided.scale.memory
+def test_what_later_decisions_need_stands_in_the_state() -> None:
+    decided = plan(found(replicas=3))
+    assert decided.state.sizing == decided.scale.memory
 
 
 def test_suspended_fleet_comes_back_with_the_number_it_had() -> None:
-    memory = ScaleMemory(count=4)
+    memory = SizingState(count=4)
     of = found(replicas=4, memory=memory, wanted={"suspend": True})
     decided = plan(of)
     assert (decided.scale.replicas, decided.scale.memory) == (0, memory), "as it was"
@@ -139,15 +136,15 @@ def test_workers_of_a_revision_on_their_way_hold_all_but_growth() -> None:
     assert decided.scale.limit == limits.ROLLOUT
 
 
-KEPT = ScaleMemory(count=24, replicas=2)
+KEPT = SizingState(count=24, replicas=2)
 
 
 @pytest.mark.parametrize("wanted", [{"scaling": None}, {"scaling": {"dryRun": True}}], ids=["removed", "dry run"])
 def test_fleet_keeps_its_number_without_autoscaling_until_spec_replicas_is_edited(wanted: dict[str, Any]) -> None:
-    scaled = plan(found(replicas=24, memory=ScaleMemory(count=24))).scale
+    scaled = plan(found(replicas=24, memory=SizingState(count=24))).scale
     assert scaled.memory is not None
     assert (scaled.memory.count, scaled.memory.replicas) == (24, 2)
-    memory: ScaleMemory | None = scaled.memory
+    memory: SizingState | None = scaled.memory
     for _ in range(2):
         decided = plan(found(replicas=24, memory=memory, wanted=wanted)).scale
         assert decided.replicas == 24
@@ -165,7 +162,7 @@ def test_number_that_was_kept_is_where_scaling_begins_again() -> None:
 
 
 def test_fleet_that_sleeps_does_not_go_on_sleeping_without_autoscaling() -> None:
-    asleep = ScaleMemory(count=0, replicas=2)
+    asleep = SizingState(count=0, replicas=2)
     assert plan(found(replicas=0, memory=asleep, wanted={"scaling": None})).scale.replicas == 2
 
 
@@ -174,7 +171,7 @@ def test_growth_of_a_fleet_that_no_load_sizes_is_no_number_to_keep() -> None:
     assert plan(found(replicas=5, memory=grown.memory, wanted={"scaling": None, "replicas": 3})).scale.replicas == 3
 
 
-def test_capacity_is_that_of_the_running_revision_as_the_stateful_set_keeps_it() -> None:
+def test_capacity_is_that_of_the_running_revision_as_the_state_keeps_it() -> None:
     """The status shows changes by a factor of two, for people."""
     running = found().parts[MAIN].fleet
     assert running is not None
@@ -184,7 +181,7 @@ def test_capacity_is_that_of_the_running_revision_as_the_stateful_set_keeps_it()
         (Capacity(rate=55.0, revision="another"), None),
         (None, None),
     ):
-        of = found(memory=ScaleMemory(count=2, capacity=capacity))
+        of = found(memory=SizingState(count=2, capacity=capacity))
         decided = plan(replace(of, body={**of.body, **shown}))
         assert decided.scale.inputs is not None
         assert decided.scale.inputs.capacity == known
@@ -192,7 +189,7 @@ def test_capacity_is_that_of_the_running_revision_as_the_stateful_set_keeps_it()
 
 def test_missing_topic_keeps_no_fleet_from_waking() -> None:
     of = found(
-        replicas=0, memory=ScaleMemory(count=0), wanted={"scaling": {"minReplicas": 0}, "topics": ["orders", "b"]}
+        replicas=0, memory=SizingState(count=0), wanted={"scaling": {"minReplicas": 0}, "topics": ["orders", "b"]}
     )
     assert of.observation is not None
     seen = of.observation.groups["orders"]
@@ -229,53 +226,30 @@ def test_one_failed_look_changes_no_decision() -> None:
     assert plan(lost, second.memory, NOW + 60).scale.limit == limits.UNKNOWN
 
 
-def restarted(of: Gathered, status: dict[str, Any]) -> Gathered:
+def restarted(of: Gathered) -> Gathered:
     """The same for a process that has looked once: offsets are known, and rates are not."""
     assert of.observation is not None
     (seen,) = of.observation.groups.values()
-    seen = replace(seen, samples=seen.samples[-1:])
-    return replace(of, body={**of.body, "status": status}, observation=observation(seen))
+    return replace(of, observation=observation(replace(seen, samples=seen.samples[-1:])))
 
 
 @pytest.mark.parametrize("wanted", [{}, {"dryRun": True, "minReplicas": 3}, {"maxReplicas": 1, "minReplicas": 1}])
-def test_decision_in_the_status_stands_until_a_new_process_has_looked_twice(wanted: dict[str, Any]) -> None:
-    """It would show Unknown and back again, in two writes for every scaled group of the cluster."""
-    of = found(memory=ScaleMemory(count=2), wanted={"scaling": wanted})
-    decided = plan(of, plan(of).memory, NOW + 1).scale
-    of = replace(of, parts=found(replicas=decided.replicas, memory=decided.memory).parts)
-    settled = plan(of, now=NOW + 2).scale
-    entry = entry_of(settled)
-    status = {"limit": settled.limit, "scaling": entry}
-    unseen = plan(replace(restarted(of, status), observation=None), now=NOW + 59)
-    first = plan(restarted(of, status), unseen.memory, NOW + 60)
-    assert (first.scale.replicas, first.scale.limit) == (settled.replicas, settled.limit)
-    assert not is_moved(entry, entry_of(first.scale))
-    again = plan(restarted(of, status), first.memory, NOW + 61)
-    assert (again.scale.replicas, again.scale.limit) == (settled.replicas, settled.limit), "no second look yet"
-    lost = replace(restarted(of, status), observation=None)
-    assert plan(lost, first.memory, NOW + 120).scale.limit == limits.UNKNOWN
-    assert unseen.scale.limit == limits.UNKNOWN
+def test_number_in_the_state_stands_until_a_new_process_has_looked_twice(wanted: dict[str, Any]) -> None:
+    of = found(memory=SizingState(count=2), wanted={"scaling": wanted})
+    before = plan(of).scale
+    of = found(replicas=before.replicas, memory=before.memory, wanted={"scaling": wanted})
+    once = plan(restarted(of))
+    assert (once.scale.replicas, once.scale.limit) == (before.replicas, limits.UNKNOWN)
+    assert once.scaling is not None
+    assert once.scaling.awaits_rates
+    assert once.state.sizing.count == before.replicas
 
 
 def test_window_of_fewer_workers_begins_anew_after_a_gap_without_samples() -> None:
     before = plan(found())
     assert before.trail.known_since is not None
-    after = plan(restarted(found(), {}), before.memory, NOW + 60)
+    after = plan(restarted(found()), before.memory, NOW + 60)
     assert (after.scale.limit, after.trail.known_since) == (before.scale.limit, None)
-
-
-@pytest.mark.parametrize(
-    "status",
-    [
-        {},
-        {"limit": "None"},
-        {"limit": "Suspended", "scaling": {"reason": "", "decision": "Keep"}},
-        {"limit": "None", "scaling": {"reason": "", "decision": "Grow", "proposedReplicas": 9}},
-    ],
-    ids=["new", "of a fixed size before", "suspended before", "a dry run before"],
-)
-def test_status_of_another_kind_is_no_decision_of_a_new_process(status: dict[str, Any]) -> None:
-    assert plan(restarted(found(), status)).scale.limit == limits.UNKNOWN
 
 
 def test_dry_run_leaves_spec_replicas_and_shows_what_it_would_do() -> None:
@@ -296,7 +270,7 @@ def test_dry_run_writes_nothing_on_one_failed_look_either() -> None:
 def test_workers_of_one_step_join_together() -> None:
     fixed = {"scaling": None, "replicas": 5}
     decided = plan(found(replicas=2, wanted=fixed))
-    assert decided.scale.memory == ScaleMemory(count=5, growth=Growth(before=2, after=5, commits=0.0, at=NOW))
+    assert decided.scale.memory == SizingState(count=5, growth=Growth(before=2, after=5, commits=0.0, at=NOW))
     assert decided.join_step == JoinStep(2, 5, NOW)
     settled = plan(found(replicas=5, memory=decided.scale.memory, wanted=fixed))
     assert settled.join_step == decided.join_step, "the file stays as it is"
@@ -312,6 +286,6 @@ def test_fleet_that_wakes_has_nobody_to_wait_for() -> None:
 
 @pytest.mark.parametrize(("current", "asleep"), [(0, True), (2, False)])
 def test_sleeping_group_is_observed_closely(current: int, asleep: bool) -> None:
-    of = found(replicas=current, memory=ScaleMemory(count=current), wanted={"scaling": {"minReplicas": 0}})
+    of = found(replicas=current, memory=SizingState(count=current), wanted={"scaling": {"minReplicas": 0}})
     interest = interest_of(of, plan(of))
     assert (interest.scaled, interest.asleep) == (True, asleep)

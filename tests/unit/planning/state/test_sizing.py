@@ -1,4 +1,4 @@
-"""The memory that a StatefulSet keeps."""
+"""The past of a fleet's size, as its state keeps it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,12 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.planning.scaling.memory import (
-    HOUR_S,
-    NO_MEMORY,
-    STEPS_MAX,
-    Bound,
-    Capacity,
-    Growth,
-    ScaleMemory,
-    read_memory,
-)
+from fleet_operator.planning.state.document import UnreadableStateError, read_state, write_state
+from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.sizing import HOUR_S, STEPS_MAX, Bound, Capacity, Growth, SizingState
 
 NOW = 1_800_000_000.0
-FULL = ScaleMemory(
+FULL = SizingState(
     count=6,
     steps=(NOW - 60, NOW),
     growth=Growth(before=3, after=6, commits=120.5, at=NOW),
@@ -30,50 +23,47 @@ FULL = ScaleMemory(
 )
 
 
-@pytest.mark.parametrize("memory", [FULL, ScaleMemory(count=0), NO_MEMORY], ids=["full", "asleep", "empty"])
-def test_text_is_read_back(memory: ScaleMemory) -> None:
-    assert read_memory(memory.to_text()) == memory
-    assert memory.to_text() == read_memory(memory.to_text()).to_text()
+def read(document: dict[str, Any]) -> SizingState:
+    return read_state(GroupState, {"sizing": document}, "orders").sizing
+
+
+@pytest.mark.parametrize("memory", [FULL, SizingState(count=0), SizingState()], ids=["full", "asleep", "empty"])
+def test_document_is_read_back(memory: SizingState) -> None:
+    assert read(json.loads(json.dumps(write_state(GroupState(sizing=memory), {}))).get("sizing", {})) == memory
 
 
 @pytest.mark.parametrize(
-    "text",
+    "document",
     [
-        None,
-        "",
-        "{",
-        "[]",
-        "{}",
-        "null",
-        '{"count": -1, "steps": [], "probed": false}',
-        '{"count": 1e999, "steps": [], "probed": false}',
-        '{"count": 6, "steps": ["yesterday"], "probed": false}',
-        '{"count": 6, "steps": 7, "probed": false}',
-        '{"count": 6, "steps": [NaN], "probed": false}',
-        json.dumps({"count": 6, "steps": [], "probed": False, "growth": {"before": 1}}),
-        json.dumps({"count": 6, "steps": [], "probed": False, "bound": [3]}),
-        json.dumps({"count": 6, "steps": [], "probed": False, "capacity": 55}),
+        {"count": -1},
+        {"count": float("inf")},
+        {"steps": ["yesterday"]},
+        {"steps": 7},
+        {"steps": [float("nan")]},
+        {"growth": {"before": 1}},
+        {"bound": [3]},
+        {"capacity": 55},
         *(
-            json.dumps({"count": 6, "steps": [], "probed": False, "capacity": {"rate": rate, "revision": "r"}})
+            {"capacity": {"rate": rate, "revision": "r"}}
             for rate in (1e-300, float("nan"), float("inf"), 0, -3, "many")
         ),
     ],
 )
-def test_text_of_somebody_else_is_no_memory(text: Any) -> None:
-    assert read_memory(text) == NO_MEMORY
+def test_document_of_somebody_else_is_not_read(document: dict[str, Any]) -> None:
+    with pytest.raises(UnreadableStateError, match=r"sizing\."):
+        read(document)
 
 
 def test_steps_of_the_last_hour_are_kept_and_bounded() -> None:
-    memory = ScaleMemory(steps=(NOW - HOUR_S - 1, NOW - 10)).after_step(4, NOW)
+    memory = SizingState(steps=(NOW - HOUR_S - 1, NOW - 10)).after_step(4, NOW)
     assert (memory.count, memory.steps) == (4, (NOW - 10, NOW))
     for number in range(2 * STEPS_MAX):
         memory = memory.after_step(4, NOW + number)
     assert len(memory.steps) == STEPS_MAX
-    assert len(memory.to_text()) < 4096, "annotations are cut at this length"
 
 
 def test_step_keeps_a_bound_until_its_time_and_drops_the_growth() -> None:
-    assert FULL.after_step(4, NOW + 10) == ScaleMemory(
+    assert FULL.after_step(4, NOW + 10) == SizingState(
         count=4,
         steps=(NOW - 60, NOW, NOW + 10),
         bound=FULL.bound,
@@ -108,4 +98,4 @@ def test_capacity_is_kept_in_steps_of_a_tenth(rate: float | None, revision: str 
 
 
 def test_step_of_a_clock_that_was_ahead_is_not_counted() -> None:
-    assert ScaleMemory(steps=(NOW + 500, NOW - 10)).steps_within_hour(NOW) == (NOW - 10,)
+    assert SizingState(steps=(NOW + 500, NOW - 10)).steps_within_hour(NOW) == (NOW - 10,)
