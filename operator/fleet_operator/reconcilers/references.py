@@ -59,14 +59,19 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
     seen = read_observation(context, cluster, cluster_of(body))
     fleet = context.store.get(STATEFUL_SET, (key[0], MAIN.child(key[1])))
     own = fleet if fleet is not None and is_owned_by(fleet, body) else None
-    try:
-        state = context.states.read(body, GroupState).upgrade
-    except UnreadableStateError as error:  # its own reconcile reports it in a condition
-        log.warning("%s", error)
-        return ReferencedGroup(gone=False)
-    image = choose_image(group, state, own, default=context.settings.consumer_image).name
+    state = read_group_state(context, body)
+    image = choose_image(group, state.upgrade, own, default=context.settings.consumer_image).name
     older = find_rivals(context, body).older
     return ReferencedGroup(gone=False, group=group, cluster=cluster, observation=seen, older=older, image=image)
+
+
+def read_group_state(context: Context, body: JsonObject) -> GroupState:
+    """The state of a ConsumerGroup; an empty one where it cannot be read, which its own reconcile reports."""
+    try:
+        return context.states.read(body, GroupState)
+    except UnreadableStateError as error:
+        log.warning("%s", error)
+        return GroupState()
 
 
 def read_cluster(context: Context, key: Key, *, ending: bool = False) -> KafkaCluster | Problem:

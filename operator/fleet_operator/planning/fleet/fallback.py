@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fleet_operator.planning.fleet.deadlines import MISSING, TROUBLE_S
-from fleet_operator.planning.fleet.rollout_facts import FleetFacts, RevisionRecord, RevisionState, RolloutFacts
+from fleet_operator.planning.fleet.rollout_facts import FleetFacts, RevisionRecord, RolloutFacts
+from fleet_operator.planning.state.fleet import RevisionState
 
 
 def newest_good(facts: RolloutFacts, *, other_than: str | None = None) -> RevisionRecord | None:

@@ -12,12 +12,11 @@ from typing import Any, Final
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.pod import WORKER_FILE
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
-from fleet_operator.planning import labels, times
+from fleet_operator.planning import labels
 from fleet_operator.planning.fleet.parts import MAIN, Part
 from fleet_operator.planning.fleet.pod_template import check_pod_spec
 from fleet_operator.planning.fleet.readings import POD_TEMPLATE_KEY
 from fleet_operator.planning.fleet.revision import Revision
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.fleet.sidecar import worker_port
 from fleet_operator.planning.labels import POLICIES_ANNOTATION, SKIP_ANNOTATION
 from fleet_operator.planning.objects import Owner, child_head, to_json
@@ -75,21 +74,11 @@ def stateful_set(
     }
 
 
-def revision_config_map(group: ConsumerGroup, revision: Revision, mark: RevisionRecord) -> dict[str, Any]:
-    """Record of a revision: settings and pod template (immutable), and its state (annotations)."""
+def revision_config_map(group: ConsumerGroup, revision: Revision) -> dict[str, Any]:
+    """Record of a revision: its settings and pod template."""
     name = group.metadata.name
     body = head("v1", "ConfigMap", group, naming.revision_config(name, revision.hash), labels.REVISION)
-    annotations = {labels.REVISION_ANNOTATION: revision.hash, labels.STATE_ANNOTATION: str(mark.state)}
-    if mark.since is not None:
-        annotations[labels.SINCE_ANNOTATION] = times.to_text(mark.since)
-    if mark.request:
-        annotations[labels.REQUEST_ANNOTATION] = mark.request
-    if mark.check:
-        annotations[labels.CHECK_ANNOTATION] = mark.check
-    if mark.reason:
-        annotations |= {labels.REASON_ANNOTATION: mark.reason, labels.MESSAGE_ANNOTATION: mark.message}
-    if mark.checked:
-        annotations[labels.CHECKED_ANNOTATION] = "true"
+    annotations = {labels.REVISION_ANNOTATION: revision.hash}
     if revision.handler_files is not None:
         annotations[labels.HANDLER_ANNOTATION] = naming.revision_handler(name, revision.hash)
     body["metadata"]["annotations"] = annotations

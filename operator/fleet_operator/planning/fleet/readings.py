@@ -7,11 +7,11 @@ becomes the cautious one, never an exception.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from fleet_consumer.contract.pod import EXIT_SETTINGS
-from fleet_operator.planning import labels, times
+from fleet_operator.planning import labels
 from fleet_operator.planning.fleet.pod_end import ContainerEnd, last_end
 from fleet_operator.planning.fleet.pod_wait import find_wait, native_sidecars
 from fleet_operator.planning.fleet.rollout_facts import (
@@ -19,9 +19,9 @@ from fleet_operator.planning.fleet.rollout_facts import (
     FleetFacts,
     PodFacts,
     RevisionRecord,
-    RevisionState,
 )
 from fleet_operator.planning.foreign_json import read_last_object, read_object
+from fleet_operator.planning.state.fleet import RevisionMark
 
 POD_TEMPLATE_KEY: Final = "pod-template.json"
 
@@ -29,8 +29,11 @@ CHECK_FAILED: Final = "CheckFailed"
 INIT_CONTAINER_FAILED: Final = "InitContainerFailed"
 
 
-def read_revision(config_map: Mapping[str, Any], *, config_map_names: Iterable[str]) -> RevisionRecord | None:
-    """A revision ConfigMap; None for another ConfigMap, and for one that is being deleted.
+def read_revision(
+    config_map: Mapping[str, Any], marks: Mapping[str, RevisionMark], *, config_map_names: Iterable[str]
+) -> RevisionRecord | None:
+    """A revision ConfigMap, with what the group's state says of it; None for another ConfigMap, and for one that is
+    being deleted.
 
     `config_map_names` are the names of all ConfigMaps of the group: the handler's copy may be missing.
     """
@@ -41,19 +44,14 @@ def read_revision(config_map: Mapping[str, Any], *, config_map_names: Iterable[s
     if not revision or template is None or metadata.get("deletionTimestamp"):
         return None
     handler = annotations.get(labels.HANDLER_ANNOTATION, "")
-    state = annotations.get(labels.STATE_ANNOTATION, "")
-    return RevisionRecord(
-        hash=revision,
-        state=RevisionState(state) if state in set(RevisionState) else RevisionState.CANDIDATE,
-        since=times.from_text(annotations.get(labels.SINCE_ANNOTATION)),
-        reason=annotations.get(labels.REASON_ANNOTATION, ""),
-        message=annotations.get(labels.MESSAGE_ANNOTATION, ""),
-        request=annotations.get(labels.REQUEST_ANNOTATION, ""),
-        check=annotations.get(labels.CHECK_ANNOTATION, ""),
-        checked=annotations.get(labels.CHECKED_ANNOTATION) == "true",
-        complete=not handler or handler in set(config_map_names),
-        pod_template=template,
-    )
+    complete = not handler or handler in set(config_map_names)
+    return marked(revision, marks.get(revision), complete=complete, pod_template=template)
+
+
+def marked(revision: str, mark: RevisionMark | None, **found: Any) -> RevisionRecord:
+    """The record of a revision of which the group's state says this; `found` is the rest of it."""
+    known = mark or RevisionMark()
+    return RevisionRecord(hash=revision, **{each.name: getattr(known, each.name) for each in fields(known)}, **found)
 
 
 def read_check(pod: Mapping[str, Any]) -> CheckFacts:

@@ -27,10 +27,11 @@ from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.model import RETRY_ROLLOUT_ANNOTATION
 from fleet_operator.planning.fleet.pod_template import platform_gives_users, pod_template
 from fleet_operator.planning.fleet.readings import read_fleet, read_revision
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.foreign_json import read_object
 from fleet_operator.planning.labels import INPUTS_ANNOTATION, KNOWN_ANNOTATION, PARTS_ANNOTATION
+from fleet_operator.planning.state.fleet import RevisionMark, RevisionState
 
 CONNECTION_CHARACTERS: Final = 16
 
@@ -122,14 +123,15 @@ def keep_running(
     planned: Revision,
     stateful_set: Mapping[str, Any] | None,
     config_maps: Iterable[Mapping[str, Any]],
+    marks: Mapping[str, RevisionMark],
     *,
     connection_waits: bool = False,
 ) -> Revision:
     """The revision that the StatefulSet runs, if it was planned from the same inputs as `planned`; else `planned`.
 
-    `config_maps` are the group's, records with their content. A refused revision is not kept, nor is one whose record
-    is gone or is not the one that was applied, nor one of a former ConsumerGroup of the name. With `connection_waits`
-    the connection may be another one.
+    `config_maps` are the group's, records with their content; `marks` are what its state says of revisions. A refused
+    revision is not kept, nor is one whose record is gone or is not the one that was applied, nor one of a former
+    ConsumerGroup of the name. With `connection_waits` the connection may be another one.
     """
     running = read_fleet(stateful_set)
     if stateful_set is None or running is None or running.revision == planned.hash:
@@ -142,7 +144,7 @@ def keep_running(
         return planned
     name = revision_config(stateful_set["metadata"]["name"], running.revision)
     for config_map in (each for each in config_maps if each["metadata"]["name"] == name):
-        record = read_revision(config_map, config_map_names=())
+        record = read_revision(config_map, marks, config_map_names=())
         if record is None or record.hash != running.revision or record.state is RevisionState.REFUSED:
             continue
         config = read_object((config_map.get("data") or {}).get(WORKER_FILE))

@@ -40,10 +40,10 @@ from fleet_operator.planning.fleet.rollout_facts import (
     FleetFacts,
     PodFacts,
     RevisionRecord,
-    RevisionState,
     RolloutFacts,
 )
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.fleet import RevisionState
 
 CHECK_RETRY_OUTSIDE_S: Final = 60.0
 """Pause before a check is repeated that failed for a reason outside the revision."""

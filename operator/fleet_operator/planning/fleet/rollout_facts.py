@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from dataclasses import dataclass, field, fields
+from enum import Enum
 from typing import Any
 
 from fleet_operator.planning.fleet.pod_end import ContainerEnd
 from fleet_operator.planning.problem import Problem
-
-
-class RevisionState(StrEnum):
-    """State of a revision; the value of the annotation `consumerfleet.io/revision-state`."""
-
-    CANDIDATE = "Candidate"
-    GOOD = "Good"
-    REFUSED = "Refused"
+from fleet_operator.planning.state.fleet import RevisionMark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RevisionRecord:
-    """One revision ConfigMap as found.
+class RevisionRecord(RevisionMark):
+    """A revision with its ConfigMap as found, and what the group's state says of it.
 
-    `since` (epoch seconds) is when it became Good, or when its last failed check ended. `reason` and `message` are
-    those of the refusal, or of the last failed check. `request` is the digest of what asked for the revision when it
-    was refused: another one asks for a new try. `check` is the uid of the check pod whose answer is on record.
-    `complete` is False when the copy of the handler's source is missing.
+    `complete` is False when the ConfigMap, or the copy of the handler's source, is missing.
     """
 
     hash: str
-    state: RevisionState = RevisionState.CANDIDATE
-    since: float | None = None
-    reason: str = ""
-    message: str = ""
-    request: str = ""
-    check: str = ""
-    checked: bool = False
     complete: bool = True
     pod_template: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def mark(self) -> RevisionMark:
+        """The part that the group's state keeps."""
+        return RevisionMark(**{each.name: getattr(self, each.name) for each in fields(RevisionMark)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.fleet.parts import RETRY, FleetPart
-from fleet_operator.planning.fleet.rollout_facts import FleetFacts, RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.rollout_facts import FleetFacts, RevisionRecord
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry import scaling
 from fleet_operator.planning.retry.fleet import changed_at_of, has_retries
@@ -19,6 +19,7 @@ from fleet_operator.planning.retry.publication import SUPERSEDED_S, FlowFacts, n
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.topics import GroupView, gone_topics, missing_topics
 from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.state.fleet import RevisionState
 
 LEAVING_POLL_S: Final = 30.0
 """Interval of the plans while a revision, a delay or the retries as a whole are on their way out."""

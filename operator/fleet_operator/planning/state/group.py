@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fleet_operator.planning.state.fleet import FleetState
 from fleet_operator.planning.state.sizing import SizingState
 from fleet_operator.planning.state.upgrade import UpgradeState
 
@@ -13,4 +14,5 @@ class GroupState:
     """What the operator remembers of a ConsumerGroup."""
 
     upgrade: UpgradeState = field(default_factory=UpgradeState)
+    fleet: FleetState = field(default_factory=FleetState)
     sizing: SizingState = field(default_factory=SizingState)

@@ -37,13 +37,13 @@ from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplicati
 from fleet_operator.planning.fleet.blocking import SOURCE_FILES_MAX, find_source_problem
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import plan_revision
-from fleet_operator.planning.fleet.rollout_facts import RevisionState
 from fleet_operator.planning.foreign_json import read_object
-from fleet_operator.planning.labels import BACKFILL_LABEL, REVISION_ANNOTATION, STATE_ANNOTATION
+from fleet_operator.planning.labels import BACKFILL_LABEL, REVISION_ANNOTATION
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.fleet import RevisionState
 from fleet_operator.reconcilers.backfill.watch import RangeWatch
 from fleet_operator.reconcilers.context import Context, is_owned_by, read_child, read_live
-from fleet_operator.reconcilers.references import ReferencedGroup, read_group, read_source
+from fleet_operator.reconcilers.references import ReferencedGroup, read_group, read_group_state, read_source
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.store import Store
 
@@ -88,8 +88,11 @@ async def _serving(context: Context, group: ConsumerGroup, cluster: KafkaCluster
     if owner is None or fleet is None or not is_owned_by(fleet, owner):
         return None
     revision = (fleet["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION, "")
-    record = await read_child(store, owner, CONFIG_MAP, naming.revision_config(key[1], revision)) if revision else None
-    if record is None or (record["metadata"].get("annotations") or {}).get(STATE_ANNOTATION) != RevisionState.GOOD:
+    mark = read_group_state(context, owner).fleet.marks.get(revision)
+    if mark is None or mark.state is not RevisionState.GOOD:
+        return None
+    record = await read_child(store, owner, CONFIG_MAP, naming.revision_config(key[1], revision))
+    if record is None:
         return None
     worker = read_object((record.get("data") or {}).get(WORKER_FILE))
     now = plan_revision(group, cluster, handler_files=None, image=image).worker_config

@@ -22,7 +22,6 @@ from fleet_operator.planning.drift import EDITED
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.manifests import notices
 from fleet_operator.planning.fleet.parts import PartPlan
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.labels import RECORD, SIBLINGS_ANNOTATION
 from fleet_operator.planning.offsets.skips import places_of, pods_with_old_skips, skip_config_map
 from fleet_operator.planning.problem import Problem
@@ -126,18 +125,12 @@ class Children:
     async def _record_revision(self) -> None:
         """The handler's copy comes first: a record proves by its existence that the objects it names exist."""
         revision, decision = self.plan.revision, self.plan.decision
-        if revision is None:
-            return
         group = self.gathered.group
-        if decision.write_revision:
+        if revision is not None and decision.write_revision:
             handler = manifests.handler_config_map(group, revision)
             if handler is not None:
                 await self._create(_watched(handler))
-        if decision.mark is not None:
-            assert decision.mark.hash == revision.hash, "only the wanted revision is marked"
-            record = _watched(manifests.revision_config_map(group, revision, decision.mark))
-            # An apply removes annotations only if an apply has set them.
-            await (self._create(record) if _is_plain(decision.mark) else self._apply(record))
+            await self._create(_watched(manifests.revision_config_map(group, revision)))
 
     async def _check(self) -> None:
         """Delete and create check pods."""
@@ -245,11 +238,6 @@ class Children:
 def _proving(stateful_set: kinds.JsonObject, proof: str) -> kinds.JsonObject:
     """A StatefulSet that says of its Service and disruption budget that they were applied before."""
     return kinds.annotated(stateful_set, SIBLINGS_ANNOTATION, proof)
-
-
-def _is_plain(mark: RevisionRecord) -> bool:
-    """True if a mark sets no annotation that a later one removes."""
-    return not (mark.reason or mark.request or mark.check or mark.checked)
 
 
 async def _refusal_of(step: Awaitable[None]) -> Problem | None:

@@ -26,9 +26,10 @@ from fleet_operator.planning.fleet.revision import (
     with_inputs,
     with_known,
 )
-from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RevisionState, RolloutFacts, Watched
+from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RolloutFacts, Watched
 from fleet_operator.planning.fleet.waves import Turn
 from fleet_operator.planning.foreign_json import read_object
+from fleet_operator.planning.labels import REVISION_ANNOTATION
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, decide_reset
 from fleet_operator.planning.problem import Problem
@@ -48,6 +49,7 @@ from fleet_operator.planning.retry.topics import GroupView, view_group
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.trail import Trail
+from fleet_operator.planning.state.fleet import FleetState, RevisionMark
 from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.state.sizing import SizingState
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
@@ -69,7 +71,6 @@ class Memory:
 
     retry: RetryMemory | None = None
     watched: Watched = field(default_factory=Watched)
-    wanted: str | None = None
     trail: Trail = field(default_factory=Trail)
     scale: ScaleDecision | None = None
 
@@ -107,19 +108,8 @@ class Plan:
 
     @property
     def memory(self) -> Memory:
-        wanted = self.revision.hash if self.revision is not None else None
         retry = self.retry.memory if self.retry is not None else None
-        return Memory(retry, self.watched, wanted, self.trail, self.scale)
-
-    def memory_before(self, before: Memory) -> Memory:
-        """The memory as long as the plan is not carried out, of a paused group for example.
-
-        A mark that asks for a refused revision anew rests on what was wanted before, so that stays known until it is
-        made.
-        """
-        mark = self.decision.mark
-        asks_anew = mark is not None and mark.state is RevisionState.REFUSED and not mark.request
-        return replace(self.memory, wanted=before.wanted) if asks_anew else self.memory
+        return Memory(retry, self.watched, self.trail, self.scale)
 
     @property
     def templates(self) -> dict[str, Mapping[str, Any]]:
@@ -221,7 +211,7 @@ def make_plan(
     facts = replace(
         _rollout_facts(gathered, revision, records, problem),
         wanted_replicas=count_before(gathered, resetting=reset.stop),
-        wanted_before=memory.wanted or (gathered.body.get("status") or {}).get("revision"),
+        wanted_before=gathered.state.fleet.wanted,
         used=used_revisions(retry, _revisions_of(gathered.parts[RETRY]), records.values()),
     )
     facts = replace(
@@ -238,6 +228,7 @@ def make_plan(
     decision = scaled.rollout
     # A revision that was never applied is no fallback: its record is removed.
     unused = strangers - facts.used - _revisions_of(main)
+    decision = replace(decision, prune=(*decision.prune, *sorted(unused)))
     plan = Plan(
         view=view,
         shown=shown,
@@ -247,6 +238,7 @@ def make_plan(
         scale=scaled.decision,
         state=replace(
             gathered.state,
+            fleet=_fleet_after(gathered, revision, decision),
             upgrade=upgrade_after(gathered, turn, chosen, revision, default=image),
             sizing=scaled.decision.memory or SizingState(),
         ),
@@ -254,7 +246,7 @@ def make_plan(
         turn=turn,
         revision=revision,
         records=records,
-        decision=replace(decision, prune=(*decision.prune, *sorted(unused))),
+        decision=decision,
         watched=facts.watched,
         scaling=scaled.facts,
         trail=scaled.trail,
@@ -332,19 +324,38 @@ def _connection_of(gathered: Gathered, revision: str) -> object:
 def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, RevisionRecord], set[str]]:
     """The records of revisions, and the revisions whose records cannot be trusted: see `fleet.revision`.
 
-    The wanted revision is rendered again, so only the state of its record is read.
+    The wanted revision is rendered again, so what is known of it counts without its record. Where the state was lost,
+    the revision that the StatefulSet has counts as checked: nothing has to go back for another check.
     """
+    marks, main = gathered.state.fleet.marks, gathered.parts[MAIN].fleet
+    if main is not None and main.revision not in marks:
+        marks = {**marks, main.revision: RevisionMark(checked=True)}
     names = [body["metadata"]["name"] for body in gathered.config_maps]
     records, strangers = dict[str, RevisionRecord](), set[str]()
     for body in gathered.config_maps:
-        record = readings.read_revision(body, config_map_names=names)
+        record = readings.read_revision(body, marks, config_map_names=names)
         if record is None or body["metadata"]["name"] != naming.revision_config(gathered.key[1], record.hash):
             continue
         if (wanted is not None and record.hash == wanted.hash) or is_known(gathered.parts[MAIN].body, record):
             records[record.hash] = record
         else:
             strangers.add(record.hash)
+    if wanted is not None and wanted.hash not in records and wanted.hash in gathered.state.fleet.marks:
+        template = wanted.pod_template
+        records[wanted.hash] = readings.marked(wanted.hash, marks[wanted.hash], complete=False, pod_template=template)
     return records, strangers
+
+
+def _fleet_after(gathered: Gathered, wanted: Revision | None, decision: rollout.RolloutDecision) -> FleetState:
+    """The state of the fleet's revisions after a decision."""
+    before, mark = gathered.state.fleet, decision.mark
+    # A record may be left unread, or be missing for a while: what is known of its revision stays.
+    seen = {(body["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION) for body in gathered.config_maps}
+    kept = seen.union(*(_revisions_of(part) for part in gathered.parts.values())) | {wanted.hash if wanted else None}
+    marks = {name: known for name, known in before.marks.items() if name in kept - set(decision.prune)}
+    if mark is not None:
+        marks[mark.hash] = mark.mark
+    return FleetState(wanted=wanted.hash if wanted is not None else before.wanted, marks=marks)
 
 
 def _retry_facts(gathered: Gathered, intent: RetryIntent, view: GroupView, memory: RetryMemory) -> RetryFacts:

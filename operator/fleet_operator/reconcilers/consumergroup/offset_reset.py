@@ -22,8 +22,6 @@ from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.blocking import changed_id_message
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.pod_template import CLOSING_S
-from fleet_operator.planning.fleet.readings import read_revision
-from fleet_operator.planning.fleet.rollout_facts import RevisionState
 from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, mark_of, read_record
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetFacts, ResetStep
 from fleet_operator.planning.offsets.targets import time_ms, topics_of
@@ -71,10 +69,7 @@ def _has_run(gathered: Gathered) -> bool:
     """True if the group's workers run, or ran once: without its StatefulSet, which somebody may have deleted, a fleet
     of months is no new one. A revision becomes good only when all of its workers were available."""
     main = gathered.parts[MAIN]
-    if main.body is not None or main.workers:
-        return True
-    found = (read_revision(body, config_map_names=()) for body in gathered.config_maps)
-    return any(record is not None and record.state is RevisionState.GOOD for record in found)
+    return main.body is not None or bool(main.workers) or gathered.state.fleet.was_good
 
 
 def _obstacle(gathered: Gathered) -> Problem | None:

@@ -127,7 +127,7 @@ class ConsumerGroupReconciler:
             finding=self._resets.finding(key),
             tick=context.clock.monotonic(),
         )
-        self._memories[key] = plan.memory_before(memory)
+        self._memories[key] = plan.memory
         context.observers.watch(key, gathered.cluster_key, interest_of(gathered, plan))
         if not plan.turn.begins:
             self._waves.give_back(key)
@@ -143,7 +143,6 @@ class ConsumerGroupReconciler:
             return Result(FIRST_LOOK_SECONDS)
         if not gathered.group.paused:
             facts = replace(facts, refusal=await self._carry_out(gathered, plan, facts.expiry))
-            self._memories[key] = plan.memory
             problem = plan.shown.topics.problem or self._kafka.refusal(key)
             facts = replace(facts, topic_problem=problem)
             facts = replace(facts, upgrade=advanced_upgrade(facts))

@@ -47,7 +47,9 @@ def plan_wanted(gathered: Gathered, image: str, turn: Turn) -> Revision | None:
     planned = plan_revision(group, cluster, handler_files=gathered.handler_files, image=image)
     taken_over = turn.connection or gathered.state.upgrade.connection == planned.inputs.connection
     waits = turn.waves and not taken_over
-    return keep_running(planned, gathered.parts[MAIN].body, gathered.config_maps, connection_waits=waits)
+    return keep_running(
+        planned, gathered.parts[MAIN].body, gathered.config_maps, gathered.state.fleet.marks, connection_waits=waits
+    )
 
 
 def upgrade_after(
