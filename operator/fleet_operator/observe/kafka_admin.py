@@ -190,7 +190,7 @@ class KafkaAdmin:
             changes.note(changes.made, result.name, code, result.error_message)
         return changes
 
-    def delete_flow(self, group: ConsumerGroup) -> FlowRemoval:
+    def delete_flow(self, group: ConsumerGroup, *, had_retries: bool) -> FlowRemoval:
         """Delete the topics and groups that `spec.deletion` names, except topics in which records wait.
 
         Topics go first, for the commits of the groups show which of them are drained.
@@ -207,7 +207,7 @@ class KafkaAdmin:
         if doomed:
             removal.refusals += self.delete_topics(doomed)
         # Commits show how far records are done: they stay while any record is kept.
-        groups = doomed_groups(group) if not removal.waiting else ()
+        groups = doomed_groups(group, had_retries=had_retries) if not removal.waiting else ()
         if groups:
             removal.refusals += self.delete_groups(groups)
         removal.deleted = (*doomed, *groups)

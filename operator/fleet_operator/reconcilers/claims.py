@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fleet_consumer.contract import naming
-from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, has_had_retries, main_group_of
-from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject
+from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, main_group_of, policy_of
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, OPERATOR_STATE, POD, STATEFUL_SET, JsonObject
 from fleet_operator.planning.claims import Claim, Use, inherits, may_inherit, older_owner
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, RetryObservation
 from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.states import state_name
 from fleet_operator.runtime.cache import Key, key_of
 
 ASKED_SECONDS: Final = 300.0
@@ -28,7 +29,10 @@ ASKED_SECONDS: Final = 300.0
 
 
 class Claimant(NamedTuple):
-    """The facts of a ConsumerGroup that its claims rest on; `groups` are the Kafka groups that it needs for itself."""
+    """The facts of a ConsumerGroup that its claims rest on.
+
+    `groups` are the Kafka groups that it needs for itself: its own, and with retries that of its retry workers.
+    """
 
     uid: str
     created_at: str
@@ -49,12 +53,27 @@ def claimant_of(body: JsonObject) -> Claimant | None:
             created_at=metadata.get("creationTimestamp", ""),
             cluster=cluster_of(body),
             group_id=group_id,
-            groups=(group_id, naming.retry_group(group_id)) if has_had_retries(body) else (group_id,),
+            groups=(group_id, naming.retry_group(group_id)) if policy_of(body) is not None else (group_id,),
             suspended=bool(body["spec"].get("suspend")),
             deleting="deletionTimestamp" in metadata,
         )
     except (KeyError, TypeError, AttributeError):
         return None
+
+
+def had_retries(state: JsonObject) -> bool:
+    """The summary of an OperatorState: True for that of a ConsumerGroup that published retry policies."""
+    retries = (state.get("data") or {}).get("retries")
+    return isinstance(retries, dict) and retries.get("published_at") is not None
+
+
+def _with_past(context: Context, key: Key, claimant: Claimant) -> Claimant:
+    """A claimant with the retry group that it has since it had retries."""
+    retry_group = naming.retry_group(claimant.group_id)
+    state = (key[0], state_name(CONSUMER_GROUP, key[1]))
+    if retry_group in claimant.groups or not context.store.cache(OPERATOR_STATE).summary_of(state):
+        return claimant
+    return claimant._replace(groups=(claimant.group_id, retry_group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +97,10 @@ NO_RIVALS: Final = Rivals()
 
 def find_rivals(context: Context, body: JsonObject) -> Rivals:
     """The rivals of a ConsumerGroup, by the caches and the newest observations."""
-    mine = claimant_of(body)
-    if mine is None:
+    found = claimant_of(body)
+    if found is None:
         return NO_RIVALS
+    mine = _with_past(context, key_of(body), found)
     claims, older, heirs, unsure = _Claims(context), list[Claim](), list[Claim](), False
     own: dict[str, Claim] = {}
     for key, other, shared in _rivals(context, key_of(body), mine):
@@ -108,6 +128,7 @@ def _rivals(context: Context, own: Key, mine: Claimant) -> Iterator[tuple[Key, C
         for key, other in groups.summaries_having(group_id):
             if key == own or other is None or other.deleting:
                 continue
+            other = _with_past(context, key, other)
             works = _has_children(context, key)
             for shared in (each for each in mine.groups if each in other.groups):
                 if works:

@@ -239,13 +239,13 @@ class RedriveReconciler:
         return again
 
     def _is_noted(self, redrive: Redrive, status: Mapping[str, Any]) -> bool:
-        """True if the findings of a finished Redrive with this status are in that of its group, or the group is gone.
+        """True if the findings of a finished Redrive with this status are in its group's state, or the group is gone.
 
         Nothing brings the group back for them: a status that the operator wrote is no news.
         """
         referenced = read_group(self._context, redrive.group_key)
         return referenced.gone or (
-            referenced.group is not None and is_noted(status, referenced.group.status, _failed_topic_id(referenced))
+            referenced.group is not None and is_noted(status, referenced.redriven, _failed_topic_id(referenced))
         )
 
     async def _advance(self, body: JsonObject, redrive: Redrive) -> RedriveStep:

@@ -21,6 +21,7 @@ from fleet_operator.planning.observation import ClusterObservation, as_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.retries import Redriven
 from fleet_operator.reconcilers.claims import find_rivals
 from fleet_operator.reconcilers.context import Context, is_owned_by
 from fleet_operator.runtime.cache import Key, key_of
@@ -36,7 +37,7 @@ class ReferencedGroup:
     """A ConsumerGroup, its KafkaCluster, the newest observation, and an older claim on the Kafka group.
 
     `gone`: the object is being deleted or does not exist. `group` is None then, and while it cannot be parsed.
-    `cluster` is None without a group. `image` is the group's worker image.
+    `cluster` is None without a group. `image` is the group's worker image, `redriven` what its Redrives have found.
     """
 
     gone: bool
@@ -45,6 +46,7 @@ class ReferencedGroup:
     observation: ClusterObservation | None = None
     older: Claim | None = None
     image: str = ""
+    redriven: Redriven | None = None
 
 
 def read_group(context: Context, key: Key) -> ReferencedGroup:
@@ -62,7 +64,15 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
     state = read_group_state(context, body)
     image = choose_image(group, state.upgrade, own, default=context.settings.consumer_image).name
     older = find_rivals(context, body).older
-    return ReferencedGroup(gone=False, group=group, cluster=cluster, observation=seen, older=older, image=image)
+    return ReferencedGroup(
+        gone=False,
+        group=group,
+        cluster=cluster,
+        observation=seen,
+        older=older,
+        image=image,
+        redriven=state.retries.redriven,
+    )
 
 
 def read_group_state(context: Context, body: JsonObject) -> GroupState:

@@ -26,7 +26,7 @@ from fleet_operator.planning.trimming import (
 from fleet_operator.reconcilers import routing
 from fleet_operator.reconcilers.backfill.reconciler import BackfillReconciler
 from fleet_operator.reconcilers.backfill.watch import RangeWatch
-from fleet_operator.reconcilers.claims import claimant_of
+from fleet_operator.reconcilers.claims import claimant_of, had_retries
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import Context
@@ -113,7 +113,7 @@ OWNED: Final = (
     _child(kind=kinds.STATEFUL_SET, selector=GROUP_LABEL, view=View(trim_stateful_set)),
     _child(kind=kinds.JOB, selector=REDRIVE_LABEL, view=View(trim_job)),
     _child(kind=kinds.POD, selector=GROUP_LABEL, view=View(trim_pod)),
-    WatchedKind(kind=kinds.OPERATOR_STATE, dependents=routing.owner_of_state),
+    WatchedKind(kind=kinds.OPERATOR_STATE, summary=had_retries, dependents=routing.owner_of_state),
     WatchedKind(
         kind=kinds.CONFIG_MAP,
         selector=routing.HANDLER_SELECTOR,

@@ -6,6 +6,8 @@ written now, and for people who meet a hash in a record's headers.
 
 from __future__ import annotations
 
+import logging
+
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, RETRY_POLICY, JsonObject
@@ -13,10 +15,16 @@ from fleet_operator.clients.kube import KubeForbiddenError, KubeInvalidError
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import PolicyRevision, read_policy
 from fleet_operator.planning.retry.records import policy_config_map, policy_hash_of, read_published
+from fleet_operator.planning.state.document import UnreadableStateError
+from fleet_operator.planning.state.policy import PolicyState
+from fleet_operator.planning.state.retries import RetriesState
 from fleet_operator.planning.status.retrypolicy import project_retrypolicy_status
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, is_owned_by, publish
+from fleet_operator.reconcilers.states import StateTakenError
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
+
+log = logging.getLogger(__name__)
 
 
 class RetryPolicyReconciler:
@@ -32,12 +40,15 @@ class RetryPolicyReconciler:
         body = context.store.get(RETRY_POLICY, key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             context.statuses.forget(RETRY_POLICY.kind, key)
+            context.states.forget(RETRY_POLICY, key)
             context.store.forget(self._uids.pop(key, ""))
             return Result()
         self._uids[key] = body["metadata"]["uid"]
-        outcome = read_policy(body)
+        outcome, usable = read_policy(body), self._last_usable(body)
         if isinstance(outcome, PolicyRevision):
             outcome = await self._record(body, outcome)
+        if isinstance(outcome, PolicyRevision):
+            usable = outcome.hash
         previous = body.get("status") or {}
         referring = context.store.cache(CONSUMER_GROUP).keys_having((RETRY_POLICY, key))
         status = project_retrypolicy_status(
@@ -48,20 +59,30 @@ class RetryPolicyReconciler:
             now=context.clock.wall(),
         )
         again = await publish(context, body, status)
-        shown = context.store.get(RETRY_POLICY, key) or body  # the write may have been put off: it is named until then
-        await self._prune(body, referring, {status.get("revision"), (shown.get("status") or {}).get("revision")})
+        if usable is not None:
+            await self._prune(body, referring, {usable})
         return Result(again)
+
+    def _last_usable(self, body: JsonObject) -> str | None:
+        """The hash of the last content that could be used; None also for a state that somebody has damaged."""
+        try:
+            return self._context.states.read(body, PolicyState).revision
+        except UnreadableStateError as error:
+            log.warning("%s", error)
+            return None
 
     async def _record(self, body: JsonObject, revision: PolicyRevision) -> PolicyRevision | Problem:
         """Keep the content before anybody names it."""
-        record = policy_config_map(body["metadata"], revision)
+        context, record = self._context, policy_config_map(body["metadata"], revision)
         try:
-            await apply_owned(self._context.store, body, record)
-        except (KubeInvalidError, KubeForbiddenError, ForeignObjectError) as error:
+            await apply_owned(context.store, body, record)
+            if revision.hash != self._last_usable(body):
+                await context.states.save(body, PolicyState(revision=revision.hash))
+        except (KubeInvalidError, KubeForbiddenError, ForeignObjectError, StateTakenError) as error:
             return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
         return revision
 
-    async def _prune(self, body: JsonObject, referring: list[Key], kept: set[str | None]) -> None:
+    async def _prune(self, body: JsonObject, referring: list[Key], kept: set[str]) -> None:
         """Remove what is neither the policy's content nor followed by any group.
 
         What the groups follow stands in a ConfigMap of each, which is only read while there is something to remove.
@@ -78,7 +99,8 @@ class RetryPolicyReconciler:
         for namespace, name in referring:
             address = (namespace, naming.retry_config(name))
             seen = store.get(CONFIG_MAP, address)
-            published = read_published(await store.content(CONFIG_MAP, address)) if seen is not None else None
+            config_map = await store.content(CONFIG_MAP, address) if seen is not None else None
+            published = read_published(config_map, RetriesState())
             kept |= {revision.hash for revision in published.known} if published is not None else set()
         for record in surplus:
             if policy_hash_of(record) not in kept:

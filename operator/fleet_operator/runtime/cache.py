@@ -149,6 +149,11 @@ class ObjectCache:
         """The keys and summaries of the objects whose index, or one of whose marks, is this value, in any order."""
         return [(key, self._objects[key].summary) for key in self._indexed.get(value, ())]
 
+    def summary_of(self, key: Key) -> Any:
+        """The summary of an object; None without it."""
+        entry = self._objects.get(key)
+        return entry.summary if entry is not None else None
+
     def has_any(self, value: Hashable) -> bool:
         """True if there is an object whose index, or one of whose marks, is this value."""
         return value in self._indexed

@@ -21,11 +21,6 @@ def policy_of(group: dict[str, Any]) -> Ref | None:
     return (group["metadata"]["namespace"], retry["policyRef"]["name"]) if retry else None
 
 
-def has_had_retries(group: dict[str, Any]) -> bool:
-    """True if a ConsumerGroup has retries, or its status names a published policy: it has a retry group in Kafka."""
-    return policy_of(group) is not None or "policyRevision" in ((group.get("status") or {}).get("retry") or {})
-
-
 def source_of(group: dict[str, Any]) -> Ref | None:
     """The ConfigMap with a ConsumerGroup's handler source; None where the image has it."""
     name = ((group["spec"]["handler"].get("python") or {}).get("configMapRef") or {}).get("name")

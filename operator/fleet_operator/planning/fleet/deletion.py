@@ -130,9 +130,8 @@ def _is_retry_topic(group: ConsumerGroup, topic: str) -> bool:
     return True
 
 
-def doomed_groups(group: ConsumerGroup) -> tuple[str, ...]:
+def doomed_groups(group: ConsumerGroup, *, had_retries: bool) -> tuple[str, ...]:
     """The Kafka groups to delete. A group that never had retries has no retry group: the name may be another's."""
     if group.spec.deletion.group == "Keep":
         return ()
-    had_retries = group.spec.retry is not None or "policyRevision" in (group.status.get("retry") or {})
     return (group.group_id, *((naming.retry_group(group.group_id),) if had_retries else ()))

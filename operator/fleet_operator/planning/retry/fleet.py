@@ -15,15 +15,8 @@ from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.manifests import Notices
 from fleet_operator.planning.fleet.parts import RETRY
-from fleet_operator.planning.labels import (
-    CHANGED_ANNOTATION,
-    CONTAINER,
-    POLICIES_ANNOTATION,
-    RETRY_VOLUME,
-    SCALING_ANNOTATION,
-)
+from fleet_operator.planning.labels import CONTAINER, POLICIES_ANNOTATION, RETRY_VOLUME
 from fleet_operator.planning.retry.records import Published
-from fleet_operator.planning.retry.scaling import RetryMemory, read_retry_memory
 
 
 def has_retries(pod_template: Mapping[str, Any]) -> bool:
@@ -38,11 +31,8 @@ def retry_stateful_set(
     revision: str,
     pod_template: Mapping[str, Any],
     replicas: int,
-    changed_at: float | None,
-    memory: str | None = None,
 ) -> dict[str, Any]:
-    """The retry workers' StatefulSet; `pod_template` is the revision's, `changed_at` the last change of the count,
-    `memory` the text of what their scaling has to remember."""
+    """The retry workers' StatefulSet; `pod_template` is the revision's."""
     template = copy.deepcopy(dict(pod_template))
     template["metadata"]["labels"] |= labels.child_labels(group.metadata.name, labels.RETRY)
     worker = next(container for container in template["spec"]["containers"] if container["name"] == CONTAINER)
@@ -50,24 +40,7 @@ def retry_stateful_set(
     retry = group.spec.retry
     if retry is not None and retry.worker.resources is not None:
         worker["resources"] = copy.deepcopy(retry.worker.resources)
-    body = manifests.stateful_set(group, revision=revision, pod_template=template, replicas=replicas, part=RETRY)
-    if changed_at is not None:
-        body["metadata"]["annotations"][CHANGED_ANNOTATION] = times.to_text(changed_at)
-    if memory is not None:
-        body["metadata"]["annotations"][SCALING_ANNOTATION] = memory
-    return body
-
-
-def changed_at_of(stateful_set: Mapping[str, Any] | None) -> float | None:
-    """Last change of a retry StatefulSet's count, epoch seconds."""
-    annotations = (stateful_set or {}).get("metadata", {}).get("annotations") or {}
-    return times.from_text(annotations.get(CHANGED_ANNOTATION))
-
-
-def retry_memory_of(stateful_set: Mapping[str, Any] | None) -> RetryMemory:
-    """The past of the retry workers' scaling, as their StatefulSet keeps it."""
-    annotations = (stateful_set or {}).get("metadata", {}).get("annotations") or {}
-    return read_retry_memory(annotations.get(SCALING_ANNOTATION))
+    return manifests.stateful_set(group, revision=revision, pod_template=template, replicas=replicas, part=RETRY)
 
 
 def pods_with_old_policies(pods: Iterable[Mapping[str, Any]], published: Published) -> Notices:

@@ -13,7 +13,7 @@ from fleet_operator.planning.fleet.parts import RETRY, FleetPart
 from fleet_operator.planning.fleet.rollout_facts import FleetFacts, RevisionRecord
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry import scaling
-from fleet_operator.planning.retry.fleet import changed_at_of, has_retries
+from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.publication import SUPERSEDED_S, FlowFacts, next_publication
 from fleet_operator.planning.retry.records import Published
@@ -107,14 +107,15 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
     memory = replace(scaling.remember(facts.memory, load, now), drained_at=drained_at)
     scale = scaling.decide_retry_scale(load, facts.memory, now)
     if load.current is not None and scale.replicas < load.current and scaling.is_busy(load.due, now):
-        memory = replace(memory, shrunk_at=now)
+        memory = replace(memory, kept=replace(memory.kept, shrunk_at=round(now, 1)))
+    scale = ScaleDecision(replicas=0, reason="no workers are wanted") if facts.stopped else scale
     return RetryPlan(
         publication=publication,
         problem=_problem(facts) if publication is None else None,
-        scale=ScaleDecision(replicas=0, reason="no workers are wanted") if facts.stopped else scale,
+        scale=scale,
         over=over,
         waits=load.due.oldest_at is not None or bool(seen is not None and seen.waiting),
-        memory=memory,
+        memory=memory.decided(scale.replicas, now),
     )
 
 
@@ -183,7 +184,7 @@ def _load(facts: RetryFacts, publication: Published | None) -> scaling.RetryLoad
             next_at=part.next_due_at if part else None,
         ),
         current=fleet.replicas if fleet else None,
-        changed_at=changed_at_of(facts.workers.body),
+        changed_at=facts.memory.kept.changed_at,
         held=facts.breaker_open is True,
         unsure=facts.breaker_open is None and intent.may_pause,
         shortest_delay_s=shortest_s if facts.fed and retry is not None else None,

@@ -101,6 +101,7 @@ def next_publication(
     """The publication for what was found; None as long as there is nothing to publish. `now` in epoch seconds."""
     if published is None:
         return _first(intent, flow, now)
+    published = _dated(published, now)
     if intent.ending:
         return replace(published, ending_since=published.ending_since or now)
     found = replace(published, ending_since=None)
@@ -128,6 +129,15 @@ def _first(intent: RetryIntent, flow: FlowFacts, now: float) -> Published | None
         max_message_bytes=_max_message_bytes(flow.seen, 0),
         published_at=now,
     )
+
+
+def _dated(published: Published, now: float) -> Published:
+    """The publication with a time for each revision that was superseded: from now on, where the state was lost."""
+    known = (
+        each if each.superseded_at is not None or each.hash == published.current else replace(each, superseded_at=now)
+        for each in published.known
+    )
+    return replace(published, known=tuple(known))
 
 
 def _take_up(published: Published, policy: str, wanted: PolicyRevision, now: float) -> Published:

@@ -1,15 +1,13 @@
 """ConfigMaps with policies: one for each content of a RetryPolicy, and one for each group.
 
-A group's ConfigMap is what its workers read and also the operator's memory: the published revisions, when each was
-superseded, and the delays that no revision uses. People may edit these objects: an unreadable one counts as absent and
-is written again.
+A group's ConfigMap is what its workers read; when each revision was superseded, and which delays are on their way out,
+stands in the group's state. People may edit these objects: an unreadable one counts as absent and is written again.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
@@ -18,18 +16,19 @@ from fleet_consumer.contract.pod import POLICIES_FILE
 from fleet_consumer.contract.policies import render_policies
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
-from fleet_operator.planning import labels, times
+from fleet_operator.planning import labels
 from fleet_operator.planning.fleet.manifests import head
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.objects import Owner, child_head, to_json
 from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, delays_of, sort_delays
+from fleet_operator.planning.state.retries import RetriesState
 
 POLICY_KEY: Final = "policy.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Policies as published to a group's workers, with the operator's own memory.
+    """Policies as published to a group's workers, with their past and future.
 
     - `known`: the published revisions; `current` is the hash of the one for new failures.
     - `retiring`: state of each delay that no known revision uses: draining or leaving.
@@ -62,6 +61,18 @@ class Published:
     def leaving(self) -> tuple[str, ...]:
         return sort_delays(delay for delay, state in self.retiring.items() if state is DelayState.LEAVING)
 
+    def state(self, before: RetriesState) -> RetriesState:
+        """The group's state with this publication."""
+        superseded = {each.hash: each.superseded_at for each in self.known if each.superseded_at is not None}
+        return replace(
+            before,
+            published_at=self.published_at,
+            superseded=superseded,
+            leaving=self.leaving,
+            drained=self.drained,
+            ending_since=self.ending_since,
+        )
+
     @property
     def file(self) -> dict[str, Any]:
         """The workers' part: the content of `policies.json`."""
@@ -82,51 +93,38 @@ class Published:
 def group_config_map(group: ConsumerGroup, published: Published) -> dict[str, Any]:
     """The ConfigMap with a group's policies, which its workers mount."""
     body = head("v1", "ConfigMap", group, naming.retry_config(group.metadata.name), labels.RETRY)
-    superseded = {
-        revision.hash: times.to_text(revision.superseded_at)
-        for revision in published.known
-        if revision.superseded_at is not None
-    }
     body["metadata"]["labels"][HANDLER_LABEL] = labels.RECORD
-    body["metadata"]["annotations"] = {
-        labels.HASH_ANNOTATION: published.current,
-        labels.PUBLISHED_ANNOTATION: times.to_text(published.published_at),
-        labels.SUPERSEDED_ANNOTATION: json.dumps(superseded, sort_keys=True),
-        labels.LEAVING_ANNOTATION: ",".join(published.leaving),
-        labels.DRAINED_ANNOTATION: ",".join(published.drained),
-    }
-    if published.ending_since is not None:
-        body["metadata"]["annotations"][labels.ENDING_ANNOTATION] = times.to_text(published.ending_since)
+    body["metadata"]["annotations"] = {labels.HASH_ANNOTATION: published.current}
     return {**body, "data": {POLICIES_FILE: to_json(published.file)}}
 
 
-def read_published(config_map: Mapping[str, Any] | None) -> Published | None:
-    """The content of a group's ConfigMap; None for an absent or unreadable one."""
+def read_published(config_map: Mapping[str, Any] | None, state: RetriesState) -> Published | None:
+    """The content of a group's ConfigMap, with what the group's state says of it; None for an absent or unreadable one.
+
+    The state is written first: what it says about the revision that is still the current one has not happened yet.
+    """
     if config_map is None or config_map["metadata"].get("deletionTimestamp"):
         return None
-    annotations = config_map["metadata"].get("annotations") or {}
     try:
         file = read_json((config_map.get("data") or {})[POLICIES_FILE])
-        superseded = read_json(annotations.get(labels.SUPERSEDED_ANNOTATION, "{}"))
+        superseded = {name: at for name, at in state.superseded.items() if name != file["current"]}
         known = tuple(
-            PolicyRevision(hash=name, content=content, superseded_at=times.from_text(superseded.get(name)))
+            PolicyRevision(hash=name, content=content, superseded_at=superseded.get(name))
             for name, content in file["revisions"].items()
         )
-        leaving = [delay for delay in annotations.get(labels.LEAVING_ANNOTATION, "").split(",") if delay]
-        states = dict.fromkeys(leaving, DelayState.LEAVING) | dict.fromkeys(file["delays"], DelayState.DRAINING)
+        states = dict.fromkeys(state.leaving, DelayState.LEAVING) | dict.fromkeys(file["delays"], DelayState.DRAINING)
         in_use = delays_of(known)
         retiring = {delay: states[delay] for delay in sort_delays(states) if delay not in in_use}
-        drained = dict.fromkeys(annotations.get(labels.DRAINED_ANNOTATION, "").split(","))
         read = Published(
             policy=file["policy"],
             current=file["current"],
             known=known,
             retiring=retiring,
-            drained=tuple(delay for delay in drained if retiring.get(delay) is DelayState.DRAINING),
+            drained=tuple(delay for delay in state.drained if retiring.get(delay) is DelayState.DRAINING),
             partitions=max(int(file["partitions"]), 1),
             max_message_bytes=int(file["maxMessageBytes"]),
-            published_at=times.from_text(annotations.get(labels.PUBLISHED_ANNOTATION)) or 0.0,
-            ending_since=times.from_text(annotations.get(labels.ENDING_ANNOTATION)),
+            published_at=state.published_at or 0.0,
+            ending_since=state.ending_since,
         )
         if any(content_hash(revision.content) != revision.hash for revision in known):
             return None  # forged: no policy ever had this content

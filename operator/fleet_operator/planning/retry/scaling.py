@@ -6,12 +6,11 @@ due time. Unknown values change nothing: a fleet never shrinks on missing data.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 
-from fleet_operator.planning.foreign_json import read_object
 from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.state.retries import RetrySizing
 
 WAKE_S: Final = 30.0
 """Lead time of the first worker before the next due time: scheduling, image, join, and the rebalance."""
@@ -95,40 +94,23 @@ class RetryLoad:
 class RetryMemory:
     """Past of a fleet of retry workers; times are epoch seconds.
 
-    - `calm_since`, `keeping_up_since`: since when nothing is due or about to be, and no due record is late. Kept in
-      memory only: after a restart, workers stay a while longer.
-    - `shrunk_at`: when workers were last removed while records were due. `short` workers were too few at `short_at`.
-      These stand on the StatefulSet, or a restart would try the same removal again.
+    - `calm_since`, `keeping_up_since`: since when nothing is due or about to be, and no due record is late. Known to
+      this process only: after a restart, workers stay a while longer.
     - `drained_at`: time of the first of the last observations in a row that saw nothing wait after the end of retries.
-      Kept in memory only: after a restart, workers stay for one observation more.
+      Known to this process only: after a restart, workers stay for one observation more.
+    - `kept`: what the group's state keeps, or a restart would try the same removal again.
     """
 
     calm_since: float | None = None
     keeping_up_since: float | None = None
-    shrunk_at: float | None = None
-    short: int = 0
-    short_at: float | None = None
     drained_at: float | None = None
+    kept: RetrySizing = field(default_factory=RetrySizing)
 
-    def to_text(self) -> str | None:
-        """The part that the StatefulSet keeps; None for nothing."""
-        if self.shrunk_at is None and self.short_at is None:
-            return None
-        times = {"shrunkAt": self.shrunk_at, "shortAt": self.short_at}
-        kept = {name: round(at, 1) for name, at in times.items() if at is not None}
-        return json.dumps(kept | ({"short": self.short} if self.short_at is not None else {}), sort_keys=True)
-
-
-def read_retry_memory(text: str | None) -> RetryMemory:
-    """The memory in an annotation; an empty one where that is absent or not ours."""
-    document: dict[str, Any] = (read_object(text) if text else None) or {}
-    try:
-        shrunk, short_at = (
-            None if document.get(name) is None else float(document[name]) for name in ("shrunkAt", "shortAt")
-        )
-        return RetryMemory(shrunk_at=shrunk, short=int(document.get("short") or 0), short_at=short_at)
-    except (TypeError, ValueError, OverflowError):
-        return RetryMemory()
+    def decided(self, replicas: int, now: float) -> RetryMemory:
+        """The memory after a decision."""
+        if replicas == self.kept.count:
+            return self
+        return replace(self, kept=replace(self.kept, count=replicas, changed_at=round(now, 1)))
 
 
 def is_busy(due: DueRecords, now: float) -> bool | None:
@@ -158,13 +140,14 @@ def remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
         memory = replace(memory, calm_since=None if busy else min(memory.calm_since or now, now))
     in_time = late is False and not load.held and not load.unsure
     memory = replace(memory, keeping_up_since=min(memory.keeping_up_since or now, now) if in_time else None)
-    if late and not load.held and memory.shrunk_at is not None:
-        if now - memory.shrunk_at < REGRET_S:
-            memory = replace(memory, short=load.current or 0, short_at=now)
-        memory = replace(memory, shrunk_at=None)
-    if memory.short_at is not None and now - memory.short_at >= SHORT_S:
-        memory = replace(memory, short=0, short_at=None)
-    return memory
+    kept = memory.kept
+    if late and not load.held and kept.shrunk_at is not None:
+        if now - kept.shrunk_at < REGRET_S:
+            kept = replace(kept, short=load.current or 0, short_at=round(now, 1))
+        kept = replace(kept, shrunk_at=None)
+    if kept.short_at is not None and now - kept.short_at >= SHORT_S:
+        kept = replace(kept, short=0, short_at=None)
+    return replace(memory, kept=kept)
 
 
 def decide_retry_scale(load: RetryLoad, memory: RetryMemory, now: float) -> ScaleDecision:
@@ -211,7 +194,7 @@ def _work(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> Sca
 
 def _fewer(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> ScaleDecision:
     """Half the workers, once all records have been in time for a while; more than were lately too few."""
-    fewer = load.within(max(-(-current // 2), memory.short + 1, 1))
+    fewer = load.within(max(-(-current // 2), memory.kept.short + 1, 1))
     if fewer >= current or memory.keeping_up_since is None:
         return _scale(current, "the workers keep up", GROW_S)
     left = max(memory.keeping_up_since, load.changed_at or 0.0) + SHRINK_S - now

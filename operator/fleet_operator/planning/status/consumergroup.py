@@ -26,7 +26,7 @@ from fleet_operator.planning.status.conditions import project_conditions
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.kafkacluster import recorded_crowded
 from fleet_operator.planning.status.members import member_entries, namer, shorten_id
-from fleet_operator.planning.status.retry import find_redriven, retry_status
+from fleet_operator.planning.status.retry import redriven_of, retry_status
 from fleet_operator.planning.status.rollout import updated_replicas
 from fleet_operator.planning.status.scaling import scaling_status
 from fleet_operator.planning.status.transitions import project_transitions, since
@@ -169,7 +169,7 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[st
             "behindText": behind_text(lag.behind, previous.get("behindText", "")),
         }
     before = previous.get("retry") or {}
-    redriven = find_redriven(facts.redrives, observed.observed_at, facts.failed_topic_id, before.get("redriven") or {})
+    redriven = redriven_of(facts.redriven, facts.failed_topic_id)
     retry = retry_status(observed, facts.retry, before, facts.workers, redriven, facts.retries_kept.safe_until)
     if retry:
         seen["retry"] = retry

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
@@ -22,6 +21,7 @@ from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.retention import NOTHING_WAITS, Kept, judge
 from fleet_operator.planning.retry.topics import GroupView
 from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.state.retries import Redriven
 from fleet_operator.planning.state.upgrade import Upgrade
 
 
@@ -41,7 +41,7 @@ class ConsumerGroupFacts:
     - `topic_problem`: set when a managed topic cannot be used, or not be changed as wanted.
     - `retry`: the wanted retries, None for a group without.
     - `reset`: the reset of offsets, None while nothing was decided about it.
-    - `redrives`: statuses of the group's Redrives.
+    - `redriven`: what the group's finished Redrives have found.
     - `expiry`: the decision about the commits of an empty group.
     """
 
@@ -62,7 +62,7 @@ class ConsumerGroupFacts:
     topic_problem: Problem | None = None
     retry: RetryIntent | None = None
     reset: ResetDecision | None = None
-    redrives: tuple[Mapping[str, Any], ...] = ()
+    redriven: Redriven | None = None
     expiry: ExpiryDecision = NOTHING_KNOWN
 
     @property
@@ -107,6 +107,10 @@ class ConsumerGroupFacts:
     @property
     def failed_topic_id(self) -> str | None:
         """The failed topic's id; None while unknown."""
-        name = naming.failed_topic(self.group.group_id)
-        topic = self.observation.topics.get(name) if self.observation is not None else None
-        return topic.topic_id if topic is not None else None
+        return failed_topic_id(self.group, self.observation)
+
+
+def failed_topic_id(group: ConsumerGroup, observation: ClusterObservation | None) -> str | None:
+    """The id of a group's failed topic; None while unknown."""
+    topic = observation.topics.get(naming.failed_topic(group.group_id)) if observation is not None else None
+    return topic.topic_id if topic is not None else None

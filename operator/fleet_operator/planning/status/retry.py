@@ -9,62 +9,55 @@ be empty. Kinds that running workers report come first, so that old ones never h
 
 `failed`: the failed topic keeps a record that was put back until retention deletes it. So a run of a Redrive counts the
 records in its ledger and ends with one number, `redrivenTo`: from then on, at most the sum of the topic's end offsets
-less this number are failures that were not put back. The largest such number counts. It is kept in the status, so that
-a Redrive may be deleted. A number is valid only for the topic with the same id, and only for observations after the end
-of the run: an earlier sum of end offsets lacks failures that the run has seen.
+less this number are failures that were not put back. The largest such number counts. It is kept in the group's state,
+so that a Redrive may be deleted. A number is valid only for the topic with the same id, and only for observations after
+the end of the run: an earlier sum of end offsets lacks failures that the run has seen.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
 from fleet_operator.planning.lag import HYSTERESIS, count_bucket, lag_bucket
 from fleet_operator.planning.observation import GroupObservation, RetryObservation, WorkerObservation
 from fleet_operator.planning.retry.intent import RetryIntent
+from fleet_operator.planning.state.retries import Redriven
 
 TIME_STEP_S: Final = 1.0
 """Times in statuses are whole seconds, rounded down."""
 
 
-class Redriven(NamedTuple):
-    """A sum of end offsets, with the id of its topic."""
-
-    topic_id: str
-    to: int
-
-
 def find_redriven(
-    redrives: Iterable[Mapping[str, Any]], seen_at: float, topic_id: str | None, previous: Mapping[str, Any]
+    redrives: Iterable[Mapping[str, Any]], seen_at: float, topic_id: str | None, known: Redriven | None
 ) -> Redriven | None:
-    """The largest number for the topic with this id.
+    """The largest number for the topic with this id; None without one.
 
     `redrives` are statuses of Redrives, of which those count that had ended before the observation at `seen_at`;
-    `previous` is the earlier `status.retry.redriven`.
+    `known` is what was found before.
     """
-    ended = [_read(status, "failedTopicId", "redrivenTo") for status in redrives if _had_ended(status, seen_at)]
-    known = [read_redriven(previous, topic_id), *(each for each in ended if each and each.topic_id == topic_id)]
-    return max((each for each in known if each is not None), default=None)
+    ended = (found for status in redrives if _had_ended(status, seen_at) and (found := _read(status)) is not None)
+    for_topic = [each for each in (*ended, known) if each is not None and each.topic_id == topic_id]
+    return max(for_topic, key=lambda each: each.to, default=None)
 
 
-def read_redriven(entry: Mapping[str, Any], topic_id: str | None) -> Redriven | None:
-    """`status.retry.redriven`, if it is for the topic with this id."""
-    found = _read(entry, "topicId", "to")
-    return found if found is not None and found.topic_id == topic_id else None
+def redriven_of(known: Redriven | None, topic_id: str | None) -> Redriven | None:
+    """What is known, if it is about the topic with this id."""
+    return known if known is not None and known.topic_id == topic_id else None
 
 
-def is_noted(redrive: Mapping[str, Any], group: Mapping[str, Any], topic_id: str | None) -> bool:
+def is_noted(redrive: Mapping[str, Any], known: Redriven | None, topic_id: str | None) -> bool:
     """True if nothing is lost with the status of a Redrive that has ended.
 
-    `group` is the status of its ConsumerGroup, `topic_id` that of the failed topic as it is, None while unknown.
+    `known` is what its ConsumerGroup's state has, `topic_id` that of the failed topic as it is, None while unknown.
     """
-    found = _read(redrive, "failedTopicId", "redrivenTo") if redrive.get("phase") == "Succeeded" else None
+    found = _read(redrive) if redrive.get("phase") == "Succeeded" else None
     if found is None or (topic_id is not None and topic_id != found.topic_id):
         return True
-    noted = read_redriven((group.get("retry") or {}).get("redriven") or {}, found.topic_id)
+    noted = redriven_of(known, found.topic_id)
     return noted is not None and noted.to >= found.to
 
 
@@ -82,9 +75,9 @@ def _had_ended(status: Mapping[str, Any], seen_at: float) -> bool:
     return status.get("phase") == "Succeeded" and ended is not None and ended + TIME_STEP_S <= seen_at
 
 
-def _read(entry: Mapping[str, Any], id_name: str, to_name: str) -> Redriven | None:
-    """An entry of a status; None for an unreadable one, as people may edit statuses."""
-    topic_id, to = entry.get(id_name), entry.get(to_name)
+def _read(redrive: Mapping[str, Any]) -> Redriven | None:
+    """What a Redrive has found; None for an unreadable status, as people may edit it."""
+    topic_id, to = redrive.get("failedTopicId"), redrive.get("redrivenTo")
     if not isinstance(topic_id, str) or not isinstance(to, int) or isinstance(to, bool) or to < 0:
         return None
     return Redriven(topic_id, to)
@@ -109,7 +102,7 @@ def retry_status(
     """`status.retry`; empty while nothing is known. Fields that could not be observed keep their previous values.
 
     `observed` is None when the group could not be observed, `intent` for a group without retries. `redriven` is the
-    number of records that were put back; its previous value is kept while it is None, as it names its topic.
+    number of records that were put back.
     """
     if observed is None:
         return dict(previous)
@@ -118,9 +111,6 @@ def retry_status(
     failed = previous.get("failed") if left is None else count_bucket(left)
     if failed is not None:
         status["failed"] = failed
-    memory = {"topicId": redriven.topic_id, "to": redriven.to} if redriven is not None else previous.get("redriven")
-    if memory:
-        status["redriven"] = memory
     reasons = failed_reasons(workers, observed.failed_records, previous.get("failedReasons") or ())
     status.pop("failedReasons", None)
     if reasons:

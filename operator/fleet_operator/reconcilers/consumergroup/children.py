@@ -156,13 +156,12 @@ class Children:
                 store.trust(sibling)
         for sibling in siblings:
             await self._apply(sibling)
-        now = self.context.clock.wall()
         try:
-            await self._apply(_proving(self.plan.stateful_set(self.gathered, wanted, now), proof))
+            await self._apply(_proving(self.plan.stateful_set(self.gathered, wanted), proof))
         except (KubeInvalidError, KubeForbiddenError):
             fleet = self.gathered.parts[wanted.part].fleet
             if fleet is not None and fleet.revision != wanted.target and fleet.revision in self.plan.templates:
-                kept = self.plan.stateful_set(self.gathered, replace(wanted, target=fleet.revision), now)
+                kept = self.plan.stateful_set(self.gathered, replace(wanted, target=fleet.revision))
                 await self._apply(_proving(kept, proof))
             raise
         if wanted.event is not None:

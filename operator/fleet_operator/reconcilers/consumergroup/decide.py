@@ -33,7 +33,7 @@ from fleet_operator.planning.labels import REVISION_ANNOTATION
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, decide_reset
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry.fleet import changed_at_of, has_retries, retry_memory_of, retry_stateful_set
+from fleet_operator.planning.retry.fleet import has_retries, retry_stateful_set
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.plan import (
     RetryFacts,
@@ -51,8 +51,10 @@ from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.state.fleet import FleetState, RevisionMark
 from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.retries import RetriesState
 from fleet_operator.planning.state.sizing import SizingState
-from fleet_operator.planning.status.facts import ConsumerGroupFacts
+from fleet_operator.planning.status.facts import ConsumerGroupFacts, failed_topic_id
+from fleet_operator.planning.status.retry import find_redriven
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.offset_reset import reset_facts
@@ -64,12 +66,9 @@ REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Times and loads that a plan leaves for the next one. They are lost with the process, and then begin anew.
+    """Times and loads that a plan leaves for the next one. They are lost with the process, and then begin again."""
 
-    `retry` is None for a process that has not planned yet: what the StatefulSet keeps counts then.
-    """
-
-    retry: RetryMemory | None = None
+    retry: RetryMemory = field(default_factory=RetryMemory)
     watched: Watched = field(default_factory=Watched)
     trail: Trail = field(default_factory=Trail)
     scale: ScaleDecision | None = None
@@ -108,7 +107,7 @@ class Plan:
 
     @property
     def memory(self) -> Memory:
-        retry = self.retry.memory if self.retry is not None else None
+        retry = self.retry.memory if self.retry is not None else RetryMemory()
         return Memory(retry, self.watched, self.trail, self.scale)
 
     @property
@@ -143,11 +142,11 @@ class Plan:
             revision=self.revision.hash if self.revision is not None else None,
             retry=self.intent,
             reset=self.reset,
-            redrives=gathered.redrive_statuses,
+            redriven=self.state.retries.redriven,
         )
 
-    def stateful_set(self, gathered: Gathered, wanted: PartPlan, now: float) -> JsonObject:
-        """The StatefulSet of a part with a known `target`; `now` (epoch seconds) is noted where the count changes."""
+    def stateful_set(self, gathered: Gathered, wanted: PartPlan) -> JsonObject:
+        """The StatefulSet of a part with a known `target`."""
         assert wanted.target is not None, "a StatefulSet has a revision"
         group, templates, found = gathered.group, self.templates, gathered.parts[wanted.part]
         revision, replicas = wanted.target, wanted.replicas
@@ -155,16 +154,7 @@ class Plan:
         if wanted.part is MAIN:
             body = manifests.stateful_set(group, revision=revision, pod_template=template, replicas=replicas)
             return with_inputs(with_known(body, templates), self._inputs_of(found, revision))
-        changed = found.fleet is None or found.fleet.replicas != replicas
-        changed_at = now if changed else changed_at_of(found.body)
-        return retry_stateful_set(
-            group,
-            revision=revision,
-            pod_template=template,
-            replicas=replicas,
-            changed_at=changed_at,
-            memory=self.retry.memory.to_text() if self.retry is not None else None,
-        )
+        return retry_stateful_set(group, revision=revision, pod_template=template, replicas=replicas)
 
     @property
     def join_step(self) -> JoinStep | None:
@@ -199,7 +189,7 @@ def make_plan(
     view = _view(gathered, observation, intent)
     believable = believed(observation, group.group_id)
     shown = view if believable is observation else _view(gathered, believable, intent)
-    past = memory.retry if memory.retry is not None else retry_memory_of(gathered.parts[RETRY].body)
+    past = replace(memory.retry, kept=gathered.state.retries.sizing)
     retry = None if intent is None else plan_retry(_retry_facts(gathered, intent, view, past), now)
     reset = decide_reset(reset_facts(gathered, view.source_topics, finding), now)
     problem = _blocking_problem(gathered, retry)
@@ -241,6 +231,7 @@ def make_plan(
             fleet=_fleet_after(gathered, revision, decision),
             upgrade=upgrade_after(gathered, turn, chosen, revision, default=image),
             sizing=scaled.decision.memory or SizingState(),
+            retries=_retries_after(gathered, retry, shown),
         ),
         image=chosen,
         turn=turn,
@@ -344,6 +335,19 @@ def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, Rev
         template = wanted.pod_template
         records[wanted.hash] = readings.marked(wanted.hash, marks[wanted.hash], complete=False, pod_template=template)
     return records, strangers
+
+
+def _retries_after(gathered: Gathered, retry: RetryPlan | None, shown: GroupView) -> RetriesState:
+    """The state of the retries after a plan."""
+    state, observed = gathered.state.retries, shown.observed
+    if retry is not None:
+        state = replace(state, sizing=retry.memory.kept)
+        state = retry.publication.state(state) if retry.publication is not None else state
+    if observed is None:
+        return state
+    topic_id = failed_topic_id(gathered.group, shown.observation)
+    found = find_redriven(gathered.redrive_statuses, observed.observed_at, topic_id, state.redriven)
+    return replace(state, redriven=found or state.redriven)
 
 
 def _fleet_after(gathered: Gathered, wanted: Revision | None, decision: rollout.RolloutDecision) -> FleetState:

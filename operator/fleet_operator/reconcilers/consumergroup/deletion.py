@@ -124,7 +124,7 @@ class DeletionWork:
 
         Only existing StatefulSets are changed: in a terminating namespace others delete them.
         """
-        store, now = self._context.store, self._context.clock.wall()
+        store = self._context.store
         for part, found in gathered.parts.items():
             fleet = found.fleet
             if fleet is None or fleet.revision not in plan.templates or (part is RETRY and plan.retry is None):
@@ -132,7 +132,7 @@ class DeletionWork:
             replicas = plan.retry.scale.replicas if part is RETRY and plan.retry is not None and draining else 0
             wanted = PartPlan(part=part, target=fleet.revision, replicas=replicas)
             try:
-                await store.apply(plan.stateful_set(gathered, wanted, now), over=found.body)
+                await store.apply(plan.stateful_set(gathered, wanted), over=found.body)
             except (KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError) as error:
                 log.info("a StatefulSet is going already", extra={"key": "/".join(gathered.key), "error": str(error)})
 
@@ -141,11 +141,11 @@ class DeletionWork:
 
         Raises NetError and KafkaError; the next attempt starts from the beginning.
         """
-        group = gathered.group
+        group, had_retries = gathered.group, gathered.had_retries
         if not await self._is_still_ours(gathered):
             return  # the next step is decided from what is there now
         found = await self._context.observers.change(
-            gathered.cluster_key, gathered.cluster_id, lambda admin: admin.delete_flow(group)
+            gathered.cluster_key, gathered.cluster_id, lambda admin: admin.delete_flow(group, had_retries=had_retries)
         )
         if found.refusals:
             first = found.refusals[0]

@@ -11,7 +11,7 @@ from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, conditions
-from fleet_operator.api.v1alpha1.refs import cluster_of, has_had_retries, policy_of, source_of
+from fleet_operator.api.v1alpha1.refs import cluster_of, policy_of, source_of
 from fleet_operator.clients import kinds
 from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
 from fleet_operator.planning import times
@@ -27,7 +27,9 @@ from fleet_operator.planning.redrive.phase import at_work
 from fleet_operator.planning.retry import records
 from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.retry.intent import PolicyRevision, read_policy
+from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.policy import PolicyState
 from fleet_operator.reconcilers.claims import find_rivals
 from fleet_operator.reconcilers.context import Context, find_child, is_owned_by, read_child
 from fleet_operator.reconcilers.references import read_cluster, read_observation, read_source
@@ -73,6 +75,11 @@ class Gathered:
     @property
     def key(self) -> Key:
         return key_of(self.body)
+
+    @property
+    def had_retries(self) -> bool:
+        """True if the group has retries or had some: it has a retry group in Kafka."""
+        return self.group.spec.retry is not None or self.state.retries.published_at is not None
 
     @property
     def cluster_key(self) -> Key:
@@ -122,7 +129,8 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
     key, store, source = key_of(body), context.store, source_of(body)
     cluster = read_cluster(context, cluster_of(body), ending="deletionTimestamp" in body["metadata"])
     config_maps = tuple(found for found in store.cache(kinds.CONFIG_MAP).having(key) if is_owned_by(found, body))
-    published = await _published(context, body)
+    state = context.states.read(body, GroupState)
+    published = await _published(context, body, state)
     observation = read_observation(context, cluster, cluster_of(body))
     policy = await _policy(context, body, published)
     rivals = find_rivals(context, body)
@@ -136,7 +144,7 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
     return Gathered(
         body=body,
         group=group,
-        state=context.states.read(body, GroupState),
+        state=state,
         cluster=cluster,
         observation=observation,
         handler_files=await read_source(store, *source) if source is not None else None,
@@ -177,13 +185,15 @@ async def _part(context: Context, body: kinds.JsonObject, part: Part, pods: Sequ
     return read_part(part, found, mine, context.clock.wall())
 
 
-async def _published(context: Context, body: kinds.JsonObject) -> records.Published | None:
+async def _published(context: Context, body: kinds.JsonObject, state: GroupState) -> records.Published | None:
     """The last publication. A group that never had retries costs no live read."""
     namespace, name = key_of(body)
     retry_config = naming.retry_config(name)
-    if context.store.get(kinds.CONFIG_MAP, (namespace, retry_config)) is None and not has_had_retries(body):
+    has_had = policy_of(body) is not None or state.retries.published_at is not None
+    if not has_had and context.store.get(kinds.CONFIG_MAP, (namespace, retry_config)) is None:
         return None
-    return records.read_published(await read_child(context.store, body, kinds.CONFIG_MAP, retry_config))
+    config_map = await read_child(context.store, body, kinds.CONFIG_MAP, retry_config)
+    return records.read_published(config_map, state.retries)
 
 
 async def _policy(
@@ -200,8 +210,11 @@ async def _policy(
     content = read_policy(policy)
     if isinstance(content, PolicyRevision) or published is not None:
         return content
-    good = (policy.get("status") or {}).get("revision", "")
-    address_of_record = (address[0], records.policy_record_name(address[1], good))
+    try:
+        good = context.states.read(policy, PolicyState).revision
+    except UnreadableStateError:  # its own reconcile tells of it
+        good = None
+    address_of_record = (address[0], records.policy_record_name(address[1], good or ""))
     seen = context.store.get(kinds.CONFIG_MAP, address_of_record)
     record = await context.store.content(kinds.CONFIG_MAP, address_of_record) if seen is not None else None
     return records.read_policy_record(record) or content

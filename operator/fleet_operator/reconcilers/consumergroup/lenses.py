@@ -17,7 +17,7 @@ from fleet_operator.planning.lag import GroupLag, ResetPolicy, behind_text, grou
 from fleet_operator.planning.observation import UNKNOWN_STATE, GroupObservation, RetryObservation, believed_group
 from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
-from fleet_operator.planning.status.retry import count_failures, read_redriven
+from fleet_operator.planning.status.retry import count_failures, redriven_of
 from fleet_operator.reconcilers.consumergroup.scaling import ScalingWatch
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.runtime.cache import Key
@@ -160,7 +160,7 @@ def group_values(facts: ConsumerGroupFacts, status: JsonObject) -> Values:
     observed = facts.observed_group
     lag = facts.view.lag if observed is not None else None
     retry = observed.retry if observed is not None else None
-    redriven = read_redriven((status.get("retry") or {}).get("redriven") or {}, facts.failed_topic_id)
+    redriven = redriven_of(facts.redriven, facts.failed_topic_id)
     return {
         "ready": _ready(status),
         "ready_replicas": facts.fleet.ready_replicas if facts.fleet else 0,
