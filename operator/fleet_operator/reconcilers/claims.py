@@ -11,15 +11,18 @@ workers only the strongest is looked at.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fleet_consumer.contract import naming
+from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, main_group_of, policy_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, OPERATOR_STATE, POD, STATEFUL_SET, JsonObject
 from fleet_operator.planning.claims import Claim, Use, inherits, may_inherit, older_owner
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, RetryObservation
+from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.states import state_name
 from fleet_operator.runtime.cache import Key, key_of
@@ -153,18 +156,18 @@ class _Claims:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._clusters: dict[Key, tuple[JsonObject, ClusterObservation | None]] = {}
+        self._clusters: dict[Key, tuple[ClusterIdentity, ClusterObservation | None]] = {}
 
     def make(self, key: Key, claimant: Claimant, group_id: str) -> Claim:
         """The claim of an object on a group; two KafkaCluster objects for one Kafka cluster are the same once their
         cluster id is known.
 
-        A cluster that does not answer us is still the one that it was when it did: its object says which, and also
+        A cluster that does not answer us is still the one that it was when it did: its state says which, and also
         where another one answers by now.
         """
-        status, seen = self._cluster(claimant.cluster)
-        known = status.get("clusterId")
-        noted = not known or "answered" in status
+        identity, seen = self._cluster(claimant.cluster)
+        known = identity.cluster_id
+        noted = not known or identity.answered is not None
         group = _observed(seen, claimant, group_id)
         return Claim(
             cluster=known or (seen.cluster_id if seen else None) or "/".join(claimant.cluster),
@@ -172,7 +175,7 @@ class _Claims:
             created_at=claimant.created_at,
             namespace=key[0],
             name=key[1],
-            answered=frozenset({*(seen.answered if seen else ()), *status.get("answered", ())}) if noted else None,
+            answered=frozenset({*(seen.answered if seen else ()), *(identity.answered or ())}) if noted else None,
             use=self._use(key, claimant),
             may_read=group.may_read if group is not None else None,
             coordinator=_coordinator(seen, group),
@@ -180,11 +183,14 @@ class _Claims:
             joined=group is not None and bool(group.members),
         )
 
-    def _cluster(self, key: Key) -> tuple[JsonObject, ClusterObservation | None]:
-        """The status of a KafkaCluster, and its newest observation."""
+    def _cluster(self, key: Key) -> tuple[ClusterIdentity, ClusterObservation | None]:
+        """The identity of a KafkaCluster, and its newest observation."""
         if key not in self._clusters:
-            found = self._context.store.get(KAFKA_CLUSTER, key) or {}
-            self._clusters[key] = (found.get("status") or {}, self._context.observers.latest(key))
+            body, identity = self._context.store.get(KAFKA_CLUSTER, key), ClusterIdentity()
+            if body is not None:
+                with suppress(UnreadableStateError):  # its own reconcile reports it in a condition
+                    identity = self._context.states.read(body, ClusterIdentity)
+            self._clusters[key] = identity, self._context.observers.latest(key)
         return self._clusters[key]
 
     def _use(self, key: Key, claimant: Claimant) -> Use:

@@ -23,11 +23,12 @@ from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.observe.observer_pool import ObserverPool, TooManyObserversError
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet import deletion
-from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS
+from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS, identity_after
 from fleet_operator.planning.labels import CLUSTER_FINALIZER
-from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.planning.observation import ClusterObservation, as_of, believed
 from fleet_operator.planning.offsets_topic import OFFSETS_TOPIC, decide_offsets_topic
 from fleet_operator.planning.problem import Problem, name_some, spec_problem
+from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from fleet_operator.reconcilers.context import (
     FIRST_LOOK_SECONDS,
@@ -38,7 +39,8 @@ from fleet_operator.reconcilers.context import (
     set_finalizer,
 )
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
-from fleet_operator.reconcilers.references import parse
+from fleet_operator.reconcilers.references import identified, parse
+from fleet_operator.reconcilers.states import StateTakenError
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Queues, Result
 from fleet_operator.runtime.events import EventRecorder, News
@@ -46,8 +48,6 @@ from fleet_operator.runtime.events import EventRecorder, News
 log = logging.getLogger(__name__)
 
 ATTEMPT_SECONDS: Final = 60.0
-RECORDING_SECONDS: Final = 1.0
-"""Seconds after which a KafkaCluster is looked at again whose cluster id is being written to its status."""
 PAUSE_SECONDS: Final = 5.0
 PAUSE_SECONDS_MAX: Final = 300.0
 """Pause after an attempt, doubled with each further one that changed nothing."""
@@ -97,16 +97,15 @@ class OffsetsTopicWork:
     def keep(self, key: Key, body: JsonObject, cluster: KafkaCluster, seen: ClusterObservation | None) -> float | None:
         """Start an attempt if something is to be done and may be done now; returns the seconds until the next one.
 
-        Nothing is done before the id of the Kafka cluster stands in the status, nor while another one answers.
+        Nothing is done before the id of the Kafka cluster stands in the state, nor while another one answers.
         """
         if cluster.spec.offsets_topic.manage != "Provision":
             self.forget(key)
             return None
         if seen is None or not (seen.reachable and seen.current and seen.identified):
             return None
-        recorded = cluster.status.get("clusterId")
-        if recorded != seen.cluster_id:
-            return None if recorded else RECORDING_SECONDS
+        if cluster.identity.cluster_id != seen.cluster_id:
+            return None
         here = self._of.setdefault(key, _Attempts())
         if decide_offsets_topic(seen, cluster.spec.offsets_topic).idle:
             here.refusal = None
@@ -122,7 +121,7 @@ class OffsetsTopicWork:
         try:
             async with asyncio.timeout(ATTEMPT_SECONDS):
                 done = await self.observers.change(
-                    key, cluster.status.get("clusterId"), lambda admin: admin.provision_offsets_topic(wanted)
+                    key, cluster.identity.cluster_id, lambda admin: admin.provision_offsets_topic(wanted)
                 )
             changed = done.changed
             here.refusal = _refused(done.refusals[0]) if done.refusals else None
@@ -181,6 +180,7 @@ class KafkaClusterReconciler:
             self._secret_gone.discard(key)
             context.observers.stop(key)
             context.statuses.forget(KAFKA_CLUSTER.kind, key)
+            context.states.forget(KAFKA_CLUSTER, key)
             context.metrics.forget_cluster(*key)
             self._offsets_topics.forget(key)
             self._first_looks.forget(key)
@@ -188,9 +188,9 @@ class KafkaClusterReconciler:
         previous = body.get("status") or {}
         now, wait = context.clock.wall(), None
         try:
-            cluster = KafkaCluster.model_validate(body)
-        except ValidationError as error:
-            problem = spec_problem(error)
+            cluster = identified(context, KafkaCluster.model_validate(body), body)
+        except (ValidationError, UnreadableStateError) as error:
+            problem = error.problem if isinstance(error, UnreadableStateError) else spec_problem(error)
             context.observers.refuse(key, problem.reason, problem.message)
             status = conditions.invalid_status(
                 conditions.KAFKA_CLUSTER_CONDITIONS, problem.reason, problem.message, body, times.to_text(now)
@@ -200,6 +200,7 @@ class KafkaClusterReconciler:
             seen = context.observers.latest(key)
             if self._first_looks.awaits(key, coming=seen is None) and previous.get("conditions"):
                 return Result(FIRST_LOOK_SECONDS)
+            cluster = await self._identify(body, cluster, seen)
             wait = self._offsets_topics.keep(key, body, cluster, seen)
             refusal = self._offsets_topics.refusal(key)
             status = project_kafkacluster_status(cluster, seen, previous, now, refusal=refusal)
@@ -208,6 +209,20 @@ class KafkaClusterReconciler:
         waits_for_secret = key in self._secret_gone or (seen is not None and seen.reason in MENDED_BY_SECRETS)
         wishes = (SECRET_SECONDS if waits_for_secret else CALM_SECONDS, wait)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
+
+    async def _identify(self, body: JsonObject, cluster: KafkaCluster, seen: ClusterObservation | None) -> KafkaCluster:
+        """Remember which Kafka cluster this is, before anything rests on it. Raises KubeError."""
+        interval = float(cluster.spec.observe_interval_seconds)
+        observation = believed(as_of(seen, interval_s=interval, now=self._context.clock.wall()))
+        identity = identity_after(cluster, observation)
+        if identity == cluster.identity:
+            return cluster
+        try:
+            await self._context.states.save(body, identity)
+        except StateTakenError as error:
+            log.warning("%s", error)
+            return cluster
+        return cluster.model_copy(update={"identity": identity})
 
     async def _is_kept(self, key: Key, body: JsonObject) -> bool:
         """True while a deleted KafkaCluster is kept for groups whose `spec.deletion` needs it; otherwise it may go.

@@ -10,6 +10,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
+from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.api.v1alpha1.model import CustomResource
 from fleet_operator.api.v1alpha1.refs import cluster_of
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, KAFKA_CLUSTER, STATEFUL_SET, JsonObject
@@ -92,7 +93,18 @@ def read_cluster(context: Context, key: Key, *, ending: bool = False) -> KafkaCl
     body = context.store.get(KAFKA_CLUSTER, key)
     if body is None or (body["metadata"].get("deletionTimestamp") and not ending):
         return cluster_not_found(*key)
-    return parse(KafkaCluster, body, ending=ending) or cluster_invalid(*key)
+    cluster = parse(KafkaCluster, body, ending=ending)
+    if cluster is None:
+        return cluster_invalid(*key)
+    try:
+        return identified(context, cluster, body)
+    except UnreadableStateError as error:
+        return error.problem
+
+
+def identified(context: Context, cluster: KafkaCluster, body: JsonObject) -> KafkaCluster:
+    """A KafkaCluster with the identity that the operator remembers. Raises UnreadableStateError."""
+    return cluster.model_copy(update={"identity": context.states.read(body, ClusterIdentity)})
 
 
 def read_observation(context: Context, cluster: KafkaCluster | Problem, key: Key) -> ClusterObservation | None:

@@ -40,7 +40,7 @@ OWNERS: Final = (
 )
 """Labels that name a child's owner; the first that it has counts."""
 
-STATE_OWNERS: Final = {kind.kind: kind for kind in (kinds.CONSUMER_GROUP, kinds.RETRY_POLICY)}
+STATE_OWNERS: Final = {kind.kind: kind for kind in (kinds.CONSUMER_GROUP, kinds.RETRY_POLICY, kinds.KAFKA_CLUSTER)}
 """Kinds whose objects have a state."""
 
 REFERENCES: Final[tuple[tuple[kinds.Kind, Callable[[kinds.JsonObject], Key | None]], ...]] = (

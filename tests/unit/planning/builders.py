@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
+from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
 from fleet_operator.planning.fleet.image import WorkerImage
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart
@@ -59,11 +60,15 @@ def with_containers(*containers: Mapping[str, Any]) -> dict[str, Any]:
     return {"spec": {"containers": list(containers)}}
 
 
-def kafka_cluster(*, status: Mapping[str, Any] | None = None, **spec: Any) -> KafkaCluster:
-    """The KafkaCluster `main`."""
+def kafka_cluster(
+    *, status: Mapping[str, Any] | None = None, identity: ClusterIdentity | None = None, **spec: Any
+) -> KafkaCluster:
+    """The KafkaCluster `main`, remembered as the one with the id of its status, or as this one."""
+    known = identity or ClusterIdentity(cluster_id=(status or {}).get("clusterId"))
     base: dict[str, Any] = {"bootstrapServers": ["kafka:9092"]}
     metadata = {"name": "main", "namespace": "shop", "uid": "c1", "generation": 1}
-    return KafkaCluster.model_validate({"metadata": metadata, "spec": base | spec, "status": dict(status or {})})
+    cluster = KafkaCluster.model_validate({"metadata": metadata, "spec": base | spec, "status": dict(status or {})})
+    return cluster.model_copy(update={"identity": known})
 
 
 def member(ordinal: int, partitions: Mapping[str, tuple[int, ...]] | None = None) -> MemberObservation:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.clients import json_text
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject, Kind
 from fleet_operator.planning.claims import Claim, is_proven
@@ -52,22 +53,24 @@ class Place:
         refused: Collection[str] = (),
     ) -> None:
         """`empty`: nobody is in the Kafka group; `refused` are the namespaces whose login the brokers do not let in."""
+        self._identities: dict[str, ClusterIdentity] = {}
         self._caches = {each.kind: ObjectCache(each.kind, each.index, summary=each.summary) for each in WATCHED}
         for body in groups:
             self._caches[CONSUMER_GROUP].observe(body)
         for namespace, cluster_id in (stored or {}).items():
             metadata = {"name": "main", "namespace": namespace, "uid": f"c-{namespace}", "resourceVersion": "1"}
-            status: JsonObject = {"clusterId": cluster_id}
-            if answered is not None:
-                status["answered"] = answered[namespace]
-            self._caches[KAFKA_CLUSTER].observe({"metadata": metadata, "spec": {}, "status": status})
+            head = {"apiVersion": KAFKA_CLUSTER.api_version, "kind": KAFKA_CLUSTER.kind}
+            self._caches[KAFKA_CLUSTER].observe({**head, "metadata": metadata, "spec": {}})
+            known = tuple(answered[namespace]) if answered is not None else None
+            self._identities[namespace] = ClusterIdentity(cluster_id=cluster_id, answered=known)
         self._seen, self._rights = seen, rights or {}
         self._group = builders.observed_group(**({"state": "Empty", "members": ()} if empty else {}))
         self._refused = refused
         store = SimpleNamespace(
             cache=lambda kind: self._caches[kind], get=lambda kind, key: self._caches[kind].get(*key)
         )
-        self.context = cast("Context", SimpleNamespace(store=store, observers=self))
+        states = SimpleNamespace(read=lambda body, model: self._identities[body["metadata"]["namespace"]])
+        self.context = cast("Context", SimpleNamespace(store=store, observers=self, states=states))
 
     def latest(self, cluster: tuple[str, str]) -> ClusterObservation | None:
         if cluster[0] in self._refused:

@@ -24,6 +24,7 @@ from fleet_operator.reconcilers.kafkacluster import (
     OffsetsTopicWork,
 )
 from fleet_operator.reconcilers.registry import WATCHED
+from fleet_operator.reconcilers.states import States
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
@@ -78,6 +79,7 @@ class Place:
         self.context = SimpleNamespace(
             clock=self.clock,
             store=self.store,
+            states=States(self.store, self.clock),
             statuses=statuses,
             observers=self.observers,
             events=SimpleNamespace(record=self.told.append),

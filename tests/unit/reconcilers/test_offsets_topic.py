@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from fleet_consumer.net import Disconnected
+from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.clients.kinds import KAFKA_CLUSTER
 from fleet_operator.observe.kafka_admin import Refusal, TopicChanges
 from fleet_operator.planning.observation import BrokerSettings, ClusterObservation
-from fleet_operator.reconcilers.kafkacluster import PAUSE_SECONDS_MAX, RECORDING_SECONDS, OffsetsTopicWork
+from fleet_operator.reconcilers.kafkacluster import PAUSE_SECONDS_MAX, OffsetsTopicWork
 from tests.unit.planning.builders import kafka_cluster, observation, unreachable
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
@@ -44,14 +45,14 @@ class Scene:
         return self.outcome
 
     def keep(self, seen: ClusterObservation | None, recorded: str | None = "cluster-a", **spec: Any) -> float | None:
-        status = {"clusterId": recorded} if recorded else {}
-        return self.work.keep(KEY, BODY, kafka_cluster(status=status, offsetsTopic=PROVISION | spec), seen)
+        identity = ClusterIdentity(cluster_id=recorded)
+        return self.work.keep(KEY, BODY, kafka_cluster(identity=identity, offsetsTopic=PROVISION | spec), seen)
 
 
 def test_topic_is_created_once_the_cluster_is_on_record() -> None:
     async def main() -> None:
         here = Scene(TopicChanges(made=["__consumer_offsets"]))
-        assert here.keep(absent(), recorded=None) == RECORDING_SECONDS
+        assert here.keep(absent(), recorded=None) is None
         for seen in (None, unreachable(), absent(current=False), absent(identified=False), observation()):
             assert here.keep(seen) is None
         assert here.keep(absent(), recorded="cluster-b") is None, "another cluster answers"

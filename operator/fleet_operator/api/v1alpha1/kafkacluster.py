@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
@@ -121,7 +122,24 @@ class KafkaClusterSpec(Model):
         return content_hash(self.model_dump(mode="json", include={"bootstrap_servers", "tls", "sasl"}))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterIdentity:
+    """The Kafka cluster that a KafkaCluster was made for, as the operator remembers it.
+
+    - `cluster_id`: None before a broker has told it.
+    - `answered`: the addresses that answered, None before the first.
+    - `other`: what was reported when another cluster answered, empty while it does not.
+    - `had_offsets_topic`: `__consumer_offsets` was seen.
+    """
+
+    cluster_id: str | None = None
+    answered: tuple[str, ...] | None = None
+    other: str = ""
+    had_offsets_topic: bool = False
+
+
 class KafkaCluster(CustomResource):
-    """A KafkaCluster object."""
+    """A KafkaCluster object. `identity` is not part of it: it comes from the operator's state."""
 
     spec: KafkaClusterSpec
+    identity: ClusterIdentity = Field(default_factory=ClusterIdentity, exclude=True)

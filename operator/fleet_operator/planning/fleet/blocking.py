@@ -7,12 +7,13 @@ changed cluster id and an older owner of the Kafka group stop it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from fleet_consumer.contract.patterns import PatternRefused
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
-from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity, KafkaCluster
 from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.fleet.restricted import find_template_problem
 from fleet_operator.planning.fleet.sidecar import HANDLER_CONTAINER, handler_container
@@ -20,6 +21,8 @@ from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.topic_pattern import group_pattern
 
+ANSWERED_MAX: Final = 100
+ADDRESS_CHARACTERS_MAX: Final = 256
 SOURCE_FILES_MAX: Final = 250
 """Each is listed in the pod template."""
 SECRET_PROBLEMS: Final = frozenset(
@@ -82,7 +85,7 @@ def cluster_invalid(namespace: str, name: str) -> Problem:
 
 def _awaits_offsets_topic(cluster: KafkaCluster) -> bool:
     """True if the operator is to create the topic and has never seen it; an unreachable cluster may have one."""
-    return cluster.spec.offsets_topic.manage == "Provision" and "offsetsTopic" not in cluster.status
+    return cluster.spec.offsets_topic.manage == "Provision" and not cluster.identity.had_offsets_topic
 
 
 def _offsets_topic_absent(cluster: KafkaCluster) -> Problem:
@@ -160,35 +163,44 @@ def find_unproven_connection(
 
 
 def cluster_id_changed(cluster: KafkaCluster, observation: ClusterObservation | None) -> bool:
-    """True if another Kafka cluster answers than the one in the KafkaCluster's status.
+    """True if another Kafka cluster answers than the one that the KafkaCluster was made for.
 
     The last answer counts while no broker answers: workers must not start because the other cluster is silent. While no
-    id was seen with the present connection, the verdict in the status holds: neither a restart of the operator nor a
-    renewed Secret takes it back.
+    id was seen with the present connection, the last verdict holds: neither a restart of the operator nor a renewed
+    Secret takes it back.
     """
-    known = cluster.status.get("clusterId")
+    known = cluster.identity.cluster_id
     seen = observation.cluster_id if observation else None
     if not known or (seen and seen != known):
         return bool(known)
     if seen and observation is not None and observation.identified:
         return False
-    return _recorded_change(cluster) is not None
-
-
-def _recorded_change(cluster: KafkaCluster) -> Mapping[str, Any] | None:
-    """The condition by which an operator reported another cluster, or None."""
-    ready = conditions.find_condition(cluster.status.get("conditions") or (), conditions.READY)
-    return ready if ready is not None and ready.get("reason") == conditions.CLUSTER_ID_CHANGED else None
+    return bool(cluster.identity.other)
 
 
 def changed_id_message(cluster: KafkaCluster, observation: ClusterObservation | None) -> str:
-    known = cluster.status.get("clusterId")
+    known, other = cluster.identity.cluster_id, cluster.identity.other
     seen = observation.cluster_id if observation else None
-    recorded = _recorded_change(cluster)
-    if recorded is not None and seen in (None, known):
-        return str(recorded.get("message", ""))
+    if other and seen in (None, known):
+        return other
     return (
         f"KafkaCluster {cluster.metadata.name!r} had cluster id {known}, and its brokers now "
         f"report {seen}: offsets of one cluster are meaningless on another. Correct spec.bootstrapServers, or delete "
         "and recreate the KafkaCluster to accept the new cluster"
+    )
+
+
+def identity_after(cluster: KafkaCluster, observation: ClusterObservation | None) -> ClusterIdentity:
+    """The identity of a KafkaCluster after an observation; the id of another cluster never takes its place."""
+    known = cluster.identity
+    if cluster_id_changed(cluster, observation):
+        return replace(known, other=changed_id_message(cluster, observation))
+    known = replace(known, other="")
+    if observation is None or not observation.reachable:
+        return known
+    return replace(
+        known,
+        cluster_id=observation.cluster_id or known.cluster_id,
+        answered=tuple(address[:ADDRESS_CHARACTERS_MAX] for address in observation.answered[:ANSWERED_MAX]),
+        had_offsets_topic=known.had_offsets_topic or observation.offsets_topic is not None,
     )

@@ -4,9 +4,9 @@ Brokers delete all commits of a group `offsets.retention.minutes` after its last
 not count (Kafka: `ClassicGroup.offsetExpirationCondition`). A member that joins and leaves begins that time anew. So
 the operator visits an empty group at a quarter of the time: three more visits may fail before anything is lost.
 
-The time is counted from the last visit, which stands in the status. Where none does, nobody knows since when the group
-is empty, as the operator may have been away: it is visited soon, each group at a moment of its own. The same holds for
-the retry workers' group, whose visits stand nowhere: the next process visits it anew.
+The time is counted from the last visit, which stands in the group's state. Where none does, nobody knows since when the
+group is empty, as the operator may have been away: it is visited soon, each group at a moment of its own. The same
+holds for the retry workers' group, whose visits stand nowhere: the next process visits it again.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ExpiryFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryDecision:
-    """The verdict (status, reason and message of the condition OffsetsKept), what stands in the status, and what to do.
+    """The verdict (status, reason and message of the condition OffsetsKept), what stands in the state, and what to do.
 
     A `verdict` of None means that the group could not be observed. `visit_retry` is about the group of the retry
     workers, `visit` about the main one. Times are epoch seconds.

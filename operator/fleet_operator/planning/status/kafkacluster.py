@@ -20,13 +20,11 @@ from fleet_operator.planning.fleet.blocking import changed_id_message, cluster_i
 from fleet_operator.planning.observation import ClusterObservation, as_of, believed
 from fleet_operator.planning.offsets_topic import decide_offsets_topic, plan_reassignment
 from fleet_operator.planning.problem import Problem, name_some
-from fleet_operator.planning.status.members import shorten_id
 
 COORDINATORS_MAX: Final = 100
-ANSWERED_MAX: Final = 100
 
 
-KEPT: Final = ("clusterId", "brokerCount", "metadataVersion", "groupCount", "offsetsTopic", "answered")
+KEPT: Final = ("brokerCount", "metadataVersion", "groupCount", "offsetsTopic")
 """Fields that keep their last values while they cannot be observed."""
 
 
@@ -38,7 +36,7 @@ def project_kafkacluster_status(
     *,
     refusal: Problem | None = None,
 ) -> dict[str, Any]:
-    """The whole status; `observation` is None before the first one.
+    """The whole status; `observation` is None before the first one. `cluster` has the identity that follows from it.
 
     `refusal` is that of the last attempt to create or change `__consumer_offsets`.
     """
@@ -48,6 +46,9 @@ def project_kafkacluster_status(
     if ours is not None and ours.reachable:
         crowded = find_crowded(ours, crowded)
     status = {key: previous[key] for key in KEPT if key in previous} | _observed(cluster, observation, crowded)
+    identity = cluster.identity
+    status |= {"clusterId": identity.cluster_id} if identity.cluster_id else {}
+    status |= {"answered": list(identity.answered)} if identity.answered is not None else {}
     reachable = _reachable(observation)
     found = (
         _ready(cluster, observation, reachable),
@@ -65,10 +66,6 @@ def _observed(cluster: KafkaCluster, observation: ClusterObservation | None, cro
     seen: dict[str, Any] = {"brokerCount": len(observation.brokers)}
     if observation.group_count is not None:
         seen["groupCount"] = observation.group_count
-    # Claims depend on it (see `claims`), so it goes with the cluster id.
-    seen["answered"] = [shorten_id(address) for address in observation.answered[:ANSWERED_MAX]]
-    if observation.cluster_id:
-        seen["clusterId"] = observation.cluster_id
     if observation.metadata_version is not None:
         seen["metadataVersion"] = observation.metadata_version
     if observation.offsets_topic is not None:

@@ -1,6 +1,6 @@
 """The commits of empty groups in a reconcile: facts of the decision, and visits, which run beside the reconciles.
 
-A visit that was made is remembered until it stands in the status. What else is remembered is lost with the process.
+A visit that was made is remembered until it stands in the state. What else is remembered is lost with the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.observe.folding import reason_of
 from fleet_operator.observe.group_visit import GroupVisit, VisitOutcome
 from fleet_operator.observe.observer_pool import ObserverPool
-from fleet_operator.planning import times
 from fleet_operator.planning.fleet.parts import RETRY, PartPlan
 from fleet_operator.planning.observation import GroupObservation
 from fleet_operator.planning.offsets.expiry import (
@@ -31,6 +30,8 @@ from fleet_operator.planning.offsets.expiry import (
 )
 from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.offsets import OffsetsState
+from fleet_operator.planning.status.members import shorten_id
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.kafka_side import FAILURES, KafkaSide
 from fleet_operator.runtime.cache import Key
@@ -77,14 +78,13 @@ class OffsetExpiry:
     def _decide_main(
         self, gathered: Gathered, observed: GroupObservation | None, reset: ResetDecision
     ) -> ExpiryDecision:
-        before = (gathered.body.get("status") or {}).get("offsets") or {}
-        observation = gathered.observation
+        before, observation = gathered.state.offsets, gathered.observation
         facts = ExpiryFacts(
             group_id=gathered.group.group_id,
             observed=None if gathered.cluster_changed else observed,
             retention_s=observation.offsets_retention_s if observation is not None else None,
-            kept_at=times.from_text(before.get("keptAt")),
-            safe_until=times.from_text(before.get("safeUntil")),
+            kept_at=before.kept_at,
+            safe_until=before.safe_until,
             allowed=gathered.group.spec.offsets.expiry == "Allow",
             obstacle=_obstacle(gathered, reset),
             memory=self._memories.get(gathered.key, ExpiryMemory()),
@@ -164,7 +164,7 @@ class OffsetExpiry:
         classic = gathered.group.spec.consumer.classic
         named = tuple(name for name in classic.assignors if ":" not in name)
         # A class of the user's has a name of its own, which the group shows while it has members.
-        last = str((gathered.body.get("status") or {}).get("assignor") or "")
+        last = gathered.state.offsets.assignor
         assignors = (*named, *((last,) if last else ()))
         visit = GroupVisit(group_id, classic.session_timeout_seconds * 1000, assignors)
         outcome = await self.observers.change(
@@ -195,6 +195,13 @@ class OffsetExpiry:
             case VisitOutcome.NOT_EMPTY | VisitOutcome.NO_COMMITS:
                 # The next look shows it. Until then, and if it does not, the pauses grow.
                 memories[key] = memory.failed(None, self.clock.wall())
+
+
+def offsets_after(gathered: Gathered, observed: GroupObservation | None, decision: ExpiryDecision) -> OffsetsState:
+    """The state of offsets after a decision."""
+    seen = shorten_id(observed.assignor) if observed is not None else ""
+    assignor = seen or gathered.state.offsets.assignor
+    return OffsetsState(kept_at=decision.kept_at, safe_until=decision.safe_until, assignor=assignor)
 
 
 def _keep(memories: Memories, key: Key, began: float) -> None:

@@ -36,7 +36,7 @@ from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.lenses import Lenses, show_group
-from fleet_operator.reconcilers.consumergroup.offset_expiry import OffsetExpiry
+from fleet_operator.reconcilers.consumergroup.offset_expiry import OffsetExpiry, offsets_after
 from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
 from fleet_operator.reconcilers.consumergroup.scaling import ScalingWatch
 from fleet_operator.reconcilers.context import (
@@ -132,6 +132,7 @@ class ConsumerGroupReconciler:
         if not plan.turn.begins:
             self._waves.give_back(key)
         expiry = self._expiry.decide(gathered, plan.shown.observed, plan.reset, plan.parts)
+        plan = replace(plan, state=replace(plan.state, offsets=offsets_after(gathered, plan.shown.observed, expiry)))
         facts = replace(plan.facts(gathered), expiry=expiry)
         if gathered.state == GroupState() and key not in self._begun:
             self._begun.add(key)
@@ -163,7 +164,7 @@ class ConsumerGroupReconciler:
         self._lenses.focus(key, facts, gathered.cluster_key)
         self._scaling.follow(key, plan.scaling, plan.scale, plan.trail, status.get("scaling") or {})
         # An idle group gives no other sign that would requeue it.
-        skips = awaits_skips((previous.get("offsets") or {}).get("skipped") or ())
+        skips = awaits_skips((status.get("offsets") or {}).get("skipped") or ())
         reports = awaits_report(status["transitions"], gathered.worker_reports, now)
         watched = FRESH_SECONDS if skips or reports or needs_revisit(facts) else None
         watched = OWNED_SECONDS if gathered.older is not None else watched

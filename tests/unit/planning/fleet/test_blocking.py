@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.planning.claims import Claim, Use, inherits, older_owner
 from fleet_operator.planning.fleet.blocking import (
     changed_id_message,
@@ -20,9 +21,8 @@ from tests.unit.planning.builders import consumer_group, kafka_cluster, observat
 
 FROM_CONFIG_MAP = {"python": {"callable": "shop:handle", "configMapRef": {"name": "source"}}}
 OLDER = Claim(cluster="c", group_id="orders", created_at="2026", namespace="shop", name="first")
-KNOWN = {"clusterId": "cluster-b"}
-VERDICT = {"type": "Ready", "status": "False", "reason": "ClusterIdChanged", "message": "was b"}
-CHANGED = KNOWN | {"conditions": [VERDICT]}
+KNOWN = ClusterIdentity(cluster_id="cluster-b")
+CHANGED = replace(KNOWN, other="was b")
 
 
 MANY_FILES = {f"part{number}.py": "" for number in range(251)}
@@ -37,7 +37,7 @@ MANY_FILES = {f"part{number}.py": "" for number in range(251)}
         ({"topics": None, "topicPattern": "(?=a)a"}, {}, "TopicPatternRefused", "the syntax is RE2's"),
         ({"handler": {"http": {}}}, {}, "HandlerContainerNotFound", "'handler'"),
         ({}, {"older": OLDER}, "GroupIdTaken", "shop/first"),
-        ({}, {"cluster": kafka_cluster(status=KNOWN), "observation": observation()}, "ClusterIdChanged", "cluster-b"),
+        ({}, {"cluster": kafka_cluster(identity=KNOWN), "observation": observation()}, "ClusterIdChanged", "cluster-b"),
         ({}, {"observation": unreachable("SecretNotLabelled", "secret `x`")}, "SecretNotLabelled", "secret `x`"),
         ({}, {"observation": unreachable("SecretForbidden", "secret `x`")}, "SecretForbidden", "secret `x`"),
         ({"handler": FROM_CONFIG_MAP}, {}, "HandlerSourceNotFound", "'source'"),
@@ -72,10 +72,10 @@ def test_first_cause_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "seen", "changed"),
+    ("identity", "seen", "changed"),
     [
-        ({}, observation(), False),
-        ({"clusterId": "cluster-a"}, observation(), False),
+        (ClusterIdentity(), observation(), False),
+        (ClusterIdentity(cluster_id="cluster-a"), observation(), False),
         (KNOWN, observation(), True),
         (KNOWN, unreachable(), True),
         (KNOWN, replace(unreachable(), cluster_id=None), False),
@@ -89,15 +89,15 @@ def test_first_cause_comes_first() -> None:
     ],
 )
 def test_fleet_stops_only_when_another_cluster_is_seen_for_sure(
-    status: dict[str, Any], seen: ClusterObservation | None, changed: bool
+    identity: ClusterIdentity, seen: ClusterObservation | None, changed: bool
 ) -> None:
     """Its offsets mean nothing there. A cluster that does not answer proves nothing, on either side: where another one
     answered last, workers do not start because it is silent now, nor because another observer has not heard of it."""
-    assert cluster_id_changed(kafka_cluster(status=status), seen) is changed
+    assert cluster_id_changed(kafka_cluster(identity=identity), seen) is changed
 
 
 def test_recorded_verdict_keeps_its_message_until_an_id_is_seen() -> None:
-    cluster = kafka_cluster(status=CHANGED)
+    cluster = kafka_cluster(identity=CHANGED)
     assert changed_id_message(cluster, None) == "was b"
     assert "report cluster-a" in changed_id_message(cluster, observation())
 
@@ -205,7 +205,7 @@ def test_fleet_waits_for_an_offsets_topic_that_the_operator_creates() -> None:
         found = find_blocking_problem(consumer_group(), provision, observation=unsure)
         assert found is not None
         assert found.reason == "OffsetsTopicAbsent", "nobody knows: a worker could have it created"
-    seen_before = kafka_cluster(offsetsTopic={"manage": "Provision"}, status={"offsetsTopic": {"partitions": 50}})
+    seen_before = kafka_cluster(offsetsTopic={"manage": "Provision"}, identity=ClusterIdentity(had_offsets_topic=True))
     for cluster, seen in (
         (seen_before, never),
         (kafka_cluster(), absent),

@@ -10,6 +10,8 @@ import pytest
 
 from fleet_operator.api.v1alpha1 import KafkaCluster
 from fleet_operator.api.v1alpha1.conditions import KAFKA_CLUSTER_CONDITIONS, find_condition
+from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
+from fleet_operator.planning.fleet.blocking import identity_after
 from fleet_operator.planning.observation import BrokerInfo, ClusterObservation, OffsetsTopicInfo
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from tests.unit.planning.builders import NOW, kafka_cluster, observation, unreachable
@@ -18,7 +20,13 @@ from tests.unit.planning.builders import NOW, kafka_cluster, observation, unreac
 def project(
     seen: ClusterObservation | None, previous: Mapping[str, Any] | None = None, cluster: KafkaCluster | None = None
 ) -> dict[str, Any]:
-    return project_kafkacluster_status(cluster or kafka_cluster(), seen, previous or {}, NOW)
+    return project_kafkacluster_status(identified(seen, cluster), seen, previous or {}, NOW)
+
+
+def identified(seen: ClusterObservation | None, cluster: KafkaCluster | None = None) -> KafkaCluster:
+    """The KafkaCluster as it is remembered after an observation."""
+    found = cluster or kafka_cluster()
+    return found.model_copy(update={"identity": identity_after(found, seen)})
 
 
 def condition(status: Mapping[str, Any], kind: str) -> tuple[str, str, str]:
@@ -61,7 +69,8 @@ def test_first_visit_has_all_conditions() -> None:
 
 def test_unreachable_cluster_keeps_its_status_and_reports_the_reason() -> None:
     before = project(observation())
-    status = project(unreachable("AuthenticationFailed", "check the password of user x"), before)
+    seen = unreachable("AuthenticationFailed", "check the password of user x")
+    status = project(seen, before, identified(observation()))
     assert (status["clusterId"], status["brokerCount"]) == ("cluster-a", 2)
     assert condition(status, "Ready") == ("False", "AuthenticationFailed", "check the password of user x")
     assert condition(status, "OffsetsTopicSized")[0] == "Unknown"
@@ -82,10 +91,8 @@ def test_changed_cluster_id_is_reported_and_the_first_one_kept() -> None:
 
 def test_changed_cluster_id_stays_reported_until_an_id_is_seen() -> None:
     """A restarted operator, or an observer with a renewed Secret, has not seen one yet."""
-    before = project(
-        observation(), {"clusterId": "cluster-before"}, kafka_cluster(status={"clusterId": "cluster-before"})
-    )
-    cluster = kafka_cluster(status=before)
+    cluster = identified(observation(), kafka_cluster(identity=ClusterIdentity(cluster_id="cluster-before")))
+    before = project(observation(), {}, cluster)
     for unknown in (None, replace(unreachable("AuthenticationFailed"), cluster_id=None)):
         status = project(unknown, before, cluster)
         assert condition(status, "Ready") == condition(before, "Ready")

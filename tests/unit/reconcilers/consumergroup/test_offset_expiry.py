@@ -13,6 +13,8 @@ from fleet_operator.observe.group_visit import GroupVisit, VisitOutcome
 from fleet_operator.planning.fleet.parts import RETRY, PartPlan
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.offsets.expiry import ExpiryDecision
+from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.offsets import OffsetsState
 from fleet_operator.reconcilers.consumergroup.kafka_side import PAUSE_SECONDS, KafkaSide
 from fleet_operator.reconcilers.consumergroup.offset_expiry import VISITS_MAX, OffsetExpiry
 from fleet_operator.runtime.metrics import Metrics
@@ -57,7 +59,7 @@ class Observers:
 def gathered(
     name: str = "orders",
     *,
-    status: Any = None,
+    remembered: OffsetsState | None = None,
     state: str = "Empty",
     retry: RetryObservation | None = None,
     **spec: Any,
@@ -66,7 +68,8 @@ def gathered(
     seen = observation(observed_group(group_id=group.group_id, state=state, members=(), retry=retry))
     return SimpleNamespace(
         key=("shop", name),
-        body={"metadata": {"name": name, "namespace": "shop"}, "status": status or {}},
+        body={"metadata": {"name": name, "namespace": "shop"}},
+        state=GroupState(offsets=remembered or OffsetsState()),
         group=group,
         cluster=kafka_cluster(),
         cluster_key=("shop", "main"),
@@ -232,7 +235,7 @@ def test_thousands_of_groups_are_visited_a_few_at_a_time() -> None:
 def test_another_cluster_says_nothing_about_the_group() -> None:
     async def main() -> None:
         work, side = make(Observers(VisitOutcome.KEPT))
-        found = gathered(status={"offsets": {"keptAt": "2026-01-01T00:00:00Z"}})
+        found = gathered(remembered=OffsetsState(kept_at=1_767_225_600.0))
         found.cluster_changed = True
         dead = observed_group(state="Dead", members=(), committed={})
         decision = work.decide(found, dead, cast("Any", NO_RESET), ())

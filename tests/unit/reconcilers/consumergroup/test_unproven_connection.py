@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 
 from fleet_operator.api.v1alpha1 import KafkaCluster
+from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import Revision, with_known
@@ -19,7 +20,6 @@ from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_clust
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
 
 ID: Final = {"clusterId": "cluster-a"}
-VERDICT: Final = {"type": "Ready", "status": "False", "reason": "ClusterIdChanged", "message": "another cluster"}
 STOLEN: Final = {
     "mechanism": "PLAIN",
     "username": "x",
@@ -132,7 +132,7 @@ def test_fleet_moves_to_another_connection_only_when_the_cluster_id_was_seen_wit
 @pytest.mark.parametrize("seen", [None, replace(unreachable("AuthenticationFailed"), cluster_id=None), unreachable()])
 def test_fleet_stopped_on_another_cluster_stays_stopped_until_an_id_is_seen(seen: ClusterObservation | None) -> None:
     """After a restart of the operator, or with an observer of renewed credentials, nobody knows an id at first."""
-    stopped = kafka_cluster(status={"clusterId": "cluster-b", "conditions": [VERDICT]})
+    stopped = kafka_cluster(identity=ClusterIdentity(cluster_id="cluster-b", other="another cluster"))
     found = fleet(replicas=0, cluster=stopped, observation=seen)
     assert found.stopped
     assert main_part(planned(found))[1] == 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, JOB, KAFKA_CLUSTER, POD, REDRIVE
 from fleet_operator.clients.kube import KubeConflictError
 from fleet_operator.planning.redrive.phase import Position
@@ -293,7 +294,8 @@ def test_run_on_another_cluster_than_the_groups_is_halted() -> None:
         world.redrive()
         await world.look()
         world.controller()
-        world.kube.objects[KAFKA_CLUSTER.kind, "shop", "main"]["status"] = {"clusterId": "another"}
+        main = world.kube.objects[KAFKA_CLUSTER.kind, "shop", "main"]
+        await States(world.store, world.clock).save(main, ClusterIdentity(cluster_id="another"))
         world.put(KAFKA_CLUSTER, "main", {"bootstrapServers": ["kafka:9092"]})
         await world.look()
         assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Paused", True)
