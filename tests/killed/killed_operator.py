@@ -1,7 +1,8 @@
-"""An operator that is killed at a chosen one of its own calls to the API server.
+"""An operator to which something happens at a chosen one of its own calls to the API server.
 
 Everything except the client is the product's own. The client is wrapped: it counts the calls and, at the chosen one,
-kills the process (SIGKILL) either before the call is made or after the server has answered.
+kills the process (SIGKILL) either before the call is made or after the server has answered; or it wipes the statuses of
+all objects that the operator serves.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from typing import Literal, ParamSpec, TypeVar
 
 from fleet_consumer.clock import SystemClock
 from fleet_operator.app import App, end
-from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, RETRY_POLICY, WHOLE, JsonObject, Kind, View
 from fleet_operator.clients.kube import AioKubeClient, Listing
 from fleet_operator.runtime import logs
 from fleet_operator.runtime.settings import Settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Moment = Literal["before", "after"]
+Moment = Literal["before", "after", "wipe"]
 
 
 class KillingClient:
-    """`KubeClient` that kills its process at the `fatal`-th counted call; 0 means never.
+    """`KubeClient` that kills its process, or wipes statuses, at the `fatal`-th counted call; 0 means never.
 
     With `writes_only` reads do not count. `calls` is the number of all calls, `counted` that of the counted ones.
     """
@@ -39,9 +40,11 @@ class KillingClient:
         fatal: int,
         moment: Moment,
         *,
+        namespace: str,
         writes_only: bool,
     ) -> None:
         self._kube = kube
+        self._namespace = namespace
         self._calls = calls
         self._count = counted
         self._fatal = fatal
@@ -93,9 +96,18 @@ class KillingClient:
             answer = await call(*args, **kwargs)
             if number == self._fatal and self._moment == "after":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if number == self._fatal and self._moment == "wipe":
+                await self._wipe()
             return answer
 
         return counted
+
+    async def _wipe(self) -> None:
+        for kind in (KAFKA_CLUSTER, CONSUMER_GROUP, RETRY_POLICY):
+            for body in (await self._kube.list(kind, self._namespace)).items:
+                metadata = {name: body["metadata"][name] for name in ("name", "namespace")}
+                head = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+                await self._kube.apply_status({**head, "status": {"observedGeneration": -1}})
 
 
 def run(
@@ -115,7 +127,7 @@ def run(
 
     async def serve() -> None:
         kube = await AioKubeClient.connect()
-        client = KillingClient(kube, calls, counted, fatal, moment, writes_only=writes_only)
+        client = KillingClient(kube, calls, counted, fatal, moment, namespace=namespace, writes_only=writes_only)
         app = App(settings, client, client, SystemClock())
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.stop)
         await app.run()
