@@ -43,7 +43,6 @@ from fleet_operator.planning.fleet.deletion import doomed_groups, doomed_topics
 from fleet_operator.planning.offsets.records import Committed, OffsetsByTopic, is_outdated
 from fleet_operator.planning.offsets.targets import GroupOffsets
 from fleet_operator.planning.offsets_topic import decide_offsets_topic
-from fleet_operator.planning.redrive.phase import Position
 from fleet_operator.planning.retry.topics import TopicsPlan
 
 _TIMEOUT_MS: Final = int(CALL_SECONDS * 1000)
@@ -360,13 +359,12 @@ class KafkaAdmin:
             changes.note(changes.mended, result.resource_name, result.error_code, result.error_message)
 
 
-def read_positions(client: NetworkClient, group_id: str) -> tuple[Position, ...]:
+def read_positions(client: NetworkClient, group_id: str) -> tuple[Committed, ...]:
     """Every committed offset of a Redrive's own Kafka group with its metadata; empty before the first commit.
 
     Raises NetError, or KafkaError when the coordinator cannot be reached.
     """
-    commits = live_reads.read_commits(client, find_coordinator(client, group_id), group_id)
-    return tuple(Position(offset=each.offset, metadata=each.metadata) for each in commits.values())
+    return tuple(live_reads.read_commits(client, find_coordinator(client, group_id), group_id).values())
 
 
 def _offsets_of(commits: Mapping[tuple[str, int], Committed]) -> Offsets:

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from fleet_operator.api.v1alpha1 import conditions as c
-from fleet_operator.api.v1alpha1.backfill import Phase
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
-from fleet_operator.api.v1alpha1.model import FINAL_PHASES, PAUSED_ANNOTATION
+from fleet_operator.api.v1alpha1.model import FINAL_PHASES, PAUSED_ANNOTATION, Phase, RunResource
 from fleet_operator.planning.claims import Claim
-from fleet_operator.planning.fleet.blocking import changed_id_message, cluster_id_changed
+from fleet_operator.planning.fleet.blocking import changed_id_message, cluster_id_changed, find_unproven_connection
 from fleet_operator.planning.labels import RATE_ANNOTATION
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.retries import Redriven
 
 NO_LIMIT: Final = "unlimited"
 UNREADABLE_RATE: Final = -1
@@ -55,9 +55,36 @@ class RunDecision:
     message: str
     act: Act = Act.NOTHING
 
+    @classmethod
+    def of(cls, phase: Phase, problem: Problem, act: Act = Act.NOTHING) -> Self:
+        """The decision for which a problem is the reason."""
+        return cls(phase, problem.reason, problem.message, act)
+
     @property
     def is_final(self) -> bool:
         return self.phase in FINAL_PHASES
+
+    @property
+    def is_noted_first(self) -> bool:
+        """True if the next step rests on the status that this decision makes."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferencedGroup:
+    """A ConsumerGroup, its KafkaCluster, the newest observation `seen`, and an older claim on the Kafka group.
+
+    `gone`: the object is being deleted or does not exist. `group` is None then, and while it cannot be parsed.
+    `cluster` is None without a group. `image` is the group's worker image, `redriven` what its Redrives have found.
+    """
+
+    gone: bool = False
+    group: ConsumerGroup | None = None
+    cluster: KafkaCluster | Problem | None = None
+    seen: ClusterObservation | None = None
+    older: Claim | None = None
+    image: str = ""
+    redriven: Redriven | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,17 +112,14 @@ def removal(job: JobFacts | None) -> Act:
     return Act.DELETE if job is not None and not job.deleting else Act.NOTHING
 
 
-def find_group_obstacle(
-    kind: str,
-    group: ConsumerGroup,
-    cluster: KafkaCluster | Problem | None,
-    seen: ClusterObservation | None,
-    older: Claim | None,
-) -> Problem | None:
-    """The first reason in a ConsumerGroup why no run of this kind can be started now, or None.
+def group_not_found(run: RunResource) -> Problem:
+    namespace, name = run.group_key
+    return Problem(c.GROUP_NOT_FOUND, f"ConsumerGroup {name!r} is not in namespace {namespace!r}: create it there")
 
-    `older` is an older claim on the Kafka group.
-    """
+
+def find_group_obstacle(kind: str, group: ConsumerGroup, found: ReferencedGroup) -> KafkaCluster | Problem:
+    """The first reason in a ConsumerGroup why no run of this kind can be started now, else its KafkaCluster."""
+    cluster, older = found.cluster, found.older
     if group.paused:
         message = (
             f"ConsumerGroup {group.metadata.name!r} has the annotation {PAUSED_ANNOTATION}, so the operator starts "
@@ -111,9 +135,17 @@ def find_group_obstacle(
             f"create the {kind} there"
         )
         return Problem(c.GROUP_ID_TAKEN, message)
-    if cluster_id_changed(cluster, seen):
-        return Problem(c.CLUSTER_ID_CHANGED, changed_id_message(cluster, seen))
-    return None
+    if cluster_id_changed(cluster, found.seen):
+        return Problem(c.CLUSTER_ID_CHANGED, changed_id_message(cluster, found.seen))
+    return cluster
+
+
+def find_connection_obstacle(cluster: KafkaCluster, seen: ClusterObservation | None) -> Problem | None:
+    """The reason why a cluster cannot be worked on now, or None, for one that was seen with its present connection."""
+    unproven = find_unproven_connection(cluster, seen, moved=False)
+    if unproven is not None or seen is None or seen.reachable:
+        return unproven
+    return Problem(seen.reason or c.BROKER_UNREACHABLE, seen.message)
 
 
 def run_conditions(

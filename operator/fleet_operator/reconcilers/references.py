@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
@@ -14,15 +14,14 @@ from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.api.v1alpha1.model import CustomResource
 from fleet_operator.api.v1alpha1.refs import cluster_of
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, KAFKA_CLUSTER, STATEFUL_SET, JsonObject
-from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.fleet.blocking import SOURCE_FILES_MAX, cluster_invalid, cluster_not_found
 from fleet_operator.planning.fleet.image import choose_image
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.observation import ClusterObservation, as_of
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.run import ReferencedGroup
 from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.state.group import GroupState
-from fleet_operator.planning.state.retries import Redriven
 from fleet_operator.reconcilers.claims import find_rivals
 from fleet_operator.reconcilers.context import Context, is_owned_by
 from fleet_operator.runtime.cache import Key, key_of
@@ -31,23 +30,6 @@ from fleet_operator.runtime.store import Store
 log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=CustomResource)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferencedGroup:
-    """A ConsumerGroup, its KafkaCluster, the newest observation, and an older claim on the Kafka group.
-
-    `gone`: the object is being deleted or does not exist. `group` is None then, and while it cannot be parsed.
-    `cluster` is None without a group. `image` is the group's worker image, `redriven` what its Redrives have found.
-    """
-
-    gone: bool
-    group: ConsumerGroup | None = None
-    cluster: KafkaCluster | Problem | None = None
-    observation: ClusterObservation | None = None
-    older: Claim | None = None
-    image: str = ""
-    redriven: Redriven | None = None
 
 
 def read_group(context: Context, key: Key) -> ReferencedGroup:
@@ -69,7 +51,7 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
         gone=False,
         group=group,
         cluster=cluster,
-        observation=seen,
+        seen=seen,
         older=older,
         image=image,
         redriven=state.retries.redriven,

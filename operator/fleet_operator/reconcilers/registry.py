@@ -24,15 +24,15 @@ from fleet_operator.planning.trimming import (
     trim_stateful_set,
 )
 from fleet_operator.reconcilers import routing
-from fleet_operator.reconcilers.backfill.reconciler import BackfillReconciler
-from fleet_operator.reconcilers.backfill.watch import RangeWatch
+from fleet_operator.reconcilers.backfill.reconciler import Backfills
 from fleet_operator.reconcilers.claims import claimant_of, had_retries
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler, OffsetsTopicWork
-from fleet_operator.reconcilers.redrive import RedriveReconciler, RedriveWatch
+from fleet_operator.reconcilers.redrive import Redrives
 from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
+from fleet_operator.reconcilers.run import Questions, RunReconciler
 from fleet_operator.runtime.cache import Key, WatchedKind
 from fleet_operator.runtime.dispatcher import Result
 
@@ -71,16 +71,19 @@ def _consumer_groups(context: Context) -> ConsumerGroupReconciler:
     return ConsumerGroupReconciler(context, kafka)
 
 
-def _redrives(context: Context) -> RedriveReconciler:
-    watch = RedriveWatch(context.clock, context.observers, context.queues[kinds.REDRIVE].add)
-    context.ending.push_async_callback(watch.close)
-    return RedriveReconciler(context, watch)
+def _questions(context: Context, kind: kinds.Kind) -> Questions:
+    questions = Questions(context.clock, context.queues[kind].add)
+    context.ending.push_async_callback(questions.close)
+    return questions
 
 
-def _backfills(context: Context) -> BackfillReconciler:
-    ranges = RangeWatch(context.clock, context.observers, context.queues[kinds.BACKFILL].add)
-    context.ending.push_async_callback(ranges.close)
-    return BackfillReconciler(context, ranges, KubeflowBackend())
+def _redrives(context: Context) -> Reconciler:
+    return RunReconciler(context, Redrives(context, _questions(context, kinds.REDRIVE)))
+
+
+def _backfills(context: Context) -> Reconciler:
+    questions = _questions(context, kinds.BACKFILL)
+    return RunReconciler(context, Backfills(context, questions, KubeflowBackend()))
 
 
 _own: Final = partial(WatchedKind, view=View(trim_resource))

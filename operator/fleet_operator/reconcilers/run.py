@@ -1,29 +1,59 @@
-"""Runs of Redrives and Backfills: created and deleted, with live reads before what cannot be taken back.
+"""The reconcile that Redrives and Backfills share: gather, decide, do one thing about the run's Job or application,
+publish, and delete what has ended when its time is over.
 
-Caches are enough to decide that nothing is to be done. Before a run is started, and before an end is recorded for ever,
+Caches are enough to decide that nothing is to be done. Before a run is started, and before an end is recorded for good,
 everything is read live, one run at a time: two that both see nobody at work must not both begin.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Final, Generic, Protocol, Self, TypeVar
+
+from pydantic import ValidationError
 
 from fleet_consumer.clock import Clock
+from fleet_consumer.net import KafkaError, NetError
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.api.v1alpha1.model import CustomResource
-from fleet_operator.clients.kinds import JOB, JsonObject, kind_of
-from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError
+from fleet_operator.api.v1alpha1.model import RunResource
+from fleet_operator.clients.kinds import JOB, JsonObject, Kind, kind_of
+from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
+from fleet_operator.observe.kafka_admin import AnotherClusterError
+from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.planning import times
 from fleet_operator.planning.drift import EDITED, others_fields
-from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.run import Act
-from fleet_operator.reconcilers.context import ForeignObjectError, read_live, require_living, require_ours
+from fleet_operator.planning.problem import Problem, spec_problem
+from fleet_operator.planning.run import Act, RunDecision, renew_final_status
+from fleet_operator.reconcilers.context import (
+    Context,
+    ForeignObjectError,
+    publish,
+    read_live,
+    require_living,
+    require_ours,
+)
 from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import EventRecorder, News
 from fleet_operator.runtime.store import Store
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+WATCH_SECONDS: Final = 5.0
+"""The interval at which a running or waiting run is reconciled: no watch reports offsets, a ledger or a usable topic.
+"""
+NEXT_SECONDS: Final = 0.5
+"""The pause before a step that rests on the status which was just written."""
+ENDED_SECONDS: Final = 1.0
+"""The pause between the reconcile that sees a run end and the one that clears up after it: the status that has its
+findings must be in the cache first."""
+ASK_SECONDS: Final = 4.0
+"""Least time between an answer from Kafka about a run and the next question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,104 +68,202 @@ class RunChildren:
     run: JsonObject
 
 
-class Run(Protocol):
-    """A run as found, and the decision about its Job or application.
-
-    `body` owns the child, `is_final` says that the run has ended.
-    """
+class Step(Protocol):
+    """A run as found, and the decision about it. `body` owns `child`, the run's Job or application."""
 
     @property
     def body(self) -> JsonObject: ...
     @property
     def child(self) -> JsonObject | None: ...
     @property
-    def act(self) -> Act: ...
-    @property
-    def is_final(self) -> bool: ...
+    def decision(self) -> RunDecision: ...
 
     def children(self) -> RunChildren: ...
 
+    def refused(self, problem: Problem) -> Self:
+        """The step with what the API server has refused as its obstacle."""
 
-R = TypeVar("R", bound=Run)
+
+R = TypeVar("R", bound=RunResource)
+S = TypeVar("S", bound=Step)
 
 
-class Runs:
-    """All runs of one kind. Used on the event loop only."""
+class RunKind(Protocol[R, S]):
+    """The part of a reconcile that differs from kind to kind. All of it raises KubeError."""
 
-    def __init__(self, store: Store, events: EventRecorder) -> None:
-        self._store = store
-        self._events = events
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def model(self) -> type[R]: ...
+    @property
+    def conditions(self) -> tuple[str, ...]: ...
+
+    def forget(self, key: Key) -> None:
+        """Drop what is known of a run that has ended or is gone."""
+
+    async def decided(self, body: JsonObject, run: R, *, live: bool) -> S:
+        """Gather and decide; with `live` from the API server and not from caches."""
+
+    async def follow_up(self, step: S) -> None:
+        """Do what the decision asks for besides its act."""
+
+    def project(self, step: S, now: float) -> JsonObject:
+        """The status."""
+
+    async def settle(self, body: JsonObject, run: R) -> float:
+        """Clear up after a run whose end is on record; seconds until another try, 0 once it may be deleted."""
+
+
+class RunReconciler(Generic[R, S]):
+    """Keeps the runs of one kind, their Jobs or applications, and their status as their objects say.
+
+    Used on the event loop only.
+    """
+
+    def __init__(self, context: Context, kind: RunKind[R, S]) -> None:
+        self._context = context
+        self._kind = kind
+        self._expiry = Expiry(context.clock)
         self._one_at_a_time = asyncio.Lock()
 
-    async def advance(self, seen: R, live: Callable[[], Awaitable[R]]) -> tuple[R, Problem | None]:
-        """Carry out a decision; returns the run that was acted on, and the API server's refusal if there was one.
-
-        `seen` rests on caches, `live` on live reads. An end that turns out to be none may become a start. Raises
-        KubeError for what may pass by itself.
-        """
-        self._report_changes(seen)
+    async def reconcile(self, key: Key) -> Result:
+        """Bring one run one step closer to its end; raises KubeError to be tried again."""
+        context, kind = self._context, self._kind
+        body = context.store.get(kind.kind, key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            kind.forget(key)
+            self._expiry.forget(key)
+            context.statuses.forget(kind.kind.kind, key)
+            return Result()
+        now = context.clock.wall()
         try:
-            if seen.act in (Act.CREATE, Act.RESUME) or seen.is_final:
-                async with self._one_at_a_time:
-                    seen = await live()
-                    await self._act(seen)
-            else:
-                await self._act(seen)
-        except (KubeInvalidError, KubeForbiddenError, ForeignObjectError) as error:
-            return seen, Problem(conditions.REFUSED_BY_API_SERVER, str(error))
-        return seen, None
-
-    def _report_changes(self, run: Run) -> None:
-        """Tell of what others have set in a Job or application: it is never put back, for that would run it again."""
-        if run.child is None or run.is_final:
-            return
-        metadata = run.child["metadata"]
-        others = ", ".join(others_fields(metadata)) or ("another hand" if metadata.get(EDITED) else "")
-        if others:
-            of = run.body["kind"]
-            note = (
-                f"{run.child['kind']} `{metadata['name']}` was changed by {others}: what it does may not be what this "
-                f"{of} says; delete the {of} and create it again"
+            run = kind.model.model_validate(body)
+        except ValidationError as error:
+            problem = spec_problem(error)
+            invalid = conditions.invalid_status(
+                kind.conditions, problem.reason, problem.message, body, times.to_text(now)
             )
-            self._events.record(News(run.body, "Warning", "ChangedByOthers", note))
+            return Result(await publish(context, body, invalid))
+        if run.is_final:
+            kind.forget(key)
+            return Result(await self._finish(body, run))
+        step = await self._advance(body, run)
+        if step is None:
+            return Result(ENDED_SECONDS)
+        await kind.follow_up(step)
+        decision = step.decision
+        if decision.is_final:
+            self._expiry.ended(key, run)
+        again = await publish(context, step.body, kind.project(step, now))
+        return Result(None if again is None else min(again, _pause(decision)))
 
-    async def _act(self, run: Run) -> None:
-        if run.act is Act.NOTHING:
+    async def _finish(self, body: JsonObject, run: R) -> float | None:
+        """Clear up after a run that has ended, and delete it when its time is over; seconds until the next visit."""
+        key, ttl = key_of(body), run.spec.ttl_seconds_after_finished
+        wait = await self._kind.settle(body, run)
+        again = await publish(self._context, body, renew_final_status(run.status, run.metadata.generation))
+        if again is None:
+            return None
+        again = min(again, wait) if wait else again
+        left = self._expiry.seconds_left(key, run, ttl) if ttl is not None else again
+        if left > 0:
+            return min(again, left)
+        if not wait and await self._context.store.delete_unchanged(self._kind.kind, body):
+            fields = {"key": "/".join(key), "kind": body["kind"], "phase": run.status["phase"]}
+            log.info("finished run deleted", extra=fields)
+        return again
+
+    async def _advance(self, body: JsonObject, run: R) -> S | None:
+        """Decide and act; a refusal of the API server is an obstacle like any other. None if the object is gone.
+
+        An end that turns out to be none when it is read live may become a start.
+        """
+        step = await self._kind.decided(body, run, live=False)
+        report_changes(self._context.events, step)
+        try:
+            if step.decision.act in (Act.CREATE, Act.RESUME) or step.decision.is_final:
+                async with self._one_at_a_time:
+                    fresh = await self._fresh(body)
+                    if fresh is None:
+                        return None
+                    step = await self._kind.decided(fresh, self._kind.model.model_validate(fresh), live=True)
+                    await self._act(step)
+            else:
+                await self._act(step)
+        except KubeNotFoundError:
+            if await self._fresh(body) is None:
+                return None
+            raise
+        except (KubeInvalidError, KubeForbiddenError, ForeignObjectError) as error:
+            return step.refused(Problem(conditions.REFUSED_BY_API_SERVER, str(error)))
+        if step.decision.act is Act.CREATE:
+            log.info("run started", extra={"key": "/".join(key_of(body)), "kind": body["kind"]})
+        return step
+
+    async def _fresh(self, body: JsonObject) -> JsonObject | None:
+        """The run read live; None if it is gone."""
+        found = await self._context.store.refresh(self._kind.kind, key_of(body))
+        return found if found is not None and found["metadata"]["uid"] == body["metadata"]["uid"] else None
+
+    async def _act(self, step: Step) -> None:
+        store, act, child = self._context.store, step.decision.act, step.child
+        if act is Act.NOTHING:
             return
-        if run.act is Act.CREATE:
-            await self._create(run)
+        if act is Act.CREATE:
+            await _create(store, step.body, step.children())
             return
-        assert run.child is not None, "only what is there is changed"
-        if run.act is Act.DELETE:
-            await self._store.delete(kind_of(run.child), run.child)
+        assert child is not None, "only what is there is changed"
+        if act is Act.DELETE:
+            await store.delete(kind_of(child), child)
             return
         # Replaced and not applied: a Job's template can never change, and this operator might render another one.
-        found = await read_live(self._store, run.body, JOB, key_of(run.child)[1])
+        found = await read_live(store, step.body, JOB, key_of(child)[1])
         if found is not None:
-            spec = {**found["spec"], "suspend": run.act is Act.SUSPEND}
-            self._store.learn(JOB, await self._store.kube.replace({**found, "spec": spec}))
+            spec = {**found["spec"], "suspend": act is Act.SUSPEND}
+            store.learn(JOB, await store.kube.replace({**found, "spec": spec}))
 
-    async def _create(self, run: Run) -> None:
-        """Make what the run reads, then the run."""
-        store, owner = self._store, run.body
-        await require_living(store, owner)
-        children = run.children()
-        for child in children.once:
-            await self._create_once(owner, child)
-        for child in children.applied:
+
+def report_changes(events: EventRecorder, step: Step) -> None:
+    """Report what others have set in a Job or application: it is never put back, for that would run it again."""
+    if step.child is None or step.decision.is_final:
+        return
+    metadata = step.child["metadata"]
+    others = ", ".join(others_fields(metadata)) or ("another hand" if metadata.get(EDITED) else "")
+    if others:
+        of = step.body["kind"]
+        note = (
+            f"{step.child['kind']} `{metadata['name']}` was changed by {others}: what it does may not be what this "
+            f"{of} says; delete the {of} and create it again"
+        )
+        events.record(News(step.body, "Warning", "ChangedByOthers", note))
+
+
+def _pause(decision: RunDecision) -> float:
+    """Longest time until the next visit."""
+    if decision.is_final:
+        return ENDED_SECONDS
+    if decision.is_noted_first:
+        return NEXT_SECONDS
+    waits = decision.phase != "Paused" or decision.reason != conditions.SUSPENDED
+    return WATCH_SECONDS if waits else float("inf")
+
+
+async def _create(store: Store, owner: JsonObject, children: RunChildren) -> None:
+    """Make what the run reads, then the run."""
+    await require_living(store, owner)
+    for child in children.once:
+        try:
+            await store.kube.create(child)
+        except KubeConflictError:
             await require_ours(store, owner, child)
-            await store.kube.apply(child)  # not by way of the store, for no watch covers it
-        try:
-            store.learn(kind_of(children.run), await store.kube.create(children.run))
-        except KubeConflictError:
-            await require_ours(store, owner, children.run)
-            raise  # ours, made a moment ago: the next reconcile sees it
-
-    async def _create_once(self, owner: JsonObject, child: JsonObject) -> None:
-        try:
-            await self._store.kube.create(child)
-        except KubeConflictError:
-            await require_ours(self._store, owner, child)
+    for child in children.applied:
+        await require_ours(store, owner, child)
+        await store.kube.apply(child)  # not by way of the store, for no watch covers it
+    try:
+        store.learn(kind_of(children.run), await store.kube.create(children.run))
+    except KubeConflictError:
+        await require_ours(store, owner, children.run)
+        raise  # ours, made a moment ago: the next reconcile sees it
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +287,13 @@ class Expiry:
         self._clock = clock
         self._ends: dict[Key, End] = {}
 
-    def ended(self, key: Key, run: CustomResource) -> None:
+    def ended(self, key: Key, run: RunResource) -> None:
         """Remember that a run has ended just now."""
         known = self._ends.get(key)
         if known is None or known.uid != run.metadata.uid:
             self._ends[key] = End(run.metadata.uid, self._clock.monotonic(), seen=True)
 
-    def seconds_left(self, key: Key, run: CustomResource, ttl_seconds: int) -> float:
+    def seconds_left(self, key: Key, run: RunResource, ttl_seconds: int) -> float:
         """Seconds until a run that has ended may be deleted; none are left at 0 and below."""
         end = self._ends.get(key)
         if end is None or end.uid != run.metadata.uid:
@@ -178,3 +306,67 @@ class Expiry:
 
     def forget(self, key: Key) -> None:
         self._ends.pop(key, None)
+
+
+@dataclass(slots=True)
+class _Question:
+    """`answered_at` is when the last answer came (monotonic seconds)."""
+
+    task: asyncio.Task[None] | None = None
+    answered_at: float = float("-inf")
+
+
+class Questions:
+    """Questions to Kafka about runs, one at a time for each, in the background: a reconcile never waits for Kafka.
+
+    A reconcile starts a question and takes what the last one has found; the end of a question brings the run back into
+    the queue. Nothing is lost with this process: the next one asks again. Used on the event loop only.
+    """
+
+    def __init__(self, clock: Clock, again: Callable[[Key], None]) -> None:
+        self._clock = clock
+        self._again = again
+        self._of: dict[Key, _Question] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def ask(
+        self,
+        key: Key,
+        read: Callable[[], Awaitable[T]],
+        take: Callable[[T], None],
+        fail: Callable[[Exception], None],
+        *,
+        seconds: float,
+    ) -> None:
+        """Have something read within this time, unless that is under way or was done a moment ago."""
+        question = self._of.setdefault(key, _Question())
+        busy = question.task is not None and not question.task.done()
+        if busy or self._clock.monotonic() - question.answered_at < ASK_SECONDS:
+            return
+
+        async def ask() -> None:
+            try:
+                async with asyncio.timeout(seconds):
+                    found = await read()
+            except (NetError, KafkaError, AnotherClusterError, ObserverStoppedError, TimeoutError) as error:
+                fail(error)
+            else:
+                take(found)
+            finally:
+                question.answered_at = self._clock.monotonic()
+            self._again(key)
+
+        question.task = asyncio.create_task(ask(), name=f"question-of-{'/'.join(key)}")
+        self._asking.add(question.task)
+        question.task.add_done_callback(self._asking.discard)
+
+    def forget(self, key: Key) -> None:
+        """Drop what is known of a run that has ended or is gone."""
+        self._of.pop(key, None)
+
+    async def close(self) -> None:
+        """End the questions that are under way."""
+        asking = list(self._asking)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)

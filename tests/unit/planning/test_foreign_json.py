@@ -8,7 +8,7 @@ from fleet_operator.clients.worker_status import parse_member
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.readings import read_check, read_revision
 from fleet_operator.planning.foreign_json import read_json
-from fleet_operator.planning.redrive.phase import Position, read_progress
+from fleet_operator.planning.redrive.phase import read_progress
 from fleet_operator.planning.retry.records import read_policy_record, read_published
 
 DEEP = '{"a":' * 50_000 + "1" + "}" * 50_000
@@ -27,7 +27,7 @@ def test_no_reader_of_foreign_text_fails_on_deep_nesting() -> None:
     assert read_revision(config_map, config_map_names=()) is None
     assert read_published(config_map) is None
     assert read_policy_record(config_map) is None
-    assert read_progress([Position(offset=1, metadata=DEEP)]) is None
+    assert read_progress([(1, DEEP)]) is None
     assert parse_member("orders-0", DEEP.encode()) is None
     ended = {"state": {"terminated": {"exitCode": 20, "message": DEEP}}}
     check = read_check({"metadata": {}, "status": {"phase": "Failed", "containerStatuses": [ended]}})

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from fleet_operator.clients.kinds import JsonObject
-from fleet_operator.planning.run import Act
+from fleet_operator.planning.run import RunDecision
 from fleet_operator.planning.trimming import trim_job
-from fleet_operator.reconcilers.run import Runs
+from fleet_operator.reconcilers.run import Step, report_changes
 from fleet_operator.runtime.events import EventRecorder
-from fleet_operator.runtime.store import Store
 
 FIELDS = [{"manager": "kubectl-edit", "fieldsV1": {"f:spec": {"f:parallelism": {}}}}]
 OURS = [{"manager": "consumer-fleet", "fieldsV1": {"f:spec": {}}}, {"manager": "k", "fieldsV1": {"f:status": {}}}]
@@ -22,16 +20,9 @@ OURS = [{"manager": "consumer-fleet", "fieldsV1": {"f:spec": {}}}, {"manager": "
 def told(child: JsonObject, *, is_final: bool = False) -> list[Any]:
     """The Events of one step that does nothing."""
     events: list[Any] = []
-    run = SimpleNamespace(body={"kind": "Redrive"}, child=child, act=Act.NOTHING, is_final=is_final)
-
-    async def live() -> Any:
-        return run
-
-    async def main() -> None:
-        recorder = cast("EventRecorder", SimpleNamespace(record=events.append))
-        await Runs(cast("Store", None), recorder).advance(cast("Any", run), live)
-
-    asyncio.run(main())
+    decision = RunDecision("Succeeded" if is_final else "Running", "Reason", "message")
+    step = SimpleNamespace(body={"kind": "Redrive"}, child=child, decision=decision)
+    report_changes(cast("EventRecorder", SimpleNamespace(record=events.append)), cast("Step", step))
     return events
 
 

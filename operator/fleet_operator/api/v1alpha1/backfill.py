@@ -7,19 +7,17 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from fleet_operator.api.v1alpha1.model import (
-    FINAL_PHASES,
     INT32_MAX,
     JSON_INTEGER_MAX,
-    CustomResource,
     Model,
     ObjectReference,
+    RunResource,
+    RunSpec,
     TopicName,
 )
 
 NAME_CHARACTERS_MAX: Final = 40
 """Longest name of a Backfill, so that the names of its Spark applications and pods stay short enough for Spark."""
-
-Phase = Literal["Pending", "Resolving", "Running", "Paused", "Succeeded", "Failed", "Cancelled"]
 
 Offset = Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
 OffsetsByPartition = Annotated[dict[str, Offset], Field(min_length=1, max_length=1000)]
@@ -195,10 +193,9 @@ class Spark(Model):
     )
 
 
-class BackfillSpec(Model):
+class BackfillSpec(RunSpec):
     """The records, the handling, and the rate."""
 
-    group_ref: ObjectReference
     source: Source | None = None
     range: Range
     filter: Filter | None = None
@@ -210,14 +207,11 @@ class BackfillSpec(Model):
     compare: Compare | None = None
     sink: Sink
     parallelism: Annotated[int, Field(ge=1, le=1000)] = 2
-    dry_run: bool = False
-    suspend: bool = False
-    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
     deadlines: Deadlines = Deadlines()
     spark: Spark = Spark()
 
 
-class Backfill(CustomResource):
+class Backfill(RunResource):
     """A Backfill object."""
 
     spec: BackfillSpec
@@ -236,11 +230,6 @@ class Backfill(CustomResource):
     def partitions(self) -> tuple[int, ...] | None:
         """The partitions that the spec names; None for all of them."""
         return self.spec.source.partitions if self.spec.source else None
-
-    @property
-    def is_final(self) -> bool:
-        """True if the Backfill has ended: its status outlives what was made for it."""
-        return self.status.get("phase") in FINAL_PHASES
 
     @property
     def attempts(self) -> int:

@@ -7,7 +7,7 @@ server; a parity test compares the CRDs with the models.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
@@ -37,6 +37,7 @@ INT32_MAX: Final = 2**31 - 1
 JSON_INTEGER_MAX: Final = 2**53 - 1
 """The largest whole number that every reader of JSON keeps as it is."""
 
+Phase = Literal["Pending", "Resolving", "Running", "Paused", "Succeeded", "Failed", "Cancelled"]
 FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
 """Phases that a Redrive or a Backfill never leaves."""
 
@@ -81,3 +82,28 @@ class CustomResource(Model):
         if isinstance(body, dict) and TOO_LARGE in body:
             raise PydanticCustomError(TOO_LARGE, "{text}", {"text": body[TOO_LARGE]})
         return body
+
+
+class RunSpec(Model):
+    """Fields of every run: its ConsumerGroup, its stops, and how long it is kept after its end."""
+
+    group_ref: ObjectReference
+    dry_run: bool = False
+    suspend: bool = False
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
+
+
+class RunResource(CustomResource):
+    """A Redrive or a Backfill: records are worked through once, and its status outlives what was made for that."""
+
+    spec: RunSpec
+
+    @property
+    def group_key(self) -> tuple[str, str]:
+        """Namespace and name of the ConsumerGroup."""
+        return self.metadata.namespace, self.spec.group_ref.name
+
+    @property
+    def is_final(self) -> bool:
+        """True if the run has ended."""
+        return self.status.get("phase") in FINAL_PHASES

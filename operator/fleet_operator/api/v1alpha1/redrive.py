@@ -6,19 +6,10 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from fleet_operator.api.v1alpha1.model import (
-    FINAL_PHASES,
-    INT32_MAX,
-    JSON_INTEGER_MAX,
-    CustomResource,
-    Model,
-    ObjectReference,
-)
+from fleet_operator.api.v1alpha1.model import INT32_MAX, JSON_INTEGER_MAX, Model, RunResource, RunSpec
 
 NAME_CHARACTERS_MAX: Final = 40
 """Longest name of a Redrive, so that the names of its Job's pods stay within 63 characters."""
-
-Phase = Literal["Pending", "Running", "Paused", "Succeeded", "Failed", "Cancelled"]
 
 FailureWord = Literal["Exhausted", "Fatal", "Timeout", "Undecodable", "Breaker", "Poison", "Skipped", "Manual"]
 
@@ -46,36 +37,22 @@ class Rate(Model):
     records_per_second: Annotated[int, Field(ge=1, le=1_000_000)]
 
 
-class RedriveSpec(Model):
+class RedriveSpec(RunSpec):
     """The records to put back, and the rate."""
 
-    group_ref: ObjectReference
     filter: Filter | None = None
     records: Annotated[tuple[Place, ...], Field(min_length=1, max_length=1000)] | None = None
     rate: Rate | None = None
     max_records: Annotated[int, Field(ge=1, le=1_000_000_000_000)] | None = None
     max_redrives: Annotated[int, Field(ge=1, le=100)] = 3
-    dry_run: bool = False
-    suspend: bool = False
-    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
 
 
-class Redrive(CustomResource):
+class Redrive(RunResource):
     """A Redrive object."""
 
     spec: RedriveSpec
 
     @property
-    def group_key(self) -> tuple[str, str]:
-        """Namespace and name of the ConsumerGroup."""
-        return self.metadata.namespace, self.spec.group_ref.name
-
-    @property
     def rate(self) -> int | None:
         """Records in a second, at most; None without a limit."""
         return self.spec.rate.records_per_second if self.spec.rate else None
-
-    @property
-    def is_final(self) -> bool:
-        """True if the Redrive has ended: its status outlives its Job."""
-        return self.status.get("phase") in FINAL_PHASES

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
@@ -17,29 +16,22 @@ from fleet_operator.api.v1alpha1.backfill import SPARK_CONF, Backfill
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.backfill.ranges import find_range_refusal
-from fleet_operator.planning.claims import Claim
-from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS, find_unproven_connection
+from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS
 from fleet_operator.planning.fleet.restricted import find_template_problem
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.run import find_group_obstacle
+from fleet_operator.planning.run import (
+    ReferencedGroup,
+    find_connection_obstacle,
+    find_group_obstacle,
+    group_not_found,
+)
 from fleet_operator.planning.topic_pattern import usable_pattern
 
 UNSUPPORTED_LOGIN: Final = "OAUTHBEARER"
 """The SASL mechanism for which Spark's Kafka source needs classes that its image lacks."""
 BROKERS: Final = "__"
 ANOTHER: Final = "create another Backfill"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """A Backfill's group and cluster. `cluster` is None only without a group; `older` is an older claim on the Kafka
-    group."""
-
-    group: ConsumerGroup | None = None
-    cluster: KafkaCluster | Problem | None = None
-    seen: ClusterObservation | None = None
-    older: Claim | None = None
 
 
 def find_refusal(backfill: Backfill, group: ConsumerGroup | None) -> Problem | None:
@@ -102,16 +94,14 @@ def missing_topic(backfill: Backfill, group: ConsumerGroup, unknown: Iterable[st
     return None
 
 
-def find_obstacle(backfill: Backfill, around: Surroundings) -> Problem | None:
+def find_obstacle(backfill: Backfill, found: ReferencedGroup) -> Problem | None:
     """The first reason why no attempt can be started now, or None."""
-    name, namespace, group = backfill.spec.group_ref.name, backfill.metadata.namespace, around.group
+    group, seen = found.group, found.seen
     if group is None:
-        return Problem(c.GROUP_NOT_FOUND, f"ConsumerGroup {name!r} is not in namespace {namespace!r}: create it there")
-    cluster, seen = around.cluster, around.seen
-    obstacle = find_group_obstacle("Backfill", group, cluster, seen, around.older)
-    if obstacle is not None:
-        return obstacle
-    assert isinstance(cluster, KafkaCluster), "another has an obstacle"
+        return group_not_found(backfill)
+    cluster = find_group_obstacle("Backfill", group, found)
+    if isinstance(cluster, Problem):
+        return cluster
     return _cluster_obstacle(cluster, seen) or find_template_problem(group.spec.template)
 
 
@@ -123,11 +113,11 @@ def _cluster_obstacle(cluster: KafkaCluster, seen: ClusterObservation | None) ->
             "KafkaCluster with another mechanism or with client certificates"
         )
         return Problem(c.LOGIN_UNSUPPORTED, message)
-    unseen = find_unproven_connection(cluster, seen, moved=False)
-    if unseen is not None or seen is None:
-        return unseen
-    if seen.reason in SECRET_PROBLEMS or not seen.reachable:
-        return Problem(seen.reason or c.BROKER_UNREACHABLE, seen.message)
+    obstacle = find_connection_obstacle(cluster, seen)
+    if obstacle is not None or seen is None:
+        return obstacle
+    if seen.reason in SECRET_PROBLEMS:
+        return Problem(seen.reason, seen.message)
     if not (seen.identified and seen.cluster_id):
         message = f"the cluster id of KafkaCluster {name!r} has not been seen with its present connection: wait"
         return Problem(c.NOT_YET_OBSERVED, message)

@@ -20,7 +20,8 @@ from typing import Final
 
 from fleet_consumer.contract.backfill_ledger import Control, GuardWord
 from fleet_operator.api.v1alpha1 import conditions as c
-from fleet_operator.api.v1alpha1.backfill import Backfill, Phase
+from fleet_operator.api.v1alpha1.backfill import Backfill
+from fleet_operator.api.v1alpha1.model import Phase
 from fleet_operator.planning import times
 from fleet_operator.planning.backfill.attempts import (
     NEVER_WATCHED,
@@ -124,12 +125,16 @@ class BackfillDecision(RunDecision):
     attempt: int | None = None
     ended: AttemptEnd | None = None
 
+    @property
+    def is_noted_first(self) -> bool:
+        return self.resolved is not None or self.attempt is not None or self.ended is not None
+
 
 def decide(facts: BackfillFacts) -> BackfillDecision:
     """The next step of a Backfill that has not ended. The first rule that applies wins."""
     name = facts.backfill.spec.group_ref.name
     if facts.refusal is not None and not facts.started:
-        return _is("Failed", facts.refusal)
+        return BackfillDecision.of("Failed", facts.refusal)
     if facts.group_gone and facts.started:
         message = f"ConsumerGroup {name!r} was deleted; what was handled so far stays handled"
         return BackfillDecision("Cancelled", c.GROUP_DELETED, message)
@@ -139,10 +144,10 @@ def decide(facts: BackfillFacts) -> BackfillDecision:
         message = "status.resolvedRange cannot be read any more: create another Backfill"
         return BackfillDecision("Failed", c.RANGE_LOST, message)
     if isinstance(facts.progress, Problem):
-        return _is("Failed", facts.progress)
+        return BackfillDecision.of("Failed", facts.progress)
     assert facts.progress is not None, "a ledger is read once there is a range"
     if facts.misplaced is not None and not facts.progress.done:
-        return _is("Failed", facts.misplaced)
+        return BackfillDecision.of("Failed", facts.misplaced)
     if facts.last_end is not None:
         return _between(facts, facts.last_end)
     return _attempt(facts, facts.progress)
@@ -154,18 +159,18 @@ def _before(facts: BackfillFacts) -> BackfillDecision:
     if spec.suspend:
         return _paused()
     if facts.obstacle is not None:
-        return _is("Pending", facts.obstacle)
+        return BackfillDecision.of("Pending", facts.obstacle)
     if isinstance(found, Refused):
-        return _is("Failed", found.problem)
+        return BackfillDecision.of("Failed", found.problem)
     if isinstance(found, Unresolved):
         # A topic to write to can be created; what concerns the source is a matter of time.
         missing = found.problem.reason in (c.SINK_TOPIC_NOT_FOUND, c.FAILED_TOPIC_NOT_FOUND)
-        return _is("Pending" if missing else "Resolving", found.problem)
+        return BackfillDecision.of("Pending" if missing else "Resolving", found.problem)
     if found is None:
         message = "the brokers are being asked for the offsets of the range"
         return BackfillDecision("Resolving", c.RESOLVING, message)
     if facts.misplaced is not None:
-        return _is("Failed", facts.misplaced)
+        return BackfillDecision.of("Failed", facts.misplaced)
     if facts.kept is not None:
         return _again(facts, found, facts.kept)
     if facts.resolved is None:
@@ -185,12 +190,12 @@ def _again(facts: BackfillFacts, found: ResolvedRange, kept: Kept) -> BackfillDe
     and the ledger says nothing about those."""
     if isinstance(kept.resolved, Problem):
         # With the number, or its application would not be deleted.
-        return replace(_is("Failed", kept.resolved), attempt=kept.attempt)
+        return replace(BackfillDecision.of("Failed", kept.resolved), attempt=kept.attempt)
     if facts.resolved is None:
         message = "the range is that of an earlier attempt, which the status has lost"
         return BackfillDecision("Resolving", c.RESOLVED, message, resolved=kept.resolved)
     if (found.topic, found.ranges) != (kept.resolved.topic, kept.resolved.ranges):
-        return replace(_is("Failed", of_other_range(facts.backfill)), attempt=kept.attempt)
+        return replace(BackfillDecision.of("Failed", of_other_range(facts.backfill)), attempt=kept.attempt)
     return replace(_starting(facts, kept.attempt), attempt=kept.attempt)
 
 
@@ -216,9 +221,9 @@ def _between(facts: BackfillFacts, end: AttemptEnd) -> BackfillDecision:
     if facts.backfill.spec.suspend:
         return _paused()
     if facts.halted is not None:
-        return _is("Paused", facts.halted)
+        return BackfillDecision.of("Paused", facts.halted)
     if facts.obstacle is not None:
-        return _is("Pending", facts.obstacle)
+        return BackfillDecision.of("Pending", facts.obstacle)
     if facts.since_end < pause_s(end):
         return _retried(end)
     return _waits_for_pods(facts) or _number(facts)
@@ -272,11 +277,11 @@ def _start(facts: BackfillFacts) -> BackfillDecision:
     if facts.backfill.spec.suspend:
         return _paused()
     if facts.halted is not None:
-        return _is("Paused", facts.halted)
+        return BackfillDecision.of("Paused", facts.halted)
     if facts.obstacle is not None:
-        return _is("Pending", facts.obstacle)
+        return BackfillDecision.of("Pending", facts.obstacle)
     if facts.lost is not None:
-        return _is("Failed", facts.lost)
+        return BackfillDecision.of("Failed", facts.lost)
     waits = _waits_for_pods(facts)
     if waits is not None:
         return waits
@@ -297,7 +302,7 @@ def _over(facts: BackfillFacts, progress: Progress, given_up: Problem | None) ->
         message = f"{problem.message}: correct the cause and create another Backfill for the rest of the range"
         return BackfillDecision("Failed", problem.reason, message, ended=end)
     if facts.stop and judged.verdict in (Verdict.STOPPED, Verdict.FAILED):
-        paused = _paused() if facts.halted is None else _is("Paused", facts.halted)
+        paused = _paused() if facts.halted is None else BackfillDecision.of("Paused", facts.halted)
         return replace(paused, ended=end)
     if end.failures_in_a_row >= judged.failures_max:
         message = (
@@ -331,10 +336,6 @@ def _running(facts: BackfillFacts, progress: Progress) -> BackfillDecision:
 
 def _paused() -> BackfillDecision:
     return BackfillDecision("Paused", c.SUSPENDED, "spec.suspend is true")
-
-
-def _is(phase: Phase, problem: Problem) -> BackfillDecision:
-    return BackfillDecision(phase, problem.reason, problem.message)
 
 
 RELEASE: Final = 0.8

@@ -30,11 +30,9 @@ from fleet_consumer.contract.patterns import PatternRefused, compile_pattern
 from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
-from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
-from fleet_operator.api.v1alpha1.redrive import Phase, Redrive
+from fleet_operator.api.v1alpha1.model import Phase
+from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.planning import times
-from fleet_operator.planning.claims import Claim
-from fleet_operator.planning.fleet.blocking import find_unproven_connection
 from fleet_operator.planning.foreign_json import read_last_object, read_object
 from fleet_operator.planning.labels import REDRIVE_LABEL
 from fleet_operator.planning.observation import ClusterObservation
@@ -42,9 +40,12 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import (
     Act,
     JobFacts,
+    ReferencedGroup,
     RunDecision,
     RunState,
+    find_connection_obstacle,
     find_group_obstacle,
+    group_not_found,
     read_job,
     read_waiting,
     removal,
@@ -124,10 +125,9 @@ def decide(facts: RedriveFacts) -> RunDecision:
     if job is not None and job.state is RunState.COMPLETE:
         return _succeeded(facts)
     if job is not None and job.state is RunState.FAILED:
-        problem = _failure(facts, job)
-        return RunDecision("Failed", problem.reason, problem.message)
+        return RunDecision.of("Failed", _failure(facts, job))
     if facts.refusal is not None:
-        return RunDecision("Failed", facts.refusal.reason, facts.refusal.message, removal(job))
+        return RunDecision.of("Failed", facts.refusal, removal(job))
     if facts.group_gone and facts.started:
         name = facts.redrive.spec.group_ref.name
         message = f"ConsumerGroup {name!r} was deleted; the records moved so far stay moved"
@@ -148,9 +148,8 @@ def decide(facts: RedriveFacts) -> RunDecision:
 
 def _start(facts: RedriveFacts) -> RunDecision:
     """A run is wanted and there is none, or only a suspended one."""
-    obstacle = facts.obstacle
-    if obstacle is not None:
-        return RunDecision("Pending", obstacle.reason, obstacle.message)
+    if facts.obstacle is not None:
+        return RunDecision.of("Pending", facts.obstacle)
     left = next((pod.name for pod in facts.pods if not pod.ended), None)
     if left is not None or (facts.job is not None and facts.job.deleting):
         message = f"waiting for pod {left} of the last run to end" if left else "waiting for the last Job to be deleted"
@@ -204,14 +203,6 @@ def _progress(facts: RedriveFacts) -> str:
     doing = "counting" if facts.redrive.spec.dry_run else "moving"
     rate = facts.redrive.rate
     return f"{doing} failed records" + (f", at most {rate} in a second" if rate is not None else "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """One committed offset of a Redrive's own Kafka group."""
-
-    offset: int
-    metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,19 +265,19 @@ def _report(text: str) -> JobReport | None:
     )
 
 
-def read_progress(positions: Iterable[Position]) -> RedriveProgress | None:
-    """The counts of all partitions together; None before the first commit."""
+def read_progress(commits: Iterable[tuple[int, str]]) -> RedriveProgress | None:
+    """The counts of all partitions together, from the offset and the metadata of each commit; None before the first."""
     counts = dict.fromkeys(COUNTS.values(), 0)
     remaining, known = 0, False
-    for position in positions:
+    for offset, metadata in commits:
         # librdkafka commits the zero byte at the end of its strings as well.
-        found = read_object(position.metadata.rstrip("\0"))
+        found = read_object(metadata.rstrip("\0"))
         if found is None:
             continue
         known = True
         for name, field in COUNTS.items():
             counts[field] += _count(found, name)
-        remaining += max(_count(found, "end") - position.offset, 0)
+        remaining += max(_count(found, "end") - offset, 0)
     return RedriveProgress(**counts, remaining=remaining) if known else None
 
 
@@ -326,21 +317,11 @@ def find_refusal(redrive: Redrive) -> Problem | None:
     return None
 
 
-def find_obstacle(
-    redrive: Redrive,
-    group: ConsumerGroup | None,
-    cluster: KafkaCluster | Problem | None,
-    seen: ClusterObservation | None,
-    *,
-    older: Claim | None = None,
-) -> Problem | None:
-    """The first reason why no run can be started now, or None.
-
-    `cluster` is None only without a group; `older` is an older claim on the Kafka group.
-    """
-    name, namespace = redrive.spec.group_ref.name, redrive.metadata.namespace
+def find_obstacle(redrive: Redrive, found: ReferencedGroup) -> Problem | None:
+    """The first reason why no run can be started now, or None."""
+    name, group = redrive.spec.group_ref.name, found.group
     if group is None:
-        return Problem(c.GROUP_NOT_FOUND, f"ConsumerGroup {name!r} is not in namespace {namespace!r}: create it there")
+        return group_not_found(redrive)
     if group.spec.retry is None:
         message = (
             f"ConsumerGroup {name!r} has no spec.retry, so no retry workers would handle the records put back: "
@@ -353,16 +334,11 @@ def find_obstacle(
             "back: set it to false"
         )
         return Problem(c.GROUP_SUSPENDED, message)
-    obstacle = find_group_obstacle("Redrive", group, cluster, seen, older)
-    if obstacle is not None:
-        return obstacle
-    assert isinstance(cluster, KafkaCluster), "another has an obstacle"
-    unseen = find_unproven_connection(cluster, seen, moved=False)
-    if unseen is not None or seen is None:
-        return unseen
-    if not seen.reachable:
-        return Problem(seen.reason or c.BROKER_UNREACHABLE, seen.message)
-    return _topics_problem(group, seen)
+    cluster = find_group_obstacle("Redrive", group, found)
+    if isinstance(cluster, Problem):
+        return cluster
+    obstacle = find_connection_obstacle(cluster, found.seen)
+    return obstacle if obstacle is not None or found.seen is None else _topics_problem(group, found.seen)
 
 
 def _topics_problem(group: ConsumerGroup, seen: ClusterObservation) -> Problem | None:

@@ -6,8 +6,9 @@ watch of a kind that goes ends all others.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,14 +18,23 @@ from fleet_consumer.contract.pod import BACKFILL_FILE, WORKER_FILE
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import parse_config as parse_worker
 from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster, conditions
-from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, CONSUMER_GROUP, POD, STATEFUL_SET, JsonObject
+from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, POD, STATEFUL_SET, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeNotFoundError
 from fleet_operator.clients.spark import SparkBackend
 from fleet_operator.planning.backfill import needs
 from fleet_operator.planning.backfill.attempts import NEVER_WATCHED, Watched, read_end, subject_of, watch
 from fleet_operator.planning.backfill.manifests import Handlers
 from fleet_operator.planning.backfill.phase import BackfillFacts
-from fleet_operator.planning.backfill.ranges import find_other_cluster, read_range
+from fleet_operator.planning.backfill.ranges import (
+    RangeQuestion,
+    Resolution,
+    TopicReading,
+    Unresolved,
+    ask_range,
+    find_other_cluster,
+    read_range,
+    resolve,
+)
 from fleet_operator.planning.backfill.readings import (
     SparkPod,
     backfill_of,
@@ -40,12 +50,15 @@ from fleet_operator.planning.fleet.revision import plan_revision
 from fleet_operator.planning.foreign_json import read_object
 from fleet_operator.planning.labels import BACKFILL_LABEL, REVISION_ANNOTATION
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.run import ReferencedGroup
 from fleet_operator.planning.state.fleet import RevisionState
-from fleet_operator.reconcilers.backfill.watch import RangeWatch
 from fleet_operator.reconcilers.context import Context, is_owned_by, read_child, read_live
-from fleet_operator.reconcilers.references import ReferencedGroup, read_group, read_group_state, read_source
+from fleet_operator.reconcilers.references import read_group, read_group_state, read_source
+from fleet_operator.reconcilers.run import Questions
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.store import Store
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +163,87 @@ def _lost(name: str) -> Problem:
     return Problem(conditions.SETTINGS_LOST, message)
 
 
+ANSWER_SECONDS: Final = 60.0
+UNKNOWN_MAX: Final = 3
+"""Answers in a row without the topic after which it is believed: one that was just created is not known everywhere."""
+
+
+@dataclass(slots=True)
+class _RangeRead:
+    """The reads of one Backfill's range, and the newest resolution.
+
+    `now` (wall seconds) and `highs` are those of the first read: neither the time nor the end of a range moves on while
+    it waits for something.
+    """
+
+    uid: str
+    now: float
+    highs: Mapping[int, int] | None = None
+    resolution: Resolution | None = None
+    unknown: int = 0
+
+
+class RangeReads:
+    """The ranges of all Backfills, resolved in the background. Used on the event loop only."""
+
+    def __init__(self, context: Context, questions: Questions) -> None:
+        self._context = context
+        self._questions = questions
+        self._reads: dict[Key, _RangeRead] = {}
+
+    def latest(self, key: Key, backfill: Backfill) -> Resolution | None:
+        """The newest resolution; None before the first."""
+        found = self._reads.get(key)
+        return found.resolution if found is not None and found.uid == backfill.metadata.uid else None
+
+    def ask(self, key: Key, backfill: Backfill, group: ConsumerGroup, topic: str, cluster_id: str | None) -> None:
+        """Have the range resolved on the Kafka cluster with this id."""
+        found = self._reads.get(key)
+        if found is None or found.uid != backfill.metadata.uid:
+            found = self._reads[key] = _RangeRead(backfill.metadata.uid, self._context.clock.wall())
+        own, cluster = found, (group.metadata.namespace, group.spec.cluster_ref.name)
+        question = ask_range(
+            backfill,
+            topic,
+            read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
+            others=needs.other_topics(backfill, group),
+            now=own.now,
+        )
+
+        def take(read: TopicReading) -> None:
+            own.resolution = _resolution(own, backfill, group, question, read)
+
+        def fail(error: Exception) -> None:
+            reason = getattr(error, "reason", conditions.BROKER_UNREACHABLE)
+            message = f"the range cannot be read from Kafka: {error or type(error).__name__}"
+            own.resolution = Unresolved(Problem(str(reason), message))
+            log.warning("range of a backfill cannot be read", extra={"key": "/".join(key), "error": str(error)})
+
+        def read() -> Awaitable[TopicReading]:
+            return self._context.observers.change(cluster, cluster_id, lambda admin: admin.read_topic(question))
+
+        self._questions.ask(key, read, take, fail, seconds=ANSWER_SECONDS)
+
+    def forget(self, key: Key) -> None:
+        """Drop what is known of a Backfill whose range is on record, or which is gone."""
+        self._reads.pop(key, None)
+        self._questions.forget(key)
+
+
+def _resolution(
+    asked: _RangeRead, backfill: Backfill, group: ConsumerGroup, question: RangeQuestion, read: TopicReading
+) -> Resolution:
+    asked.unknown = asked.unknown + 1 if read.partitions is None else 0
+    if read.partitions is not None:
+        asked.highs = read.highs if asked.highs is None else {**read.highs, **asked.highs}
+        read = replace(read, highs=asked.highs)
+    if 0 < asked.unknown < UNKNOWN_MAX:
+        message = f"topic {question.topic!r} is not known to the brokers yet; it is asked for again"
+        return Unresolved(Problem(conditions.SOURCE_TOPIC_NOT_FOUND, message))
+    missing = needs.missing_topic(backfill, group, read.unknown) if read.partitions is not None else None
+    return Unresolved(missing) if missing is not None else resolve(backfill, question, read)
+
+
 GUARD: Final = "Guard"
 
 
@@ -167,7 +261,7 @@ class Gathered:
 class Gatherer:
     """Reads, and the times that this process has watched. Used on the event loop only."""
 
-    def __init__(self, context: Context, ranges: RangeWatch, backend: SparkBackend) -> None:
+    def __init__(self, context: Context, ranges: RangeReads, backend: SparkBackend) -> None:
         self._context = context
         self._ranges = ranges
         self._backend = backend
@@ -181,13 +275,7 @@ class Gatherer:
     async def read(self, body: JsonObject, backfill: Backfill, *, live: bool) -> Gathered:
         """The facts; with `live` pods are read from the API server. Raises KubeError."""
         key = key_of(body)
-        referenced = read_group(self._context, (key[0], backfill.spec.group_ref.name))
-        around = needs.Surroundings(
-            group=referenced.group,
-            cluster=referenced.cluster,
-            seen=referenced.observation,
-            older=referenced.older,
-        )
+        referenced = read_group(self._context, backfill.group_key)
         application, ledger, pods = await self._children(body, backfill, live=live)
         resolved = read_range(backfill)
         progress = None
@@ -200,12 +288,12 @@ class Gatherer:
         text = "".join(written.get(key, "") for key in (LEDGER_KEY, ALIVE_KEY))
         facts = BackfillFacts(
             backfill=backfill,
-            obstacle=needs.find_obstacle(backfill, around),
+            obstacle=needs.find_obstacle(backfill, referenced),
             refusal=needs.find_refusal(backfill, referenced.group),
             group_gone=referenced.gone,
             resolved=resolved,
             resolution=self._ranges.latest(key, backfill),
-            elsewhere=find_other_cluster(resolved, referenced.observation),
+            elsewhere=find_other_cluster(resolved, referenced.seen),
             progress=progress,
             application=seen,
             known=bool(backfill.status.get("applicationUid")),
@@ -291,11 +379,6 @@ class Gatherer:
         if known is None or known[0] != subject:
             known = self._ends[key] = (subject, now)
         return now - known[1]
-
-    async def fresh(self, body: JsonObject) -> JsonObject | None:
-        """The Backfill read live; None if it is gone. Raises KubeError."""
-        found = await self._context.store.refresh(BACKFILL, key_of(body))
-        return found if found is not None and found["metadata"]["uid"] == body["metadata"]["uid"] else None
 
 
 def _waiting(driver: SparkPod | None, pods: tuple[SparkPod, ...]) -> Problem | None:

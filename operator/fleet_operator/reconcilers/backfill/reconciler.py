@@ -1,4 +1,7 @@
-"""Reconciles Backfill: gather, decide, do one thing about its Spark application, publish."""
+"""Backfills: what is decided from what is gathered, their children, their status, and the orders to their drivers.
+
+`reconcilers.run` has the reconcile itself.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.backfill_ledger import Control
 from fleet_operator.api.v1alpha1 import Backfill, KafkaCluster, conditions
 from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, JsonObject
-from fleet_operator.clients.kube import KubeNotFoundError
 from fleet_operator.clients.spark import SparkBackend
-from fleet_operator.planning import times
 from fleet_operator.planning.backfill import manifests, needs
 from fleet_operator.planning.backfill.manifests import backfill_config, for_attempt
 from fleet_operator.planning.backfill.phase import BackfillDecision, BackfillFacts, LiveGroup, control_of, decide
 from fleet_operator.planning.backfill.readings import Kept, Progress, read_kept
-from fleet_operator.planning.backfill.status import (
-    project_backfill_status,
-)
+from fleet_operator.planning.backfill.status import project_backfill_status
 from fleet_operator.planning.fleet.worker_config import worker_config
-from fleet_operator.planning.problem import Problem, spec_problem
+from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
-from fleet_operator.planning.run import Act, renew_final_status
-from fleet_operator.reconcilers.backfill.gather import GUARD, Frozen, Gathered, Gatherer, read_frozen
-from fleet_operator.reconcilers.backfill.watch import RangeWatch
-from fleet_operator.reconcilers.context import Context, ForeignObjectError, publish, read_live, require_ours
-from fleet_operator.reconcilers.references import ReferencedGroup
-from fleet_operator.reconcilers.run import Expiry, RunChildren, Runs
+from fleet_operator.planning.run import Act, ReferencedGroup
+from fleet_operator.reconcilers.backfill.gather import GUARD, Frozen, Gathered, Gatherer, RangeReads, read_frozen
+from fleet_operator.reconcilers.context import Context, ForeignObjectError, read_live, require_ours
+from fleet_operator.reconcilers.run import Questions, RunChildren
 from fleet_operator.runtime.cache import Key, key_of
-from fleet_operator.runtime.dispatcher import Result
 
 RENEW_SECONDS: Final = 60.0
 """Orders that stay the same are written again after this time, in case somebody has changed them."""
@@ -78,7 +72,7 @@ class Orders:
 
 
 def _live(referenced: ReferencedGroup) -> LiveGroup | None:
-    group, seen = referenced.group, referenced.observation
+    group, seen = referenced.group, referenced.seen
     if group is None or seen is None:
         return None
     view = view_group(group, seen, None, own_cluster=False)
@@ -87,13 +81,6 @@ def _live(referenced: ReferencedGroup) -> LiveGroup | None:
 
 
 log = logging.getLogger(__name__)
-
-WATCH_SECONDS: Final = 5.0
-"""The interval at which a running or waiting Backfill is looked at: no watch reports its ledger."""
-NEXT_SECONDS: Final = 0.5
-"""The pause before a step that rests on the status which was just written."""
-ENDED_SECONDS: Final = 1.0
-"""The pause between the visit that sees a Backfill end and the one that clears up after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +102,8 @@ class BackfillStep:
     def child(self) -> JsonObject | None:
         return self.found.application
 
-    @property
-    def act(self) -> Act:
-        return self.decision.act
-
-    @property
-    def is_final(self) -> bool:
-        return self.decision.is_final
+    def refused(self, problem: Problem) -> BackfillStep:
+        return replace(self, decision=BackfillDecision.of("Pending", problem))
 
     def children(self) -> RunChildren:
         facts, referenced, settings = self.found.facts, self.found.referenced, self.context.settings
@@ -178,92 +160,38 @@ class BackfillStep:
         return spec.spark.image or self.context.settings.spark_image
 
 
-class BackfillReconciler:
-    """Keeps each Backfill's Spark application and status as its object says."""
+class Backfills:
+    """All Backfills, as a `RunKind`."""
 
-    def __init__(self, context: Context, ranges: RangeWatch, backend: SparkBackend) -> None:
+    kind = BACKFILL
+    model = Backfill
+    conditions = conditions.BACKFILL_CONDITIONS
+
+    def __init__(self, context: Context, questions: Questions, backend: SparkBackend) -> None:
         self._context = context
-        self._ranges = ranges
         self._backend = backend
-        self._gatherer = Gatherer(context, ranges, backend)
+        self._ranges = RangeReads(context, questions)
+        self._gatherer = Gatherer(context, self._ranges, backend)
         self._orders = Orders(context)
-        self._expiry = Expiry(context.clock)
-        self._runs = Runs(context.store, context.events)
         self._cleared: dict[Key, str] = {}
 
-    async def reconcile(self, key: Key) -> Result:
-        """Bring one Backfill one step closer to its end; raises KubeError to be tried again."""
-        context = self._context
-        body = context.store.get(BACKFILL, key)
-        if body is None or body["metadata"].get("deletionTimestamp"):
-            self._forget(key)
-            self._expiry.forget(key)
-            self._cleared.pop(key, None)
-            context.statuses.forget(BACKFILL.kind, key)
-            return Result()
-        now, generation = context.clock.wall(), body["metadata"].get("generation", 0)
-        try:
-            backfill = Backfill.model_validate(body)
-        except ValidationError as error:
-            problem = spec_problem(error)
-            status = conditions.invalid_status(
-                conditions.BACKFILL_CONDITIONS, problem.reason, problem.message, body, times.to_text(now)
-            )
-            return Result(await publish(context, body, status))
-        if backfill.is_final:
-            self._forget(key)
-            await self._clear(body, backfill)
-            again = await publish(context, body, renew_final_status(backfill.status, generation))
-            return Result(await self._expire(body, backfill, again))
-        step = await self._advance(body, backfill)
-        if step is None:
-            return Result(ENDED_SECONDS)
-        decision, facts = step.decision, step.found.facts
-        await self._follow_up(step)
-        if decision.is_final:
-            self._expiry.ended(key, backfill)
-        again = await publish(context, step.body, project_backfill_status(facts, decision, now))
-        return Result(self._next_visit(decision, again))
-
-    def _forget(self, key: Key) -> None:
+    def forget(self, key: Key) -> None:
         self._ranges.forget(key)
         self._gatherer.forget(key)
         self._orders.forget(key)
+        if self._context.store.get(BACKFILL, key) is None:
+            self._cleared.pop(key, None)
 
-    async def _advance(self, body: JsonObject, backfill: Backfill) -> BackfillStep | None:
-        """Decide and act; a refusal of the API server is an obstacle like any other. None if the object is gone."""
-        seen = await self._decided(body, backfill, live=False)
-
-        async def live() -> BackfillStep:
-            fresh = await self._gatherer.fresh(body)
-            if fresh is None:
-                raise KubeNotFoundError(f"Backfill {'/'.join(key_of(body))} is gone")
-            return await self._decided(fresh, Backfill.model_validate(fresh), live=True)
-
-        try:
-            step, refusal = await self._runs.advance(seen, live)
-        except KubeNotFoundError:
-            if await self._gatherer.fresh(body) is None:
-                return None
-            raise
-        if refusal is not None:
-            refused = BackfillDecision("Pending", refusal.reason, refusal.message)
-            return replace(step, decision=refused)
-        if step.act is Act.CREATE:
-            fields = {"key": "/".join(key_of(body)), "attempt": step.found.facts.backfill.attempts}
-            log.info("attempt of a backfill started", extra=fields)
-        return step
-
-    async def _decided(self, body: JsonObject, backfill: Backfill, *, live: bool) -> BackfillStep:
-        found = await self._gatherer.read(body, backfill, live=live)
+    async def decided(self, body: JsonObject, run: Backfill, *, live: bool) -> BackfillStep:
+        found = await self._gatherer.read(body, run, live=live)
         decision = decide(found.facts)
-        if not backfill.attempts and (decision.resolved is not None or decision.attempt is not None):
+        if not run.attempts and (decision.resolved is not None or decision.attempt is not None):
             # What rests on a status must not rest on one that was lost.
-            found = replace(found, facts=replace(found.facts, kept=await self._kept(body, backfill)))
+            found = replace(found, facts=replace(found.facts, kept=await self._kept(body, run)))
             decision = decide(found.facts)
         frozen: Frozen | None = None
         if decision.act is Act.CREATE and found.handlers is None:
-            kept = await read_frozen(self._context.store, body, backfill)
+            kept = await read_frozen(self._context.store, body, run)
             if isinstance(kept, Problem):
                 found = replace(found, facts=replace(found.facts, lost=kept))
                 decision = decide(found.facts)
@@ -285,8 +213,8 @@ class BackfillReconciler:
         ledger = await read_live(store, body, CONFIG_MAP, naming.backfill_ledger(name))
         return read_kept(backfill, settings, ledger)
 
-    async def _follow_up(self, step: BackfillStep) -> None:
-        """Go on beside the decision: with a question for the range, orders to a driver."""
+    async def follow_up(self, step: BackfillStep) -> None:
+        """Give a driver its orders; have the range of one without it read, for the next reconcile."""
         facts, referenced, key = step.found.facts, step.found.referenced, key_of(step.body)
         if step.decision.phase == "Running" and not facts.application.state.over:
             try:
@@ -296,45 +224,27 @@ class BackfillReconciler:
         asks = step.decision.phase in ("Resolving", "Pending") and facts.resolved is None and facts.obstacle is None
         if not asks or step.decision.resolved is not None:
             return
-        group, seen = referenced.group, referenced.observation
+        group, seen = referenced.group, referenced.seen
         assert group is not None, "without a group there is an obstacle"
         assert seen is not None, "without an observation there is an obstacle"
         topic = needs.source_topic(facts.backfill, group)
         if isinstance(topic, str):
             self._ranges.ask(key, facts.backfill, group, topic, seen.cluster_id)
 
-    def _next_visit(self, decision: BackfillDecision, again: float | None) -> float | None:
-        if again is None:
-            return None
-        if decision.is_final:
-            return min(again, ENDED_SECONDS)
-        if decision.resolved is not None or decision.attempt is not None or decision.ended is not None:
-            return min(again, NEXT_SECONDS)
-        waits = decision.phase != "Paused" or decision.reason != conditions.SUSPENDED
-        return min(again, WATCH_SECONDS) if waits else again
+    def project(self, step: BackfillStep, now: float) -> JsonObject:
+        return project_backfill_status(step.found.facts, step.decision, now)
 
-    async def _clear(self, body: JsonObject, backfill: Backfill) -> None:
+    async def settle(self, body: JsonObject, run: Backfill) -> float:
         """Delete the application of a Backfill that has ended before it: its end is on record by now."""
-        key, uid = key_of(body), backfill.metadata.uid
-        if self._cleared.get(key) == uid or not backfill.attempts:
-            return
-        name = naming.backfill_application(key[1], backfill.attempts)
+        key, uid = key_of(body), run.metadata.uid
+        if self._cleared.get(key) == uid or not run.attempts:
+            return 0.0
+        name = naming.backfill_application(key[1], run.attempts)
         found = await read_live(self._context.store, body, self._backend.kind, name)
         if found is not None and not self._backend.observe(found).state.over:
             await self._context.store.delete(self._backend.kind, found)
         self._cleared[key] = uid
-
-    async def _expire(self, body: JsonObject, backfill: Backfill, again: float | None) -> float | None:
-        """Delete a Backfill that has ended when its time is over; returns the seconds until the next visit."""
-        ttl, key = backfill.spec.ttl_seconds_after_finished, key_of(body)
-        if ttl is None or again is None:
-            return again
-        left = self._expiry.seconds_left(key, backfill, ttl)
-        if left > 0:
-            return min(again, left)
-        if await self._context.store.delete_unchanged(BACKFILL, body):
-            log.info("finished backfill deleted", extra={"key": "/".join(key), "phase": backfill.status["phase"]})
-        return again
+        return 0.0
 
 
 def _keys(files: Mapping[str, str] | None) -> tuple[str, ...] | None:

@@ -7,10 +7,10 @@ from typing import Any
 
 from fleet_consumer.contract.backfill_ledger import Ledger
 from fleet_operator.api.v1alpha1 import Backfill
-from fleet_operator.planning.backfill.needs import Surroundings
 from fleet_operator.planning.backfill.phase import BackfillFacts
 from fleet_operator.planning.backfill.ranges import ResolvedRange, TopicReading, range_status
 from fleet_operator.planning.backfill.readings import BOTH, Progress
+from fleet_operator.planning.run import ReferencedGroup
 from tests.unit.planning import builders
 
 RANGE = ResolvedRange(topic="orders", ranges={0: (0, 10), 1: (5, 15)}, from_ms=1_000, to_ms=9_000)
@@ -24,10 +24,10 @@ def backfill(status: dict[str, Any] | None = None, **spec: Any) -> Backfill:
     return Backfill.model_validate({"metadata": metadata, "spec": wanted, "status": status or {}})
 
 
-def surroundings(**changes: Any) -> Surroundings:
+def surroundings(**changes: Any) -> ReferencedGroup:
     """A group, its cluster and an observation that keep nothing from starting."""
-    ready = Surroundings(group=builders.consumer_group(), cluster=builders.kafka_cluster(), seen=builders.observation())
-    return replace(ready, **changes)
+    group, cluster = builders.consumer_group(), builders.kafka_cluster()
+    return replace(ReferencedGroup(group=group, cluster=cluster, seen=builders.observation()), **changes)
 
 
 def reading(**changes: Any) -> TopicReading:

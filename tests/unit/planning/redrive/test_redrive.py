@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from fleet_consumer.contract.redrive_config import parse_config
 from fleet_consumer.redrive.selection import matches
-from fleet_operator.api.v1alpha1 import ConsumerGroup, Redrive
+from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, Redrive
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation, TopicObservation
+from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive import manifests as redrive_manifests
 from fleet_operator.planning.redrive.manifests import CLOCKS_S
 from fleet_operator.planning.redrive.phase import (
     JobReport,
-    Position,
     RedriveFacts,
     RedriveProgress,
     RunPod,
@@ -37,6 +37,7 @@ from fleet_operator.planning.run import (
     UNREADABLE_RATE,
     Act,
     JobFacts,
+    ReferencedGroup,
     RunDecision,
     RunState,
     read_job,
@@ -64,33 +65,43 @@ def seen(**topics: str | None) -> ClusterObservation:
     return builders.observation(builders.observed_group(retry=retry), topics=observed)
 
 
+def found(
+    of: ConsumerGroup | None, cluster: KafkaCluster | Problem | None, observed: ClusterObservation | None
+) -> ReferencedGroup:
+    return ReferencedGroup(group=of, cluster=cluster, seen=observed)
+
+
 def test_missing_prerequisites_are_named_in_order() -> None:
     cluster, wanted = builders.kafka_cluster(), redrive()
     absent = cluster_not_found("shop", "main")
+    unlabelled = builders.unreachable("SecretNotLabelled")
     away = replace(seen(), reachable=False, reason="BrokerUnreachable", message="kafka:9092 does not answer")
-    for found, reason in (
-        (find_obstacle(wanted, None, None, None), "GroupNotFound"),
-        (find_obstacle(wanted, builders.consumer_group(), cluster, seen()), "RetryNotConfigured"),
-        (find_obstacle(wanted, group(), cluster, replace(seen(), current=False)), "NotYetObserved"),
-        (find_obstacle(wanted, group(), cluster, builders.unreachable("SecretNotLabelled")), "SecretNotLabelled"),
-        (find_obstacle(wanted, group(suspend=True), absent, None), "GroupSuspended"),
-        (find_obstacle(wanted, group(annotations=PAUSED), absent, None), "PausedByAnnotation"),
-        (find_obstacle(redrive(dryRun=True), group(annotations=PAUSED), cluster, seen()), "PausedByAnnotation"),
-        (find_obstacle(wanted, group(), absent, None), "ClusterNotFound"),
-        (find_obstacle(wanted, group(), cluster, None), "NotYetObserved"),
-        (find_obstacle(wanted, group(), cluster, away), "BrokerUnreachable"),
-        (find_obstacle(wanted, group(), cluster, seen(redrive="TopicNotFound")), "TopicsNotReady"),
-        (find_obstacle(wanted, group(), cluster, replace(seen(), topics={})), "TopicsNotReady"),
+    for problem, reason in (
+        (find_obstacle(wanted, found(None, None, None)), "GroupNotFound"),
+        (find_obstacle(wanted, found(builders.consumer_group(), cluster, seen())), "RetryNotConfigured"),
+        (find_obstacle(wanted, found(group(), cluster, replace(seen(), current=False))), "NotYetObserved"),
+        (
+            find_obstacle(wanted, found(group(), cluster, unlabelled)),
+            "SecretNotLabelled",
+        ),
+        (find_obstacle(wanted, found(group(suspend=True), absent, None)), "GroupSuspended"),
+        (find_obstacle(wanted, found(group(annotations=PAUSED), absent, None)), "PausedByAnnotation"),
+        (find_obstacle(redrive(dryRun=True), found(group(annotations=PAUSED), cluster, seen())), "PausedByAnnotation"),
+        (find_obstacle(wanted, found(group(), absent, None)), "ClusterNotFound"),
+        (find_obstacle(wanted, found(group(), cluster, None)), "NotYetObserved"),
+        (find_obstacle(wanted, found(group(), cluster, away)), "BrokerUnreachable"),
+        (find_obstacle(wanted, found(group(), cluster, seen(redrive="TopicNotFound"))), "TopicsNotReady"),
+        (find_obstacle(wanted, found(group(), cluster, replace(seen(), topics={}))), "TopicsNotReady"),
     ):
-        assert found is not None
-        assert found.reason == reason
-        assert found.message
-    assert find_obstacle(wanted, group(), cluster, seen()) is None
+        assert problem is not None
+        assert problem.reason == reason
+        assert problem.message
+    assert find_obstacle(wanted, found(group(), cluster, seen())) is None
 
 
 def test_dry_run_needs_no_retry_workers() -> None:
     counting = redrive(dryRun=True)
-    assert find_obstacle(counting, group(suspend=True), builders.kafka_cluster(), seen()) is None
+    assert find_obstacle(counting, found(group(suspend=True), builders.kafka_cluster(), seen())) is None
 
 
 def test_target_is_the_redrive_topic_with_room_for_headers() -> None:
@@ -308,16 +319,16 @@ def test_possible_writers_are_found_from_jobs_and_pods() -> None:
 
 @given(st.text() | st.binary().map(repr) | st.recursive(st.integers() | st.text(), st.lists).map(json.dumps))
 def test_foreign_offset_metadata_is_not_progress(text: str) -> None:
-    found = read_progress([Position(offset=3, metadata=text)])
+    found = read_progress([(3, text)])
     assert found is None or found == RedriveProgress(selected=0, moved=0, guarded=0, remaining=0)
 
 
 def test_progress_is_the_sum_of_all_partitions() -> None:
     metadata = '{"v":1,"end":10,"selected":3,"moved":2,"guarded":1}'
     negative = '{"v":1,"end":4,"selected":-3,"moved":true,"guarded":null}'
-    found = read_progress([Position(offset=4, metadata=metadata), Position(offset=5, metadata=negative)])
+    found = read_progress([(4, metadata), (5, negative)])
     assert found == RedriveProgress(selected=3, moved=2, guarded=1, remaining=6)
-    assert read_progress([Position(offset=4, metadata=metadata + "\0")]) is not None, "as librdkafka commits it"
+    assert read_progress([(4, metadata + "\0")]) is not None, "as librdkafka commits it"
     assert read_progress([]) is None
 
 

@@ -40,10 +40,10 @@ from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicReading
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.reconcilers.backfill.reconciler import BackfillReconciler
-from fleet_operator.reconcilers.backfill.watch import RangeWatch
+from fleet_operator.reconcilers.backfill.reconciler import Backfills
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.registry import WATCHED
+from fleet_operator.reconcilers.run import Questions, RunReconciler
 from fleet_operator.reconcilers.states import States
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
@@ -174,8 +174,8 @@ class World:
             queues={},
         )
         self.again: list[Key] = []
-        self.ranges = RangeWatch(self.clock, observers, self.again.append)
-        self.reconciler = BackfillReconciler(context, self.ranges, KubeflowBackend())
+        backfills = Backfills(context, Questions(self.clock, self.again.append), KubeflowBackend())
+        self.reconciler = RunReconciler(context, backfills)
         return self.client
 
     async def look(self) -> Result:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleet_operator.reconcilers.redrive import NOTED_SECONDS, WATCH_SECONDS
+from fleet_operator.reconcilers.redrive import NOTED_SECONDS
+from fleet_operator.reconcilers.run import WATCH_SECONDS
 from tests.unit.planning import builders
 from tests.unit.reconcilers.redrive.world import KEY, TOPICS, World, run
 

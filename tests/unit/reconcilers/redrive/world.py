@@ -13,10 +13,11 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, JOB, KAFKA_CLUSTER, POD
 from fleet_operator.clients.kube import KubeClient
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import ClusterObservation, TopicObservation
-from fleet_operator.planning.redrive.phase import Position
+from fleet_operator.planning.offsets.records import Committed
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
-from fleet_operator.reconcilers.redrive import RedriveReconciler, RedriveWatch
+from fleet_operator.reconcilers.redrive import Redrives
 from fleet_operator.reconcilers.registry import WATCHED
+from fleet_operator.reconcilers.run import Questions, RunReconciler
 from fleet_operator.reconcilers.states import States
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
@@ -72,7 +73,7 @@ class Sight:
 
     def __init__(self) -> None:
         self.seen: ClusterObservation | None = builders.observation(topics=TOPICS)
-        self.positions: tuple[Position, ...] = ()
+        self.positions: tuple[Committed, ...] = ()
         self.asked = 0
 
     def latest(self, cluster: Key) -> ClusterObservation | None:
@@ -141,8 +142,8 @@ class World:
             queues=cast("Any", {CONSUMER_GROUP: SimpleNamespace(add=self.noted.append)}),
         )
         self.again: list[Key] = []
-        self.watch = RedriveWatch(self.clock, observers, self.again.append)
-        self.reconciler = RedriveReconciler(context, self.watch)
+        redrives = Redrives(context, Questions(self.clock, self.again.append))
+        self.reconciler = RunReconciler(context, redrives)
         return self.client
 
     async def look(self, name: str = "mended") -> Result:
