@@ -73,8 +73,8 @@ def executor() -> dict[str, Any]:
     body = Backfill.model_validate(backfill({"metadata.namespace": "default", "metadata.uid": "1"}))
     template = {"spec": {"serviceAccountName": "shop", "containers": [{"name": "proxy", "image": "p"}]}}
     group, cluster = builders.consumer_group(template=template), builders.kafka_cluster(tls={})
-    sources = {"handler_keys": ("shop.py",), "candidate_keys": None}
-    launch = manifests.launch(body, group, cluster, image="spark:1", **sources)
+    files = manifests.SourceFiles(handler=("shop.py",))
+    launch = manifests.launch(body, group, cluster, files, image="spark:1")
     made = launch.executor_template
     labels = {"spark-role": "executor", "spark-exec-id": "1", "spark-app-selector": "spark-1", "spark-version": "4.0.0"}
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "again-1-driver", "uid": "u", "controller": True}

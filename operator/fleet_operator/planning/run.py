@@ -5,19 +5,24 @@ Objects may have been touched by people: a value that cannot be read becomes the
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Self
 
+from fleet_consumer.contract.patterns import PatternRefused, compile_pattern
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.model import FINAL_PHASES, PAUSED_ANNOTATION, Phase, RunResource
+from fleet_operator.planning import labels, times
 from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.fleet.blocking import changed_id_message, cluster_id_changed, find_unproven_connection
-from fleet_operator.planning.labels import RATE_ANNOTATION
+from fleet_operator.planning.fleet.pod_template import SETTINGS_VOLUME, pod_template, serve_nothing
+from fleet_operator.planning.labels import BACKFILL_LABEL, RATE_ANNOTATION, REDRIVE_LABEL, REVISION_ANNOTATION
+from fleet_operator.planning.objects import Owner, child_head
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.state.retries import Redriven
@@ -176,6 +181,55 @@ def renew_final_status(status: Mapping[str, Any], generation: int) -> dict[str, 
     """The status of a run that has ended and was edited since: nothing but the generation that was looked at."""
     renewed = [{**condition, "observedGeneration": generation} for condition in status.get("conditions") or ()]
     return {**status, "observedGeneration": generation, "conditions": renewed}
+
+
+LABELS: Final = {"Redrive": REDRIVE_LABEL, "Backfill": BACKFILL_LABEL}
+"""The label by which children name their run, by the kind of the run."""
+
+
+def run_labels(run: RunResource, component: str) -> dict[str, str]:
+    """Labels of a run's child: the group's too, so that one watch of pods delivers both."""
+    own = {LABELS[type(run).__name__]: run.metadata.name}
+    return {**labels.child_labels(run.spec.group_ref.name, component), **own}
+
+
+def run_head(api_version: str, kind: str, run: RunResource, name: str, component: str) -> dict[str, Any]:
+    """Type, name, labels and owner of a run's child."""
+    owner = Owner(type(run).__name__, run.metadata.namespace, run.metadata.name, run.metadata.uid)
+    return child_head(api_version, kind, name, owner=owner, labels=run_labels(run, component))
+
+
+def run_pod(
+    run: RunResource, group: ConsumerGroup, cluster: KafkaCluster, component: str, arguments: list[str], *, image: str
+) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
+    """The worker's pod with another command: same account, credentials, placement and environment.
+
+    Returns its template, its container, and the sources of its settings, of which only the credentials are left.
+    """
+    template = pod_template(group, cluster, revision="", handler_keys=None, image=image)
+    metadata, spec = template["metadata"], template["spec"]
+    metadata["annotations"].pop(REVISION_ANNOTATION)
+    metadata["labels"] |= run_labels(run, component)
+    settings = next(volume for volume in spec["volumes"] if volume["name"] == SETTINGS_VOLUME)["projected"]
+    settings["sources"] = [copy.deepcopy(source) for source in settings["sources"] if "configMap" not in source]
+    return template, serve_nothing(spec, arguments), settings["sources"]
+
+
+def refuse_pattern(field: str, text: str | None, remedy: str) -> Problem | None:
+    """The problem of a regular expression that cannot be used."""
+    try:
+        if text is not None:
+            compile_pattern(text)
+    except PatternRefused as refused:
+        return Problem(c.FILTER_REFUSED, f"{field}: {refused}; {remedy}")
+    return None
+
+
+def refuse_time(field: str, text: str | None, reason: str, remedy: str) -> Problem | None:
+    """The problem of a text that should be a time; the CRD refuses those that it recognizes."""
+    if text is None or times.from_text(text) is not None:
+        return None
+    return Problem(reason, f"{field}: {text!r} is not a time (RFC 3339); {remedy}")
 
 
 def rate_text(rate: int | None) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.backfill_config import VERSION
@@ -30,19 +30,19 @@ from fleet_consumer.contract.pod import (
 from fleet_operator.api.v1alpha1.backfill import Backfill, Compare, Sink, SinkVolume
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
-from fleet_operator.planning import labels
 from fleet_operator.planning.backfill.ranges import ResolvedRange, identity
 from fleet_operator.planning.backfill.spark import DRIVER_CONTAINER, EXECUTOR_CONTAINER, Launch
-from fleet_operator.planning.fleet.pod_template import (
-    SETTINGS_VOLUME,
-    accompany,
-    platform_gives_users,
-    pod_template,
-    serve_nothing,
-)
+from fleet_operator.planning.fleet.pod_template import accompany, platform_gives_users
 from fleet_operator.planning.fleet.worker_config import HANDLER_PATH
-from fleet_operator.planning.labels import BACKFILL_LABEL, REVISION_ANNOTATION
-from fleet_operator.planning.objects import Owner, child_head, to_json
+from fleet_operator.planning.objects import to_json
+from fleet_operator.planning.run import run_head, run_pod
+
+
+class SourceFiles(NamedTuple):
+    """File names of the handlers' copied sources; None where an image has the source."""
+
+    handler: Collection[str] | None = None
+    candidate: Collection[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,11 @@ class Handlers:
     worker: Mapping[str, Any]
     handler_files: Mapping[str, str] | None = None
     candidate_files: Mapping[str, str] | None = None
+
+    @property
+    def files(self) -> SourceFiles:
+        both = (self.handler_files, self.candidate_files)
+        return SourceFiles(*(sorted(files) if files is not None else None for files in both))
 
 
 def backfill_config(
@@ -213,29 +218,12 @@ def driver_rights(backfill: Backfill, cluster_role: str, account: str = DEFAULT_
 
 
 def launch(
-    backfill: Backfill,
-    group: ConsumerGroup,
-    cluster: KafkaCluster,
-    *,
-    image: str,
-    handler_keys: Collection[str] | None,
-    candidate_keys: Collection[str] | None,
+    backfill: Backfill, group: ConsumerGroup, cluster: KafkaCluster, files: SourceFiles, *, image: str
 ) -> Launch:
     """The application of the newest attempt."""
     spec, metadata = backfill.spec, backfill.metadata
     own = {key: value for key, value in spec.spark.spark_conf.items() if not key.startswith("spark.network.crypto.")}
     name = naming.backfill_application(metadata.name, backfill.attempts)
-    driver, executor = (
-        spark_pod(
-            backfill,
-            group,
-            cluster,
-            component=component,
-            handler_keys=handler_keys,
-            candidate_keys=candidate_keys,
-        )
-        for component in (DRIVER, EXECUTOR)
-    )
     return Launch(
         metadata=_head("", "", backfill, name)["metadata"],
         image=image,
@@ -244,11 +232,11 @@ def launch(
         conf={**CONF, **own, **SECURE},
         driver=spec.spark.driver,
         driver_account=naming.backfill_driver(metadata.name),
-        driver_template=driver,
+        driver_template=spark_pod(backfill, group, cluster, files, component=DRIVER),
         executor=spec.spark.executor,
         executors=-(-spec.parallelism // spec.spark.executor.cores),
         executor_account=executor_account(group),
-        executor_template=executor,
+        executor_template=spark_pod(backfill, group, cluster, files, component=EXECUTOR),
     )
 
 
@@ -262,9 +250,7 @@ def _config_map(backfill: Backfill, name: str, data: Mapping[str, str]) -> dict[
 
 
 def _head(api_version: str, kind: str, backfill: Backfill, name: str) -> dict[str, Any]:
-    metadata = backfill.metadata
-    owner = Owner("Backfill", metadata.namespace, metadata.name, metadata.uid)
-    return child_head(api_version, kind, name, owner=owner, labels=child_labels(backfill, COMPONENT))
+    return run_head(api_version, kind, backfill, name, COMPONENT)
 
 
 DRIVER: Final = "backfill-driver"
@@ -278,39 +264,19 @@ SPARK_FILLS_IN: Final = ("image", "imagePullPolicy", "command", "args", "resourc
 CANDIDATE_PATH: Final = CANDIDATE_DIRECTORY.removeprefix(f"{CONFIG_DIRECTORY}/")
 
 
-def child_labels(backfill: Backfill, component: str) -> dict[str, str]:
-    """The group's labels too, so that one watch of pods delivers both."""
-    own = {BACKFILL_LABEL: backfill.metadata.name}
-    return {**labels.child_labels(backfill.spec.group_ref.name, component), **own}
-
-
 def spark_pod(
-    backfill: Backfill,
-    group: ConsumerGroup,
-    cluster: KafkaCluster,
-    *,
-    component: str,
-    handler_keys: Collection[str] | None,
-    candidate_keys: Collection[str] | None,
+    backfill: Backfill, group: ConsumerGroup, cluster: KafkaCluster, files: SourceFiles, *, component: str
 ) -> dict[str, Any]:
-    """The template of one kind of pods. Keys are file names of the sources, None where an image has them."""
+    """The template of one kind of pods."""
     if component == DRIVER:
-        group, handler_keys, candidate_keys = _bare(group), None, None
-    template = pod_template(group, cluster, revision="", handler_keys=None, image="")
+        group, files = _bare(group), SourceFiles()
+    template, container, sources = run_pod(backfill, group, cluster, component, [], image="")
     metadata, spec = template["metadata"], template["spec"]
-    metadata["annotations"].pop(REVISION_ANNOTATION)
-    metadata["labels"] |= child_labels(backfill, component)
-    container = serve_nothing(spec, [])
     accompany(spec, container)
     for key in SPARK_FILLS_IN:
         container.pop(key, None)
     container["name"] = DRIVER_CONTAINER if component == DRIVER else EXECUTOR_CONTAINER
-    settings = next(volume for volume in spec["volumes"] if volume["name"] == SETTINGS_VOLUME)
-    credentials = [source for source in settings["projected"]["sources"] if "configMap" not in source]
-    settings["projected"]["sources"] = [
-        *_sources(backfill.metadata.name, handler_keys, candidate_keys),
-        *copy.deepcopy(credentials),
-    ]
+    sources[:0] = _sources(backfill.metadata.name, files)
     sink = backfill.spec.sink.parquet
     if sink is not None and sink.volume is not None:
         spec["volumes"].append({"name": SINK_VOLUME, **_sink_volume(sink.volume)})
@@ -343,14 +309,12 @@ def _user(group: ConsumerGroup) -> dict[str, int]:
     return {"runAsUser": SPARK_USER, "runAsGroup": SPARK_GROUP, "fsGroup": file_group}
 
 
-def _sources(
-    name: str, handler_keys: Collection[str] | None, candidate_keys: Collection[str] | None
-) -> list[dict[str, Any]]:
+def _sources(name: str, files: SourceFiles) -> list[dict[str, Any]]:
     """ConfigMaps of the settings and of copied sources."""
     settings = {"name": naming.backfill_settings(name), "items": [{"key": BACKFILL_FILE, "path": BACKFILL_FILE}]}
     copies = (
-        (naming.backfill_handler(name), HANDLER_PATH, handler_keys),
-        (naming.backfill_candidate(name), CANDIDATE_PATH, candidate_keys),
+        (naming.backfill_handler(name), HANDLER_PATH, files.handler),
+        (naming.backfill_candidate(name), CANDIDATE_PATH, files.candidate),
     )
     found: list[dict[str, Any]] = [{"configMap": settings}]
     for config_map, path, keys in copies:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
-from fleet_consumer.contract.patterns import PatternRefused, compile_pattern
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.backfill import SPARK_CONF, Backfill
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
@@ -25,6 +24,7 @@ from fleet_operator.planning.run import (
     find_connection_obstacle,
     find_group_obstacle,
     group_not_found,
+    refuse_pattern,
 )
 from fleet_operator.planning.topic_pattern import usable_pattern
 
@@ -36,7 +36,9 @@ ANOTHER: Final = "create another Backfill"
 
 def find_refusal(backfill: Backfill, group: ConsumerGroup | None) -> Problem | None:
     """The reason why an immutable spec can never be carried out, where the CRD cannot refuse it."""
-    problem = _filter_refusal(backfill) or find_range_refusal(backfill) or _conf_refusal(backfill)
+    pattern = backfill.spec.filter.key_regex if backfill.spec.filter is not None else None
+    refused_key = refuse_pattern("spec.filter.keyRegex", pattern, ANOTHER)
+    problem = refused_key or find_range_refusal(backfill) or _conf_refusal(backfill)
     if problem is not None or group is None:
         return problem
     topic = source_topic(backfill, group)
@@ -121,16 +123,6 @@ def _cluster_obstacle(cluster: KafkaCluster, seen: ClusterObservation | None) ->
     if not (seen.identified and seen.cluster_id):
         message = f"the cluster id of KafkaCluster {name!r} has not been seen with its present connection: wait"
         return Problem(c.NOT_YET_OBSERVED, message)
-    return None
-
-
-def _filter_refusal(backfill: Backfill) -> Problem | None:
-    chosen = backfill.spec.filter
-    try:
-        if chosen is not None and chosen.key_regex is not None:
-            compile_pattern(chosen.key_regex)
-    except PatternRefused as refused:
-        return Problem(c.FILTER_REFUSED, f"spec.filter.keyRegex: {refused}; {ANOTHER}")
     return None
 
 

@@ -16,6 +16,7 @@ from fleet_operator.api.v1alpha1.backfill import Backfill, OffsetsRange
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.run import refuse_time
 
 PARTITIONS_MAX: Final = 5000
 """Most partitions of a range: status holds the offsets of all of them."""
@@ -108,13 +109,13 @@ Resolution = ResolvedRange | Refused | Unresolved
 
 
 def find_range_refusal(backfill: Backfill) -> Problem | None:
-    """A time of the spec that is none; the CRD refuses those that it recognizes."""
-    time = backfill.spec.range.time
-    for name, text in (("from", time.from_), ("to", time.to)) if time is not None else ():
-        if times.from_text(text) is None:
-            message = f"spec.range.time.{name}: {text!r} is not a time (RFC 3339); create another Backfill"
-            return Problem(c.RANGE_REFUSED, message)
-    return None
+    """The problem of a time of the spec that is none."""
+    time, remedy = backfill.spec.range.time, "create another Backfill"
+    if time is None:
+        return None
+    return refuse_time("spec.range.time.from", time.from_, c.RANGE_REFUSED, remedy) or refuse_time(
+        "spec.range.time.to", time.to, c.RANGE_REFUSED, remedy
+    )
 
 
 def ask_range(

@@ -7,7 +7,6 @@ handler's source, probes, and the containers that a user puts beside the worker.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,13 +16,12 @@ from fleet_consumer.contract.redrive_config import VERSION
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.redrive import Redrive
-from fleet_operator.planning import labels, times
-from fleet_operator.planning.fleet.pod_template import SETTINGS_VOLUME, pod_template, serve_nothing
+from fleet_operator.planning import times
 from fleet_operator.planning.fleet.worker_config import log_config, worker_config
-from fleet_operator.planning.labels import CONTAINER, RATE_ANNOTATION, REDRIVE_LABEL, REVISION_ANNOTATION
-from fleet_operator.planning.objects import Owner, child_head, to_json
+from fleet_operator.planning.labels import CONTAINER, RATE_ANNOTATION
+from fleet_operator.planning.objects import to_json
 from fleet_operator.planning.redrive.phase import Target
-from fleet_operator.planning.run import rate_text
+from fleet_operator.planning.run import rate_text, run_head, run_pod
 
 COMPONENT: Final = "redrive"
 
@@ -104,34 +102,21 @@ def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image:
     }
 
 
-def child_labels(redrive: Redrive) -> dict[str, str]:
-    """The group's labels too, so that one watch of pods delivers both."""
-    own = {REDRIVE_LABEL: redrive.metadata.name}
-    return {**labels.child_labels(redrive.spec.group_ref.name, COMPONENT), **own}
-
-
 def _pod_template(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image: str) -> dict[str, Any]:
-    template = pod_template(group, cluster, revision="", handler_keys=None, image=image)
-    metadata, spec = template["metadata"], template["spec"]
-    metadata["annotations"].pop(REVISION_ANNOTATION)
-    metadata["labels"] |= child_labels(redrive)
-    worker = serve_nothing(spec, ["redrive", "--config", REDRIVE_CONFIG])
-    settings = next(volume for volume in spec["volumes"] if volume["name"] == SETTINGS_VOLUME)
-    credentials = [source for source in settings["projected"]["sources"] if "configMap" not in source]
+    command = ["redrive", "--config", REDRIVE_CONFIG]
+    template, worker, sources = run_pod(redrive, group, cluster, COMPONENT, command, image=image)
     own = {
         "name": naming.redrive_job(redrive.metadata.name),
         "items": [{"key": REDRIVE_FILE, "path": REDRIVE_FILE}],
     }
-    settings["projected"]["sources"] = [{"configMap": own}, *copy.deepcopy(credentials)]
-    spec.pop("initContainers", None)
-    spec |= {"containers": [worker], "restartPolicy": "Never"}
+    sources.insert(0, {"configMap": own})
+    template["spec"].pop("initContainers", None)
+    template["spec"] |= {"containers": [worker], "restartPolicy": "Never"}
     return template
 
 
 def _head(api_version: str, kind: str, redrive: Redrive) -> dict[str, Any]:
-    metadata = redrive.metadata
-    owner = Owner("Redrive", metadata.namespace, metadata.name, metadata.uid)
-    return child_head(api_version, kind, naming.redrive_job(metadata.name), owner=owner, labels=child_labels(redrive))
+    return run_head(api_version, kind, redrive, naming.redrive_job(redrive.metadata.name), COMPONENT)
 
 
 def _end(redrive: Redrive, target: Target, now: float) -> int | None:

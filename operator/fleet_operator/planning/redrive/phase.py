@@ -26,13 +26,11 @@ from fleet_consumer.contract.managed_topics import (
     SOURCE_BYTES_DEFAULT,
     TIMESTAMPS,
 )
-from fleet_consumer.contract.patterns import PatternRefused, compile_pattern
 from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import Phase
 from fleet_operator.api.v1alpha1.redrive import Redrive
-from fleet_operator.planning import times
 from fleet_operator.planning.foreign_json import read_last_object, read_object
 from fleet_operator.planning.labels import REDRIVE_LABEL
 from fleet_operator.planning.observation import ClusterObservation
@@ -48,6 +46,8 @@ from fleet_operator.planning.run import (
     group_not_found,
     read_job,
     read_waiting,
+    refuse_pattern,
+    refuse_time,
     removal,
     suspension,
 )
@@ -304,17 +304,13 @@ def find_refusal(redrive: Redrive) -> Problem | None:
     chosen = redrive.spec.filter
     if chosen is None:
         return None
-    for field, text in (("errorRegex", chosen.error_regex), ("keyRegex", chosen.key_regex)):
-        try:
-            if text is not None:
-                compile_pattern(text)
-        except PatternRefused as refused:
-            return Problem(c.FILTER_REFUSED, f"spec.filter.{field}: {refused}; create another Redrive")
-    for field, text in (("fromTime", chosen.from_time), ("toTime", chosen.to_time)):
-        if text is not None and times.from_text(text) is None:
-            message = f"spec.filter.{field}: {text!r} is not a time (RFC 3339); create another Redrive"
-            return Problem(c.FILTER_REFUSED, message)
-    return None
+    remedy = "create another Redrive"
+    return (
+        refuse_pattern("spec.filter.errorRegex", chosen.error_regex, remedy)
+        or refuse_pattern("spec.filter.keyRegex", chosen.key_regex, remedy)
+        or refuse_time("spec.filter.fromTime", chosen.from_time, c.FILTER_REFUSED, remedy)
+        or refuse_time("spec.filter.toTime", chosen.to_time, c.FILTER_REFUSED, remedy)
+    )
 
 
 def find_obstacle(redrive: Redrive, found: ReferencedGroup) -> Problem | None:

@@ -23,7 +23,7 @@ from fleet_operator.clients.kube import KubeForbiddenError, KubeNotFoundError
 from fleet_operator.clients.spark import SparkBackend
 from fleet_operator.planning.backfill import needs
 from fleet_operator.planning.backfill.attempts import NEVER_WATCHED, Watched, read_end, subject_of, watch
-from fleet_operator.planning.backfill.manifests import Handlers
+from fleet_operator.planning.backfill.manifests import Handlers, SourceFiles
 from fleet_operator.planning.backfill.phase import BackfillFacts
 from fleet_operator.planning.backfill.ranges import (
     RangeQuestion,
@@ -63,11 +63,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """The settings of the first attempt, and file names of copied sources (None where an image has them)."""
+    """The settings of the first attempt, and its sources."""
 
     config: Mapping[str, Any]
-    handler_keys: tuple[str, ...] | None = None
-    candidate_keys: tuple[str, ...] | None = None
+    files: SourceFiles
 
 
 async def read_handlers(
@@ -152,7 +151,7 @@ async def read_frozen(store: Store, owner: JsonObject, backfill: Backfill) -> Fr
         if needed and source is None:
             return _lost(copy)
         keys.append(tuple(sorted(source.get("data") or {})) if source is not None else None)
-    return Frozen(config=config, handler_keys=keys[0], candidate_keys=keys[1])
+    return Frozen(config=config, files=SourceFiles(*keys))
 
 
 def _lost(name: str) -> Problem:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -112,19 +111,9 @@ class BackfillStep:
         assert isinstance(cluster, KafkaCluster), "a Backfill without its cluster has an obstacle"
         handlers, frozen = self.found.handlers, self.frozen
         sources = manifests.sources(backfill, handlers) if frozen is None and handlers is not None else []
-        if frozen is not None:
-            handler_keys, candidate_keys = frozen.handler_keys, frozen.candidate_keys
-        else:
-            assert handlers is not None, "a Backfill without its handlers has an obstacle"
-            handler_keys, candidate_keys = _keys(handlers.handler_files), _keys(handlers.candidate_files)
-        launch = manifests.launch(
-            backfill,
-            group,
-            cluster,
-            image=self._image(),
-            handler_keys=handler_keys,
-            candidate_keys=candidate_keys,
-        )
+        made = frozen or handlers
+        assert made is not None, "a Backfill without its handlers has an obstacle"
+        launch = manifests.launch(backfill, group, cluster, made.files, image=self._image())
         return RunChildren(
             once=(manifests.ledger(backfill),) if backfill.attempts == 1 else (),
             applied=(
@@ -245,7 +234,3 @@ class Backfills:
             await self._context.store.delete(self._backend.kind, found)
         self._cleared[key] = uid
         return 0.0
-
-
-def _keys(files: Mapping[str, str] | None) -> tuple[str, ...] | None:
-    return tuple(sorted(files)) if files is not None else None

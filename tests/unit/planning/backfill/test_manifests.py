@@ -13,7 +13,7 @@ from fleet_consumer.contract.backfill_ledger import CONTROL_KEY, Control, parse_
 from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster
 from fleet_operator.clients.spark import STATES, KubeflowBackend
 from fleet_operator.planning.backfill import manifests
-from fleet_operator.planning.backfill.manifests import Handlers, backfill_config, for_attempt
+from fleet_operator.planning.backfill.manifests import Handlers, SourceFiles, backfill_config, for_attempt
 from fleet_operator.planning.backfill.spark import NO_APPLICATION, Launch, SparkState
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.labels import BACKFILL_LABEL, COMPONENT_LABEL, GROUP_LABEL
@@ -37,21 +37,23 @@ def rendered(body: Backfill, handlers: str = "Both") -> dict[str, Any]:
     return document
 
 
+FILES = SourceFiles(handler=("shop.py",))
+
+
 def launched(
     body: Backfill | None = None,
     *,
     group: ConsumerGroup | None = None,
     cluster: KafkaCluster | None = None,
-    **more: Any,
+    files: SourceFiles = FILES,
 ) -> Launch:
-    keys: dict[str, Any] = {"handler_keys": ("shop.py",), "candidate_keys": None, **more}
     body = body or backfill({"attempts": 2})
     return manifests.launch(
         body,
         group or builders.consumer_group(handler=MOUNTED),
         cluster or builders.kafka_cluster(),
+        files,
         image="spark:1",
-        **keys,
     )
 
 
@@ -234,7 +236,9 @@ def test_executors_are_the_worker_s_pods_with_another_program() -> None:
 
 
 def test_nothing_of_the_tenant_s_runs_beside_the_driver_s_token() -> None:
-    launch = launched(group=with_all(), cluster=builders.kafka_cluster(sasl=SASL), candidate_keys=("next.py",))
+    launch = launched(
+        group=with_all(), cluster=builders.kafka_cluster(sasl=SASL), files=FILES._replace(candidate=("next.py",))
+    )
     template = launch.driver_template
     worker_like = container(template)
     assert worker_like["name"] == "spark-kubernetes-driver"
@@ -251,7 +255,7 @@ def test_nothing_of_the_tenant_s_runs_beside_the_driver_s_token() -> None:
 
 def test_sink_is_mounted_into_both_and_the_candidate_into_executors() -> None:
     sink = {"parquet": {"path": "x", "volume": {"persistentVolumeClaim": {"claimName": "results"}}}}
-    launch = launched(backfill({"attempts": 1}, sink=sink), candidate_keys=("next.py",))
+    launch = launched(backfill({"attempts": 1}, sink=sink), files=FILES._replace(candidate=("next.py",)))
     for template in (launch.driver_template, launch.executor_template):
         assert volumes(template)["consumer-fleet-sink"]["persistentVolumeClaim"] == {"claimName": "results"}
         mounts = {each["mountPath"] for each in container(template)["volumeMounts"]}
@@ -263,7 +267,7 @@ def test_sink_is_mounted_into_both_and_the_candidate_into_executors() -> None:
 
 
 def test_handler_of_an_image_is_not_mounted() -> None:
-    sources = volumes(launched(handler_keys=None).driver_template)["consumer-fleet-settings"]["projected"]["sources"]
+    sources = volumes(launched(files=SourceFiles()).driver_template)["consumer-fleet-settings"]["projected"]["sources"]
     assert [each["configMap"]["name"] for each in sources] == ["again-backfill"]
 
 
