@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
-from fleet_operator.observe.group_folds import extend_samples
+from fleet_operator.observe.group_aggregation import extend_samples
 from fleet_operator.planning.observation import UNKNOWN_STATE, GroupObservation, GroupTransition, MemberObservation
 
 TOPIC: Final = "records"

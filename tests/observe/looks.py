@@ -15,9 +15,9 @@ from fleet_consumer.contract import naming
 from fleet_consumer.net import ConnectionSettings, NetError, NetworkClient
 from fleet_operator.observe.interests import CLIENT_ID, GroupInterest, retry_interest
 from fleet_operator.observe.kafka_admin import KafkaAdmin
-from fleet_operator.observe.look import Look
-from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
 from fleet_operator.observe.observer import failure
+from fleet_operator.observe.poll import Poll
+from fleet_operator.observe.poll_memory import ClusterMemory, PartMemory
 from fleet_operator.planning.observation import ClusterObservation, RetryObservation
 from tests.support.waiting import eventually
 from tests.support.writing import SureProducer
@@ -57,7 +57,7 @@ class Watcher:
     def look(self, now_ms: int | None = None) -> ClusterObservation:
         """Look at the given time; by default now."""
         self.clock.now_ms = now_ms
-        look = Look(
+        look = Poll(
             client=self.client,
             clock=self.clock,
             interests={self.interest.group_id: self.interest},

@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient
 
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.net import ConnectionSettings, NetworkClient
-from fleet_operator.observe.glance import Glance
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.observer import Observer
+from fleet_operator.observe.state_poll import StatePoll
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
 from tests.broker.members import Member, await_shares, create_topic, settings, unique
 from tests.observe.looks import commit, looking
@@ -27,7 +27,7 @@ HOUR_S = 3600.0
 
 
 class Watched:
-    """An observer that looks once an hour; everything after its first look comes from glances."""
+    """An observer that looks once an hour; everything after its first poll comes from state polls."""
 
     def __init__(self, broker: KafkaBroker, group: str, topic: str) -> None:
         self.seen: list[ClusterObservation] = []
@@ -89,7 +89,7 @@ def test_glance_asks_each_broker_one_thing_while_nothing_changes(broker: KafkaBr
             client.metadata((), timeout_s=30)
             began = time.process_time()
             for _ in range(20):
-                glance = Glance(client=client, clock=SystemClock(), last=last, stopping=lambda: False)
+                glance = StatePoll(client=client, clock=SystemClock(), last=last, stopping=lambda: False)
                 assert glance.take() is None
             print(f"a glance costs {(time.process_time() - began) / 20 * 1000:.2f} ms of CPU")
         finally:
@@ -114,7 +114,7 @@ def test_group_that_the_new_protocol_took_over_is_unknown_and_not_dead(broker: K
             with looking(broker.bootstrap, GroupInterest(group_id=group, topics=(topic,))) as watcher:
                 seen = watcher.look().groups[group]
             assert (seen.state, seen.error) == ("Unknown", "GroupProtocolNotClassic")
-            watched.observer.look()
+            watched.observer.poll_soon()
             eventually(lambda: watched.group.error == "GroupProtocolNotClassic", timeout_s=60, what="the next look")
             assert watched.group.state == "Empty", "its last known state"
             assert [each.after for each in watched.group.transitions] == ["Empty"]

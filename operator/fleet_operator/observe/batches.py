@@ -39,7 +39,7 @@ OFFSETS_SETTINGS: Final = (
     "offsets.topic.segment.bytes",
     "offsets.retention.minutes",
 )
-"""A broker's settings about `__consumer_offsets` that matter to us, as `folding.broker_settings` takes them."""
+"""A broker's settings about `__consumer_offsets` that matter to us, as `aggregation.broker_settings` takes them."""
 
 Partition = tuple[str, int]
 

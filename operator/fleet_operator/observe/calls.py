@@ -1,6 +1,6 @@
-"""The calls of looks: what is asked, how it is waited for, and how answers are read. Used by one thread.
+"""The calls of polls: what is asked, how it is waited for, and how answers are read. Used by one thread.
 
-Most groups are as they were at the last look, and a broker that is asked the same answers with the same bytes. Such an
+Most groups are as they were at the last poll, and a broker that is asked the same answers with the same bytes. Such an
 answer is not decoded again: it is the very object that came before, so that whoever made something of it can tell by
 identity that nothing has changed.
 """
@@ -19,24 +19,24 @@ from fleet_consumer.wire.groups import DescribeGroupsResponse, ListGroupsRespons
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.offsets import OffsetFetchResponse
 from fleet_consumer.wire.topics import ListOffsetsResponse
-from fleet_operator.observe import folding
-from fleet_operator.observe.folding import GroupFacts, Offsets
+from fleet_operator.observe import aggregation
+from fleet_operator.observe.aggregation import GroupFacts, Offsets
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 T = TypeVar("T")
 POLL_SECONDS: Final = 8.0
 
 
-class LookAbandonedError(Exception):
-    """The observer is being stopped in the middle of a look."""
+class PollAbandonedError(Exception):
+    """The observer is being stopped in the middle of a poll."""
 
 
 def wait(client: NetworkClient, calls: Iterable[Call[Any]], stopping: Callable[[], bool]) -> None:
-    """Until every call has ended; each has its own time-out, so this ends too. Raises LookAbandonedError."""
+    """Until every call has ended; each has its own time-out, so this ends too. Raises PollAbandonedError."""
     pending = list(calls)
     while pending := [call for call in pending if not call.done]:
         if stopping():
-            raise LookAbandonedError
+            raise PollAbandonedError
         client.poll(POLL_SECONDS)
 
 
@@ -68,7 +68,7 @@ class _Repeated:
 
 
 class Repeats:
-    """The requests of one part of the groups, by broker. Those that a look did not make are forgotten at its end."""
+    """The requests of one part of the groups, by broker. Those that a poll did not make are forgotten at its end."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, Request[Any]], _Repeated] = {}
@@ -81,7 +81,7 @@ class Repeats:
         self._made[key] = found
         return cast("Request[ResponseT]", found)
 
-    def end_look(self) -> None:
+    def end_poll(self) -> None:
         self._known, self._made = self._made, {}
 
 
@@ -104,7 +104,7 @@ Asked = tuple[str, ...]
 
 @dataclass(slots=True)
 class Questions:
-    """The calls of a look's main phase."""
+    """The calls of a poll's main phase."""
 
     listed: dict[int, Call[ListGroupsResponse]] = field(default_factory=dict)
     described: list[tuple[Asked, Call[DescribeGroupsResponse]]] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Questions:
                         facts[group.group_id].described = group
         for asked, fetched in self.fetched:
             if _blame(fetched, asked, facts):
-                for group_id, positions in derived(fetched, folding.positions).items():
+                for group_id, positions in derived(fetched, aggregation.positions).items():
                     if group_id not in facts:
                         continue
                     if isinstance(positions, str):
@@ -157,7 +157,7 @@ def read(calls: Iterable[Call[ListOffsetsResponse]]) -> dict[str, Offsets]:
 
 
 def _offsets_by_topic(response: ListOffsetsResponse) -> dict[str, Offsets]:
-    return folding.by_topic(folding.offsets(response))
+    return aggregation.by_topic(aggregation.offsets(response))
 
 
 def _blame(call: Call[Any], asked: Iterable[str], facts: Mapping[str, GroupFacts]) -> bool:

@@ -7,7 +7,7 @@ at or after a given time, with its offset and its time. From that follow:
 - the first record that is not due, by asking for `now - delay`: its time is in the answer. Until it is due, the answer
   to the next such question is known, so a partition is asked again only when something in it has become due.
 - the time of an older record (the head of a partition whose records are overdue): bisected between bounds. They stay
-  true while the head stays, so the search goes on in the next look where it was in this one.
+  true while the head stays, so the search goes on in the next poll where it was in this one.
 
 Times are epoch milliseconds here, as on the wire.
 """
@@ -23,7 +23,7 @@ STEP_FACTOR: Final = 8
 """The search for a head goes back in growing steps until it is behind it: most overdue heads are young."""
 COARSE_MS: Final = 1_000
 COARSE_SHARE: Final = 16
-"""One look searches until it knows a head's time to a second, or to a sixteenth of how long it is overdue."""
+"""One poll searches until it knows a head's time to a second, or to a sixteenth of how long it is overdue."""
 
 
 def position(committed: int | None, start: int, end: int) -> int:
@@ -76,7 +76,7 @@ class Head:
         return self.low == self.high
 
     def coarse(self, overdue_ms: int) -> bool:
-        """True if this look should go on searching; the record has been due for at least `overdue_ms`."""
+        """True if this poll should go on searching; the record has been due for at least `overdue_ms`."""
         return self.low is None or self.high - self.low > max(COARSE_MS, overdue_ms // COARSE_SHARE)
 
 

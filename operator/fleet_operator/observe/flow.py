@@ -1,6 +1,6 @@
-"""The retry flows of all groups: what is remembered of them between looks, and what follows from it.
+"""The retry flows of all groups: what is remembered of them between polls, and what follows from it.
 
-Does no I/O and has no clock: `look` asks the questions that are made here and brings the answers. Belongs to the
+Does no I/O and has no clock: `poll` asks the questions that are made here and brings the answers. Belongs to the
 observer's thread. What could not be asked stays unknown, for the partition and for every sum that it is part of.
 """
 
@@ -15,17 +15,17 @@ from fleet_consumer.contract.managed_topics import SIZE
 from fleet_consumer.wire import admin
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.api.v1alpha1.conditions import TOPIC_NOT_FOUND
-from fleet_operator.observe import due, folding
+from fleet_operator.observe import aggregation, due
+from fleet_operator.observe.aggregation import NOT_OBSERVED, GroupFacts, Offsets
 from fleet_operator.observe.batches import Partition, chunks
 from fleet_operator.observe.due import Found, Frontier, Head
-from fleet_operator.observe.folding import NOT_OBSERVED, GroupFacts, Offsets
 from fleet_operator.observe.interests import GroupInterest, RetryInterest
 from fleet_operator.planning.observation import Gap, ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.retry.topics import ASKED_SETTINGS
 
 FRESH_SECONDS: Final = 60.0
 """Time for which an answer counts; settings that we change are forgotten at once."""
-TOPICS_PER_LOOK_MAX: Final = 2_000
+TOPICS_PER_POLL_MAX: Final = 2_000
 TOPICS_PER_REQUEST_MAX: Final = 250
 
 Settings = Mapping[str, str]
@@ -36,7 +36,7 @@ class TopicConfigs:
     """Topic settings as last read, about once a minute. Times are monotonic seconds.
 
     A broker builds a topic's whole configuration to answer for one setting of it, so this is the costliest question of
-    all: it is spread over the looks and over the brokers.
+    all: it is spread over the polls and over the brokers.
     """
 
     _known: dict[str, Settings] = field(default_factory=dict)
@@ -47,24 +47,24 @@ class TopicConfigs:
         return self._known.get(topic)
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Have these topics asked again at the next look; what was known of them counts no more."""
+        """Have these topics asked again at the next poll; what was known of them counts no more."""
         for topic in topics:
             self._known.pop(topic, None)
             self._due.pop(topic, None)
 
     def requests(self, wanted: Collection[str], now: float) -> list[admin.DescribeConfigsRequest]:
-        """The requests of this look: for topics never read first, then for those read longest ago."""
+        """The requests of this poll: for topics never read first, then for those read longest ago."""
         for gone in self._due.keys() - wanted:
             self.forget((gone,))
         due = sorted((self._due.get(topic, 0.0), topic) for topic in wanted if self._due.get(topic, 0.0) <= now)
-        names = sorted(topic for _, topic in due[:TOPICS_PER_LOOK_MAX])
+        names = sorted(topic for _, topic in due[:TOPICS_PER_POLL_MAX])
         return [
             admin.DescribeConfigsRequest(resources=tuple(_resource(name) for name in part))
             for part in chunks(names, TOPICS_PER_REQUEST_MAX)
         ]
 
     def take(self, responses: Sequence[admin.DescribeConfigsResponse], now: float) -> None:
-        """Remember answers. A topic that a broker has not heard of yet is asked again in the next look."""
+        """Remember answers. A topic that a broker has not heard of yet is asked again in the next poll."""
         for result in (result for response in responses for result in response.results):
             name = result.resource_name
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -91,9 +91,9 @@ asked may lag behind."""
 STARTS_SECONDS: Final = 60.0
 """Interval at which the starts of managed topics' logs are read: only retention moves them, and only forward."""
 SEARCH_ROUNDS_MAX: Final = 8
-"""Rounds of one look's search for overdue heads: two steps back and five halvings find most to a second."""
+"""Rounds of one poll's search for overdue heads: two steps back and five halvings find most to a second."""
 PROBES_PER_ROUND_MAX: Final = 20_000
-"""Bound of the heads that are searched in one look; those of the others are due at least since their topics' delay
+"""Bound of the heads that are searched in one poll; those of the others are due at least since their topics' delay
 ago."""
 
 
@@ -119,7 +119,7 @@ Ask = Callable[[Mapping[Partition, int]], Mapping[Partition, Found | None]]
 
 @dataclass(slots=True)
 class FlowMemory:
-    """Memory of looks for later ones. Times are monotonic seconds, those of records epoch milliseconds."""
+    """Memory of polls for later ones. Times are monotonic seconds, those of records epoch milliseconds."""
 
     settings: TopicConfigs = field(default_factory=TopicConfigs)
     starts: Offsets = field(default_factory=dict)
@@ -131,14 +131,14 @@ class FlowMemory:
     """The frontier before the last one: where a partition's head was found waiting, its time is known from then."""
     _heads: dict[Partition, Head] = field(default_factory=dict)
     _beyond: dict[Partition, int] = field(default_factory=dict)
-    """Commits that lay beyond the end of the log at the last look."""
+    """Commits that lay beyond the end of the log at the last poll."""
     _uncommitted: dict[Partition, int] = field(default_factory=dict)
     """Starts of logs without a commit as first seen: what retention deletes from there on has waited."""
     _there: dict[str, float] = field(default_factory=dict)
     """Time at which each managed topic was last seen (epoch seconds)."""
 
     def starts_wanted(self, topics: Collection[str], now: float) -> set[str]:
-        """The managed topics whose starts should be asked for in this look."""
+        """The managed topics whose starts should be asked for in this poll."""
         gone = {*self._starts_due, *self._there}.difference(topics)
         for times in (self._starts_due, self._there):
             for topic in gone & times.keys():
@@ -155,7 +155,7 @@ class FlowMemory:
             self._starts_due[topic] = now + STARTS_SECONDS
 
     def ask_starts(self, topic: str) -> None:
-        """Ask for the starts of a topic at the next look: a partition did not answer, or its log begins again."""
+        """Ask for the starts of a topic at the next poll: a partition did not answer, or its log begins again."""
         self._starts_due.pop(topic, None)
 
     def forget(self, topics: Iterable[str]) -> None:
@@ -268,7 +268,7 @@ class FlowMemory:
         last = self._frontiers.get(key)
         return None if last is None else max(0, min(last.offset, span.end) - span.position)
 
-    def fold(
+    def aggregate(
         self,
         interest: GroupInterest,
         facts: GroupFacts,
@@ -276,9 +276,9 @@ class FlowMemory:
         spans: Spans,
         now: float,
     ) -> RetryObservation:
-        """One group's flow as of this look; `now` in epoch seconds."""
+        """One group's flow as of this poll; `now` in epoch seconds."""
         retry = interest.retry
-        assert retry is not None, "only groups with a flow are folded"
+        assert retry is not None, "only groups with a flow are aggregated"
         error, described = facts.failure, facts.described
         waiting: dict[str, list[int | None]] = defaultdict(list)
         oldest: dict[str, list[float | None]] = defaultdict(list)
@@ -299,7 +299,7 @@ class FlowMemory:
             error = next((topic.error for topic in managed.values() if topic.waiting is None and topic.error), None)
             error = error or NOT_OBSERVED
         due_counts = [None if span is None else self._due(key, span) for key, span in spans.items()]
-        state, members = folding.mirror(described) if described is not None and not facts.error else ("Unknown", ())
+        state, members = aggregation.mirror(described) if described is not None and not facts.error else ("Unknown", ())
         if interest.failed_topic:
             managed[interest.failed_topic] = self._topic(interest.failed_topic, topics.get(interest.failed_topic), None)
         return RetryObservation(
@@ -318,7 +318,7 @@ class FlowMemory:
                 if span and span.unread < span.position
             ),
             source_max_message_bytes=self._source_max_message_bytes(interest.topics),
-            may_read=folding.may_read(described),
+            may_read=aggregation.may_read(described),
             error=error,
         )
 
@@ -344,7 +344,7 @@ class FlowMemory:
         return True
 
     def _told(self, name: str, seen: TopicObservation | None, held: Collection[str], now: float) -> bool:
-        """True if a look has found enough of a topic to count with.
+        """True if a poll has found enough of a topic to count with.
 
         A topic that is missing is not believed to be gone while the group has commits for it, which go with a topic,
         or while it was there a moment ago: the broker that was asked may lag behind the others.

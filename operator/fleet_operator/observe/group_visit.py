@@ -1,7 +1,7 @@
 """A visit of an empty Kafka group: the operator joins and leaves, so that the commits do not expire.
 
 Runs on the observer's thread in steps that do not wait: brokers answer the join of an empty group after
-`group.initial.rebalance.delay.ms`, three seconds by default, and looks go on meanwhile. The join has a connection of
+`group.initial.rebalance.delay.ms`, three seconds by default, and polls go on meanwhile. The join has a connection of
 its own, as a broker answers the requests of one connection in their order.
 
 The visitor hands in no plan (SyncGroup): while a group is Stable, brokers delete old commits of topics to which no

@@ -28,7 +28,7 @@ class TlsMaterial:
 class ObserverSettings:
     """One cluster's connection and pace. Two equal values need no new observer; secrets never show in `repr`.
 
-    `awaits_offsets_topic`: the operator creates `__consumer_offsets`, and no look may make a broker do it.
+    `awaits_offsets_topic`: the operator creates `__consumer_offsets`, and no poll may make a broker do it.
     """
 
     bootstrap_servers: tuple[str, ...]
@@ -101,9 +101,9 @@ def retry_interest(group_id: str, delays: Iterable[str], *, discover: bool = Fal
 class GroupInterest:
     """One ConsumerGroup's wish to be observed.
 
-    `topics` are its source topics, `pattern` matches further ones at each look; where neither is known, those it has
+    `topics` are its source topics, `pattern` matches further ones at each poll; where neither is known, those it has
     commits for count. `other_topics` are those whose existence matters (outputs). `retry` is None for a group whose
-    failures go to the failed topic at once. `scaled` asks for samples of the group's progress, `asleep` for quick looks
+    failures go to the failed topic at once. `scaled` asks for samples of the group's progress, `asleep` for quick polls
     at a scaled group without workers. `waits` is set for an object whose Kafka group belongs to another one: that one's
     wishes count, and topics of this one only have to exist.
     """

@@ -34,8 +34,8 @@ from fleet_consumer.wire.topics import EARLIEST, LATEST, MetadataResponse, Metad
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAME_COLLIDES
 from fleet_operator.api.v1alpha1.kafkacluster import OffsetsTopic
-from fleet_operator.observe import batches, due, folding, live_reads
-from fleet_operator.observe.folding import Offsets
+from fleet_operator.observe import aggregation, batches, due, live_reads
+from fleet_operator.observe.aggregation import Offsets
 from fleet_operator.observe.group_visit import GroupVisit, VisitOutcome
 from fleet_operator.observe.live_reads import CALL_SECONDS, find_coordinator
 from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicReading
@@ -170,7 +170,7 @@ class KafkaAdmin:
         return changes
 
     def create_topics(self, topics: Iterable[WantedTopic]) -> TopicChanges:
-        """Create topics, of one group or of many; one that exists by now is as good, and the next look sees to its
+        """Create topics, of one group or of many; one that exists by now is as good, and the next poll sees to its
         settings."""
         changes = TopicChanges()
         wanted = tuple(
@@ -390,4 +390,4 @@ def _refusal(subject: str, code: int, text: str | None) -> Refusal:
         return Refusal(subject=subject, reason=TOPIC_NAME_COLLIDES, message=message)
     if code == ErrorCode.INVALID_REPLICATION_FACTOR:
         return Refusal(subject=subject, reason=NOT_ENOUGH_BROKERS, message=message)
-    return Refusal(subject=subject, reason=folding.reason_of(code), message=message)
+    return Refusal(subject=subject, reason=aggregation.reason_of(code), message=message)

@@ -1,4 +1,4 @@
-"""Reads of one group, of one topic, or of `__consumer_offsets`, live and outside looks; and the setting of offsets.
+"""Reads of one group, of one topic, or of `__consumer_offsets`, live and outside polls; and the setting of offsets.
 
 Runs on the observer's thread; blocks. Everything here raises NetError and KafkaError.
 """
@@ -13,9 +13,9 @@ from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.groups import DescribedGroup, DescribeGroupsRequest, ListedGroup, ListGroupsRequest
 from fleet_consumer.wire.topics import EARLIEST, LATEST, MetadataResponse
 from fleet_operator.api.v1alpha1.conditions import TOPIC_NOT_FOUND
-from fleet_operator.observe import batches, folding
+from fleet_operator.observe import aggregation, batches
+from fleet_operator.observe.aggregation import Offsets
 from fleet_operator.observe.batches import Partition
-from fleet_operator.observe.folding import Offsets
 from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicReading
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.offsets.records import Committed, OffsetsByTopic
@@ -111,7 +111,7 @@ def commit(client: NetworkClient, group_id: str, wanted: OffsetsByTopic, mark: s
             (topic.name, each.partition_index): each.error_code for topic in answer.topics for each in topic.partitions
         }
         asked = {(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions}
-        refusals |= {key: folding.reason_of(code) for key, code in codes.items() if code}
+        refusals |= {key: aggregation.reason_of(code) for key, code in codes.items() if code}
         refusals |= dict.fromkeys(asked - codes.keys(), "Unanswered")
     return refusals
 
@@ -133,7 +133,7 @@ def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicReading:
         {} if time_ms is None else read_times(client, led, time_ms, read_committed=question.read_committed)
         for time_ms in (question.from_ms, question.end_ms)
     )
-    named = folding.topics(metadata)[question.topic]
+    named = aggregation.topics(metadata)[question.topic]
     return TopicReading(
         partitions=known[question.topic],
         cluster_id=metadata.cluster_id,
@@ -163,7 +163,7 @@ def read_offsets(client: NetworkClient, led: Led, timestamp: int, *, read_commit
     offsets: Offsets = {}
     for address, partitions in led.items():
         for request in batches.list_offsets_requests(partitions, timestamp, read_committed=read_committed):
-            offsets |= folding.offsets(client.call(address, request, timeout_s=CALL_SECONDS))
+            offsets |= aggregation.offsets(client.call(address, request, timeout_s=CALL_SECONDS))
     return offsets
 
 
@@ -172,7 +172,7 @@ def read_times(client: NetworkClient, led: Led, time_ms: int, *, read_committed:
     found: dict[Partition, int | None] = {}
     for address, partitions in led.items():
         for request in batches.list_offsets_requests(partitions, time_ms, read_committed=read_committed):
-            answer = folding.found(client.call(address, request, timeout_s=CALL_SECONDS))
+            answer = aggregation.found(client.call(address, request, timeout_s=CALL_SECONDS))
             found |= {key: None if record is None else record.offset for key, record in answer.items()}
     return found
 
@@ -183,9 +183,9 @@ def read_offsets_topic(client: NetworkClient) -> ClusterObservation:
     Every broker is asked for its own settings: without the answer of one nothing is known.
     """
     metadata = client.metadata((batches.OFFSETS_TOPIC,), timeout_s=CALL_SECONDS)
-    error = folding.topics(metadata)[batches.OFFSETS_TOPIC].error
-    settings = {
-        node: folding.broker_settings(client.call(address, batches.broker_config_request(node), timeout_s=CALL_SECONDS))
+    error = aggregation.topics(metadata)[batches.OFFSETS_TOPIC].error
+    answers = {
+        node: client.call(address, batches.broker_config_request(node), timeout_s=CALL_SECONDS)
         for node, address in client.brokers.items()
     }
     configs = None
@@ -195,10 +195,10 @@ def read_offsets_topic(client: NetworkClient) -> ClusterObservation:
         observed_at=0.0,
         reachable=True,
         cluster_id=metadata.cluster_id,
-        brokers=folding.brokers(metadata),
-        offsets_topic=folding.offsets_topic(metadata, configs),
+        brokers=aggregation.brokers(metadata),
+        offsets_topic=aggregation.offsets_topic(metadata, configs),
         offsets_topic_error=None if error == TOPIC_NOT_FOUND else error,
-        broker_settings=settings,
+        broker_settings={node: aggregation.broker_settings(answer) for node, answer in answers.items()},
     )
 
 
@@ -219,5 +219,5 @@ def _other_type(client: NetworkClient, coordinator: BrokerAddress, group_id: str
     listed = client.call(coordinator, ListGroupsRequest(), timeout_s=CALL_SECONDS)
     if listed.error_code:
         raise KafkaError(listed.error_code, "list of groups")
-    found = (each for each in listed.groups if each.group_id == group_id and not folding.is_classic(each))
+    found = (each for each in listed.groups if each.group_id == group_id and not aggregation.is_classic(each))
     return next(found, None)

@@ -19,12 +19,12 @@ from typing import Any, Final, Generic, TypeVar
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import AllBrokersUnreachable, AuthenticationFailed, NetError, NetworkClient, TlsFailed
-from fleet_operator.observe.calls import LookAbandonedError
-from fleet_operator.observe.glance import GLANCE_REST_FACTOR, GLANCE_SECONDS, Glance
+from fleet_operator.observe.calls import PollAbandonedError
+from fleet_operator.observe.changes import Observed
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
-from fleet_operator.observe.look import Look
-from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer_memory import GroupPart, ObserverMemory
+from fleet_operator.observe.poll import Poll
+from fleet_operator.observe.state_poll import STATE_POLL_REST_FACTOR, STATE_POLL_SECONDS, StatePoll
 from fleet_operator.planning.observation import ClusterObservation
 
 log = logging.getLogger(__name__)
@@ -32,17 +32,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REST_FACTOR: Final = 9.0
-"""Least pause after a look, as a multiple of the CPU time that it took."""
+"""Least pause after a poll, as a multiple of the CPU time that it took."""
 ACTIONS_SECONDS_MAX: Final = 1.0
-"""Longest time for which actions may delay a due look: a thousand new groups want their topics at once."""
+"""Longest time for which actions may delay a due poll: a thousand new groups want their topics at once."""
 REFUSED_SECONDS: Final = 30.0
 """The interval while the cluster refuses our credentials: repeating them quickly locks accounts and fills its logs."""
 FAILED_PART_FACTOR: Final = 5.0
-"""Pause of a part that alone cannot be looked at, as a multiple of what its look took: the others wait meanwhile."""
+"""Pause of a part that alone cannot be polled, as a multiple of what its poll took: the others wait meanwhile."""
 REFUSALS: Final = frozenset({"AuthenticationFailed", "TlsFailed"})
 """Reasons of a cluster that answers, and will not have us."""
 DOUBT_PAUSE_SECONDS: Final = 5.0
-"""The longest pause between looks while it is not decided whether the cluster answers."""
+"""The longest pause between polls while it is not decided whether the cluster answers."""
 
 
 class ObserverStoppedError(Exception):
@@ -66,9 +66,9 @@ class Action(Generic[T]):
 
 
 def failure(error: NetError, last: ClusterObservation | None, now: float, *, proven: bool = True) -> ClusterObservation:
-    """The observation after a look that failed altogether: the last good values, not reachable, and why.
+    """The observation after a poll that failed altogether: the last good values, not reachable, and why.
 
-    `proven` says that looks have failed for long enough. An answer that refuses us needs no second one, unless other
+    `proven` says that polls have failed for long enough. An answer that refuses us needs no second one, unless other
     brokers gave none: they may be restarting, as all of them do when their certificates are renewed.
     """
     base = last or ClusterObservation(observed_at=now, reachable=False)
@@ -151,18 +151,18 @@ class Observer:
         return not self._thread.is_alive()
 
     def watch(self, changes: Mapping[str, GroupInterest | None]) -> None:
-        """Change what is observed, by group id, None for nothing; what is new is looked at next."""
+        """Change what is observed, by group id, None for nothing; what is new is polled next."""
         self._wishes.put(changes)
         self._wake()
 
-    def look(self, changed_topics: Iterable[str] = ()) -> None:
-        """Look next at the groups of topics that were just changed, of which nothing is taken for known any more;
-        without topics, at all groups."""
+    def poll_soon(self, changed_topics: Iterable[str] = ()) -> None:
+        """Poll next the groups of topics that were just changed, of which nothing is taken for known any more;
+        without topics, all groups."""
         self._changed_topics.put(frozenset(changed_topics))
         self._wake()
 
     def submit(self, run: Callable[[NetworkClient], T]) -> Future[T]:
-        """Have something done on the thread, after the look that may be under way."""
+        """Have something done on the thread, after the poll that may be under way."""
         outcome: Future[T] = Future()
         self._actions.put(Action(run, outcome))
         if self._stopping.is_set():  # the thread may have refused its last action already
@@ -181,7 +181,7 @@ class Observer:
             self._client = client
             try:
                 self._observe(client)
-            except LookAbandonedError:
+            except PollAbandonedError:
                 pass  # stopped
             except Exception:
                 log.exception("observer died", extra={"cluster": self._name})
@@ -192,7 +192,7 @@ class Observer:
 
     def _observe(self, client: NetworkClient) -> None:
         memory = ObserverMemory(begun=self._last, last=self._last)
-        glance_due = self._clock.monotonic()
+        states_due = self._clock.monotonic()
         while not self._stopping.is_set():
             self._take_changes(memory)
             part = memory.parts.due(self._clock.monotonic())
@@ -200,14 +200,14 @@ class Observer:
             self._carry_out_actions(client, until=max(due, self._clock.monotonic() + ACTIONS_SECONDS_MAX))
             now = self._clock.monotonic()
             if now >= due:
-                self._look(client, part, memory)
+                self._poll(client, part, memory)
                 continue
-            if now >= glance_due:
-                self._glance(client, memory)
+            if now >= states_due:
+                self._poll_states(client, memory)
                 ended = self._clock.monotonic()
-                glance_due = ended + max(GLANCE_SECONDS, GLANCE_REST_FACTOR * (ended - now))
+                states_due = ended + max(STATE_POLL_SECONDS, STATE_POLL_REST_FACTOR * (ended - now))
                 continue
-            client.poll(min(due, glance_due) - now)
+            client.poll(min(due, states_due) - now)
 
     def _take_changes(self, memory: ObserverMemory) -> None:
         """Take in what the event loop wants by now."""
@@ -219,19 +219,19 @@ class Observer:
             if memory.cluster.configs.forget(topics):
                 memory.survey_at = float("-inf")
 
-    def _glance(self, client: NetworkClient, memory: ObserverMemory) -> None:
-        """Note the groups whose state has changed since the last look; publish them, if there are any."""
+    def _poll_states(self, client: NetworkClient, memory: ObserverMemory) -> None:
+        """Note the groups whose state has changed since the last poll; publish them, if there are any."""
         last = memory.last
         if last is None or not last.reachable or not last.groups:
             return
-        seen = Glance(client=client, clock=self._clock, last=last, stopping=self._stopping.is_set).take()
+        seen = StatePoll(client=client, clock=self._clock, last=last, stopping=self._stopping.is_set).take()
         if seen is not None:
-            self._publish(memory.glanced(seen))
+            self._publish(memory.merge_states(seen))
 
-    def _look(self, client: NetworkClient, part: GroupPart, memory: ObserverMemory) -> None:
-        """Look at one part of the groups, publish what is new, and set the time of the next look."""
+    def _poll(self, client: NetworkClient, part: GroupPart, memory: ObserverMemory) -> None:
+        """Poll one part of the groups, publish what is new, and set the time of the next poll."""
         began, cpu = self._clock.monotonic(), time.thread_time()
-        look = Look(
+        poll = Poll(
             client=client,
             clock=self._clock,
             interests=dict(part.interests),
@@ -243,7 +243,7 @@ class Observer:
             awaits_offsets_topic=self.settings.awaits_offsets_topic,
         )
         try:
-            seen = look.take()
+            seen = poll.take()
         except NetError as error:
             ended, cpu_s = self._clock.monotonic(), time.thread_time() - cpu
             if memory.parts.fail(part) and memory.last is not None and memory.last.reachable:
@@ -251,7 +251,7 @@ class Observer:
                 memory.rest_until = ended + REST_FACTOR * cpu_s
                 self._publish(memory.fail_part(part, error, self._clock.wall()))
                 return
-            # The next look is at another part, if there is one, for this one may be to blame.
+            # The next poll is at another part, if there is one, for this one may be to blame.
             memory.parts.all_due()
             proven = memory.doubt.failed(began, ended)
             seen = failure(error, memory.last, self._clock.wall(), proven=proven)
@@ -262,14 +262,14 @@ class Observer:
         ended, part.cpu_s = self._clock.monotonic(), time.thread_time() - cpu
         memory.rest_until = ended + REST_FACTOR * part.cpu_s
         self._publish(memory.merge(part, seen, ended - began))
-        if look.survey:
+        if poll.survey:
             memory.survey_at = ended + self.settings.interval_seconds
             memory.tidy()
         pause = memory.schedule(part, self.settings.interval_seconds)
         part.due_at = ended + pause.seconds(seen, part.interests, ended, all_cpu_s=memory.parts.cpu_s)
 
     def _carry_out_actions(self, client: NetworkClient, *, until: float) -> None:
-        """Until there are none, or a look should be taken again; what is left comes after it."""
+        """Until there are none, or a poll should be taken again; what is left comes after it."""
         for action in _drained(self._actions, lambda: not self._stopping.is_set() and self._clock.monotonic() < until):
             action.carry_out(client)
 

@@ -1,6 +1,6 @@
-"""The memory of one observer: the parts of a cluster's groups, when to look at each, and what was last observed. Pure.
+"""The memory of one observer: the parts of a cluster's groups, when to poll each, and what was last observed. Pure.
 
-A look at everything would be as long as its slowest answer, and nothing of it would be known before. So the groups are
+A poll of everything would be as long as its slowest answer, and nothing of it would be known before. So the groups are
 divided by how much there is to ask: a part answers in time whatever the size of the whole, and what has answered is
 known. A group stays in its part, or no answer would be like the one before.
 """
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fleet_consumer.net import NetError
-from fleet_operator.observe.group_folds import unobserved
+from fleet_operator.observe.changes import Observed, compare, earlier
+from fleet_operator.observe.group_aggregation import unobserved
 from fleet_operator.observe.interests import GroupInterest
-from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
-from fleet_operator.observe.news import Observed, compare, earlier
+from fleet_operator.observe.poll_memory import ClusterMemory, PartMemory
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
 
 WEIGHT_MAX: Final = 400
@@ -26,23 +26,23 @@ HURRY_SECONDS: Final = 1.0
 HURRY_MAX_SECONDS: Final = 120.0
 """Longest time for which one group may shorten the pauses: it may never be there."""
 CALM_FACTOR: Final = 20.0
-"""Least interval of the looks at a group, as a multiple of the CPU time of looks at all groups."""
+"""Least interval of the polls of a group, as a multiple of the CPU time of polls of all groups."""
 SCALED_SECONDS: Final = 10.0
 """Longest interval for a group that is scaled: rates need several samples in a window."""
 ASLEEP_SECONDS: Final = 2.0
-"""The same for one without workers, whose first record waits for the look that sees it."""
+"""The same for one without workers, whose first record waits for the poll that sees it."""
 INTERVAL_SECONDS_MAX: Final = 12.0
 """Longest interval that the load makes of a shorter one: decisions must not rest on older observations."""
-DOUBT_LOOKS: Final = 3
+DOUBT_POLLS: Final = 3
 DOUBT_SECONDS: Final = 15.0
-"""A cluster counts as unreachable when so many looks in a row, or all looks for so long, have failed."""
+"""A cluster counts as unreachable when so many polls in a row, or all polls for so long, have failed."""
 
 
 @dataclass(slots=True, eq=False)
 class GroupPart:
-    """Some groups, what was seen of their topics, and when to look at them again (monotonic seconds).
+    """Some groups, what was seen of their topics, and when to poll them again (monotonic seconds).
 
-    `cpu_s` is the CPU time that the last look took. `asked` is the number of the last look among those at all parts,
+    `cpu_s` is the CPU time that the last poll took. `asked` is the number of the last poll among those at all parts,
     `turn` that of the last good one, `failed` that of the last one if it failed; 0 for none. `unheard` says that nobody
     has been notified of its groups since the cluster was found, perhaps anew.
     """
@@ -78,7 +78,7 @@ class GroupParts:
     def __init__(self) -> None:
         self._parts = [GroupPart(patterns=False)]
         self._of: dict[str, GroupPart] = {}
-        self._looks = 0
+        self._polls = 0
         self._last_good = 0
 
     def __iter__(self) -> Iterator[GroupPart]:
@@ -102,9 +102,9 @@ class GroupParts:
         self._parts = [part for part in self._parts if part.interests] or [GroupPart(patterns=False)]
 
     def due(self, now: float) -> GroupPart:
-        """The part to look at next: of those that are due the one that was looked at before the others.
+        """The part to poll next: of those that are due the one that was polled before the others.
 
-        Wishes make their parts due at once, again and again, and a part whose looks fail stays due; the others must
+        Wishes make their parts due at once, again and again, and a part whose polls fail stays due; the others must
         have their turn all the same.
         """
         due = [part for part in self._parts if part.due_at <= now]
@@ -113,9 +113,9 @@ class GroupParts:
     def take(
         self, part: GroupPart, topics: Mapping[str, TopicObservation], matches: Mapping[str, tuple[str, ...]]
     ) -> bool:
-        """Note what a look at a part has found of topics; True if that is not what the look before has found."""
-        self._looks += 1
-        part.asked = part.turn = self._last_good = self._looks
+        """Note what a poll of a part has found of topics; True if that is not what the poll before has found."""
+        self._polls += 1
+        part.asked = part.turn = self._last_good = self._polls
         part.failed = 0
         as_before = (part.topics, part.matches) == (topics, matches)
         if not as_before:
@@ -123,29 +123,29 @@ class GroupParts:
         return not as_before
 
     def fail(self, part: GroupPart) -> bool:
-        """Note a look at a part that failed; True if others have answered since it failed before.
+        """Note a poll of a part that failed; True if others have answered since it failed before.
 
-        Then the cluster is not to blame: a pattern asks for all topics, which may be too many for the time that a look
+        Then the cluster is not to blame: a pattern asks for all topics, which may be too many for the time that a poll
         has.
         """
-        self._looks += 1
+        self._polls += 1
         own = 0 < part.failed < self._last_good
-        part.asked = part.failed = self._looks
+        part.asked = part.failed = self._polls
         return own
 
     def topics(self) -> dict[str, TopicObservation]:
-        """All topics; one that groups of several parts read is as the last look at any of them found it."""
+        """All topics; one that groups of several parts read is as the last poll of any of them found it."""
         return {name: topic for part in self._by_turn() for name, topic in part.topics.items()}
 
     def matches(self) -> dict[str, tuple[str, ...]]:
-        """The topics that match each pattern, as the last look at any part with this pattern found them."""
+        """The topics that match each pattern, as the last poll of any part with this pattern found them."""
         return {text: names for part in self._by_turn() for text, names in part.matches.items()}
 
     def _by_turn(self) -> list[GroupPart]:
         return sorted(self._parts, key=lambda part: part.turn)
 
     def all_due(self) -> None:
-        """Have every part looked at as soon as possible."""
+        """Have every part polled as soon as possible."""
         for part in self._parts:
             part.due_at = float("-inf")
 
@@ -157,7 +157,7 @@ class GroupParts:
 
     @property
     def cpu_s(self) -> float:
-        """CPU time of one look at every part."""
+        """CPU time of one poll of every part."""
         return sum(part.cpu_s for part in self._parts)
 
     def _part_with_room(self, interest: GroupInterest) -> GroupPart:
@@ -177,8 +177,8 @@ def _weight(interest: GroupInterest) -> int:
     return 1 + len(interest.named_topics)
 
 
-class LookSchedule:
-    """Pauses between looks at one part of the groups. Pure: `now` is monotonic seconds."""
+class PollSchedule:
+    """Pauses between polls of one part of the groups. Pure: `now` is monotonic seconds."""
 
     def __init__(self, interval_seconds: float) -> None:
         self._interval = interval_seconds
@@ -187,9 +187,9 @@ class LookSchedule:
     def seconds(
         self, seen: ClusterObservation, interests: Mapping[str, GroupInterest], now: float, *, all_cpu_s: float = 0.0
     ) -> float:
-        """The pause after a look; `all_cpu_s` is the CPU time of one look at every part.
+        """The pause after a poll; `all_cpu_s` is the CPU time of one poll of every part.
 
-        States are glanced at each second, so a rebalance is no reason for a look.
+        States are polled each second, so a rebalance is no reason for a poll.
         """
         groups = {group_id: seen.groups.get(group_id) for group_id in interests}
         unseen = {group_id for group_id, group in groups.items() if group is None or group.error is not None}
@@ -209,25 +209,25 @@ def _scaling_interval(interest: GroupInterest) -> float:
 
 
 def _seconds_to_wake(groups: Iterable[GroupObservation | None], now: float) -> float:
-    """Until the next record becomes due that nobody is there to handle; workers that are there need no look for it."""
+    """Until the next record becomes due that nobody is there to handle; workers that are there need no poll for it."""
     flows = (group.retry for group in groups if group is not None and group.retry is not None)
     due = (flow.next_due_at for flow in flows if not flow.members and flow.next_due_at is not None)
     return min(due, default=float("inf")) - now
 
 
 class Doubt:
-    """Evidence from looks that failed in a row. Times are monotonic seconds."""
+    """Evidence from polls that failed in a row. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._failures = 0
         self._since = 0.0
 
     def failed(self, began: float, now: float) -> bool:
-        """Take in a look that failed; whether that is enough to say that the cluster does not answer."""
+        """Take in a poll that failed; whether that is enough to say that the cluster does not answer."""
         if not self._failures:
             self._since = began
         self._failures += 1
-        return self._failures >= DOUBT_LOOKS or now - self._since >= DOUBT_SECONDS
+        return self._failures >= DOUBT_POLLS or now - self._since >= DOUBT_SECONDS
 
     def succeeded(self) -> None:
         self._failures = 0
@@ -235,10 +235,10 @@ class Doubt:
 
 @dataclass(slots=True)
 class ObserverMemory:
-    """The memory of one observer between looks; `last` is the newest observation, `notified` the newest without doubt.
+    """The memory of one observer between polls; `last` is the newest observation, `notified` the newest without doubt.
 
-    `begun` is the observation to begin with, which counts for parts that have not been looked at. At `survey_at` the
-    facts of the whole cluster are asked for again; until `rest_until` nothing is looked at (both in monotonic seconds).
+    `begun` is the observation to begin with, which counts for parts that have not been polled. At `survey_at` the
+    facts of the whole cluster are asked for again; until `rest_until` nothing is polled (both in monotonic seconds).
     """
 
     begun: ClusterObservation | None = None
@@ -249,12 +249,12 @@ class ObserverMemory:
     doubt: Doubt = field(default_factory=Doubt)
     survey_at: float = float("-inf")
     rest_until: float = float("-inf")
-    _schedules: dict[GroupPart, LookSchedule] = field(default_factory=dict)
+    _schedules: dict[GroupPart, PollSchedule] = field(default_factory=dict)
     _untidy: bool = False
 
-    def schedule(self, part: GroupPart, interval_s: float) -> LookSchedule:
+    def schedule(self, part: GroupPart, interval_s: float) -> PollSchedule:
         """The schedule of a part."""
-        return self._schedules.setdefault(part, LookSchedule(interval_s))
+        return self._schedules.setdefault(part, PollSchedule(interval_s))
 
     def change(self, changes: Mapping[str, GroupInterest | None]) -> None:
         """Take in changed interests; a group that is of no interest any more is not observed any more."""
@@ -284,7 +284,7 @@ class ObserverMemory:
             self.last = self._with_topics(self.last)
 
     def doubt_topics(self, topics: frozenset[str]) -> None:
-        """Have the groups of topics looked at, of which nothing counts as known; without topics, all groups."""
+        """Have the groups of topics polled, of which nothing counts as known; without topics, all groups."""
         if not topics:
             self.parts.all_due()
         for part in self.parts.reading(topics):
@@ -311,15 +311,15 @@ class ObserverMemory:
         self.notified, part.unheard = self.last, False
         return observed
 
-    def glanced(self, seen: ClusterObservation) -> Observed:
-        """Take in what a glance found; returns what is new."""
+    def merge_states(self, seen: ClusterObservation) -> Observed:
+        """Take in what a state poll found; returns what is new."""
         before = self.last.groups if self.last is not None else {}
         changed = {group_id: True for group_id, group in seen.groups.items() if before.get(group_id) is not group}
         self.last = self.notified = seen
         return Observed(observation=seen, groups=changed)
 
     def fail_part(self, part: GroupPart, error: NetError, now: float) -> Observed:
-        """Take in a failed look at a part of a cluster that others have seen; returns what is new. `now` is epoch
+        """Take in a failed poll of a part of a cluster that others have seen; returns what is new. `now` is epoch
         seconds."""
         assert self.last is not None, "others have seen it"
         known = self.last.groups
@@ -330,7 +330,7 @@ class ObserverMemory:
         return observed
 
     def fail(self, seen: ClusterObservation, seconds: float) -> Observed:
-        """Take in a failed look; returns what is new."""
+        """Take in a failed poll; returns what is new."""
         self.last = seen
         observed = compare(self.notified, seen, {}, seconds)
         if not seen.doubtful:
@@ -340,7 +340,7 @@ class ObserverMemory:
         return observed
 
     def _with_topics(self, seen: ClusterObservation) -> ClusterObservation:
-        """The observation with what all parts have seen of topics; of those that were not looked at, with what was
+        """The observation with what all parts have seen of topics; of those that were not polled, with what was
         known to begin with."""
         begun = self.begun if any(not part.turn for part in self.parts) else None
         topics, matches = (begun.topics, begun.matches) if begun is not None else ({}, {})

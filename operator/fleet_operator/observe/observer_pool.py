@@ -17,9 +17,9 @@ from typing import Final, Protocol, TypeVar
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import NetworkClient
 from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.observe.changes import Observed
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.kafka_admin import KafkaAdmin
-from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer import Observer, ObserverStoppedError
 from fleet_operator.planning.observation import ClusterObservation, as_of
 
@@ -53,7 +53,7 @@ class Listener(Protocol):
         """A ConsumerGroup's Kafka group changed; not `urgent` when only offsets moved."""
 
     def looked(self, cluster: Key, observation: ClusterObservation, seconds: float) -> None:
-        """A look was taken; for metrics."""
+        """A poll was taken; for metrics."""
 
 
 @dataclass(slots=True, eq=False)
@@ -198,7 +198,7 @@ class ObserverPool:
         log.info("observer stopped", extra={"cluster": "/".join(cluster)})
 
     async def keep_checking(self) -> None:
-        """Notify everybody concerned when an observer hangs: no look of it will. Never returns."""
+        """Notify everybody concerned when an observer hangs: no poll of it will. Never returns."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             for post in {site.post for site in self._sites.values()}:
@@ -253,10 +253,10 @@ class ObserverPool:
         return site.latest if site else self._refused.get(cluster)
 
     def look(self, cluster: Key, changed_topics: Iterable[str] = ()) -> None:
-        """Look at a cluster now rather than when its interval is over: something there was just changed by us."""
+        """Poll a cluster now rather than when its interval is over: something there was just changed by us."""
         site = self._sites.get(cluster)
         if site is not None:
-            site.post.observer.look(changed_topics)
+            site.post.observer.poll_soon(changed_topics)
 
     async def act(self, cluster: Key, run: Callable[[NetworkClient], T]) -> T:
         """Have something asked on the cluster's thread. Raises what it raises, or ObserverStoppedError."""

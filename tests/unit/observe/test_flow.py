@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from fleet_consumer.wire.groups import DescribedGroup
 from fleet_operator.observe import due
 from fleet_operator.observe import flow as flows
+from fleet_operator.observe.aggregation import GroupFacts
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.flow import FlowMemory
-from fleet_operator.observe.folding import GroupFacts
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.planning.observation import Gap, RetryObservation, TopicObservation
 
@@ -80,7 +80,7 @@ class Cluster:
         spans = self.memory.spans(INTEREST.retry, facts, topics, ends)
         self.rounds = self.asked = 0
         self.memory.search([spans], now_ms, self._ask)
-        return self.memory.fold(INTEREST, facts, topics, spans, now_ms / 1000)
+        return self.memory.aggregate(INTEREST, facts, topics, spans, now_ms / 1000)
 
     def _ask(self, times: Mapping[Partition, int]) -> dict[Partition, Found | None]:
         self.rounds += 1

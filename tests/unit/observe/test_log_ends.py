@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_operator.observe.folding import HISTORY_SAMPLES_MAX, History, Offsets, TopicLog, extend_history
-from fleet_operator.observe.log_ends import COMPARED_SECONDS, LogEnds
+from fleet_operator.observe.aggregation import HISTORY_SAMPLES_MAX, History, Offsets, TopicLog, extend_history
+from fleet_operator.observe.poll_memory import COMPARED_SECONDS, LogEnds
 from fleet_operator.planning.lag import time_behind
 from fleet_operator.planning.transactions import HANGS_S, OpenTransaction
 

@@ -20,8 +20,8 @@ from fleet_consumer.net import (
     TlsFailed,
     TokenUnavailable,
 )
+from fleet_operator.observe.changes import Observed
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
-from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer import (
     DOUBT_PAUSE_SECONDS,
     REST_FACTOR,
@@ -34,8 +34,8 @@ from fleet_operator.observe.observer_memory import (
     HURRY_MAX_SECONDS,
     INTERVAL_SECONDS_MAX,
     Doubt,
-    LookSchedule,
     ObserverMemory,
+    PollSchedule,
 )
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import (
@@ -74,12 +74,12 @@ def interests() -> dict[str, GroupInterest]:
     ],
 )
 def test_groups_that_looks_have_not_seen_are_looked_at_more_often(looked: ClusterObservation, pause: float) -> None:
-    """States of the others are glanced at each second."""
-    assert LookSchedule(5.0).seconds(looked, interests(), 0.0) == pause
+    """States of the others are merge_states at each second."""
+    assert PollSchedule(5.0).seconds(looked, interests(), 0.0) == pause
 
 
 def test_group_that_can_never_be_asked_does_not_keep_the_pace_up_for_ever() -> None:
-    schedule = LookSchedule(5.0)
+    schedule = PollSchedule(5.0)
     refused = seen("Unknown", error="AuthorizationFailed")
     assert schedule.seconds(refused, interests(), 0.0) == 1.0
     assert schedule.seconds(refused, interests(), HURRY_MAX_SECONDS + 1) == 5.0
@@ -94,7 +94,7 @@ def test_scaled_groups_are_looked_at_often_enough_and_sleeping_ones_more(
     interval: float, asleep: bool, pause: float
 ) -> None:
     wished = {"g": replace(interests()["g"], scaled=True, asleep=asleep)}
-    assert LookSchedule(interval).seconds(seen("Empty" if asleep else "Stable"), wished, 0.0) == pause
+    assert PollSchedule(interval).seconds(seen("Empty" if asleep else "Stable"), wished, 0.0) == pause
 
 
 @pytest.mark.parametrize(("due_in", "pause"), [(2.5, 2.5), (0.2, 1.0), (-60.0, 1.0), (90.0, 5.0), (None, 5.0)])
@@ -102,15 +102,15 @@ def test_unattended_due_time_is_not_slept_through(due_in: float | None, pause: f
     flow = RetryObservation(observed_at=0.0, next_due_at=due_in)
     stable = GroupObservation(group_id="g", observed_at=0.0, state="Stable", retry=flow)
     looked = ClusterObservation(observed_at=0.0, reachable=True, groups={"g": stable})
-    assert LookSchedule(5.0).seconds(looked, interests(), 0.0) == pause
+    assert PollSchedule(5.0).seconds(looked, interests(), 0.0) == pause
     worker = MemberObservation(member_id="m", instance_id=None, client_id="c", host="h")
     attended = replace(looked, groups={"g": replace(stable, retry=replace(flow, members=(worker,)))})
-    assert LookSchedule(5.0).seconds(attended, interests(), 0.0) == 5.0
+    assert PollSchedule(5.0).seconds(attended, interests(), 0.0) == 5.0
 
 
 def test_looks_become_rarer_with_their_cost_up_to_a_limit() -> None:
     def pause(looked: ClusterObservation, all_cpu_s: float, interval: float = 5.0) -> float:
-        return LookSchedule(interval).seconds(looked, interests(), 0.0, all_cpu_s=all_cpu_s)
+        return PollSchedule(interval).seconds(looked, interests(), 0.0, all_cpu_s=all_cpu_s)
 
     assert [pause(seen("Stable"), cpu) for cpu in (0.1, 0.4, 8.0)] == [5.0, 8.0, INTERVAL_SECONDS_MAX]
     assert pause(seen("Stable"), 8.0, interval=60.0) == 60.0, "an interval that was chosen is not shortened"

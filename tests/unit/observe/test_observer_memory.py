@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.net import RequestTimedOut
+from fleet_operator.observe.changes import Observed
 from fleet_operator.observe.interests import GroupInterest, retry_interest
-from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer_memory import WEIGHT_MAX, GroupPart, ObserverMemory
 from fleet_operator.planning.observation import (
     ClusterObservation,
@@ -157,13 +157,13 @@ def test_group_that_is_new_in_a_part_that_was_heard_is_notified() -> None:
 
 
 def test_group_that_went_is_not_observed_and_is_notified_when_it_is_back() -> None:
-    """In between, a glance has shown an observation without it."""
+    """In between, a state poll has shown an observation without it."""
     memory = memory_of(GroupInterest(group_id="a"), GroupInterest(group_id="b"))
     look(memory, "a")
     memory.change({"a": None})
     assert memory.last is not None
     assert set(memory.last.groups) == {"b"}
-    memory.glanced(replace(memory.last, groups={"b": replace(memory.last.groups["b"], state="Empty")}))
+    memory.merge_states(replace(memory.last, groups={"b": replace(memory.last.groups["b"], state="Empty")}))
     memory.change({"a": GroupInterest(group_id="a")})
     assert look(memory, "a").groups == {"a": True, "b": True}
 
@@ -176,13 +176,13 @@ def test_group_that_went_and_came_back_between_two_looks_is_notified() -> None:
     assert look(memory, "a").groups == {"a": True}
 
 
-def test_state_that_a_glance_found_is_told_once() -> None:
+def test_state_that_a_state_poll_found_is_told_once() -> None:
     memory = memory_of(GroupInterest(group_id="a"), GroupInterest(group_id="b"))
     before = look(memory, "a").observation
-    glanced = replace(before, groups={**before.groups, "a": replace(before.groups["a"], state="Empty")})
-    found = memory.glanced(glanced)
+    merge_states = replace(before, groups={**before.groups, "a": replace(before.groups["a"], state="Empty")})
+    found = memory.merge_states(merge_states)
     assert (found.seconds, found.groups, found.cluster) == (None, {"a": True}, False)
-    seen = ClusterObservation(observed_at=2.0, reachable=True, groups=glanced.groups, last_good_at=2.0)
+    seen = ClusterObservation(observed_at=2.0, reachable=True, groups=merge_states.groups, last_good_at=2.0)
     assert memory.merge(part_of(memory, "a"), seen, 0.1).groups == {}
     assert look(memory, "a").groups == {"a": True}, "and when it has passed"
 
@@ -301,12 +301,12 @@ class Reconciler:
         for name in part.interests:
             assert self.heard[name] == self.view(name), "what a look found is told to the groups that it was for"
 
-    def glance(self) -> None:
+    def poll_states(self) -> None:
         last = self.memory.last
         if last is not None and last.reachable:
             groups = {name: replace(group, state=self.states[name]) for name, group in last.groups.items()}
             same = {name: group for name, group in last.groups.items() if group == groups[name]}
-            self.take(self.memory.glanced(replace(last, groups={**groups, **same})))
+            self.take(self.memory.merge_states(replace(last, groups={**groups, **same})))
 
     def lose(self, doubtful: bool) -> None:
         last = self.memory.last
@@ -331,7 +331,7 @@ WISHES = {
 events = st.one_of(
     st.builds(lambda turn: lambda of: of.look(turn), st.integers(0, 5)),
     st.builds(lambda turn: lambda of: of.look(turn), st.integers(0, 5)),
-    st.just(lambda of: of.glance()),
+    st.just(lambda of: of.poll_states()),
     st.builds(lambda turn, now: lambda of: of.fail_part(turn, now), st.integers(0, 5), st.sampled_from((1.0, 99.0))),
     st.builds(lambda doubtful: lambda of: of.lose(doubtful), st.booleans()),
     st.builds(lambda name, wanted: lambda of: of.want(name, wanted), st.sampled_from("abcd"), st.booleans()),

@@ -14,8 +14,8 @@ from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.net import NetworkClient, SaslSettings
 from fleet_operator.observe import observer_pool
+from fleet_operator.observe.changes import Observed
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
-from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer import Observer, ObserverStoppedError
 from fleet_operator.observe.observer_pool import ObserverPool, TooManyObserversError, _Post, _Site
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
@@ -58,7 +58,7 @@ class Pool(ObserverPool):
             watch(observer, wanted)
 
         monkeypatch.setattr(Observer, "watch", noted)
-        monkeypatch.setattr(Observer, "_look", lambda observer, client, part, memory: observer._stopping.wait(0.01))
+        monkeypatch.setattr(Observer, "_poll", lambda observer, client, part, memory: observer._stopping.wait(0.01))
 
     def publish(self, of: tuple[str, str], observation: ClusterObservation, /, **news: Any) -> None:
         """Have the observer of a cluster publish an observation."""
@@ -309,7 +309,7 @@ async def test_interests_that_come_first_are_there_before_the_first_look(
         first.append(set(part.interests))  # type: ignore[attr-defined]
         observer._stopping.wait(0.01)
 
-    monkeypatch.setattr(Observer, "_look", look)
+    monkeypatch.setattr(Observer, "_poll", look)
     for number in range(50):
         pool.watch(("ns", f"g{number}"), ONE, wish(f"g{number}", "t"))
     pool.ensure(ONE, nobody)

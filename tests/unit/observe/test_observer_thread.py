@@ -14,10 +14,10 @@ from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.net import AllBrokersUnreachable, BrokerAddress, Call, Disconnected, RequestTimedOut
 from fleet_consumer.wire.message import Request
 from fleet_consumer.wire.topics import MetadataResponse
-from fleet_operator.observe import group_folds
+from fleet_operator.observe import group_aggregation
 from fleet_operator.observe import observer as observers
+from fleet_operator.observe.changes import Observed
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
-from fleet_operator.observe.news import Observed
 from fleet_operator.observe.observer import Observer, ObserverStoppedError
 from fleet_operator.observe.observer_memory import WEIGHT_MAX
 from fleet_operator.planning.observation import ClusterObservation
@@ -129,7 +129,7 @@ def test_cluster_that_was_lost_and_came_back_notifies_each_group_once(run: Run) 
 
 def test_pattern_that_asks_for_too_much_hides_no_other_group(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own group is unknown, and why; the cluster answers, and so do all that ask for their topics by name."""
-    monkeypatch.setattr(group_folds, "GROUP_DOUBT_SECONDS", 0.5)
+    monkeypatch.setattr(group_aggregation, "GROUP_DOUBT_SECONDS", 0.5)
     run.start()
     run.until(lambda: len(run.told()) == 2, "both groups to be notified")
     run.client.crowded = True
@@ -168,7 +168,7 @@ def test_state_is_seen_long_before_the_next_look(run: Run) -> None:
     run.start(ObserverSettings(bootstrap_servers=("broker:9092",), interval_seconds=300.0))
     run.until(lambda: len(run.told()) == 2, "both groups to be notified")
     run.client.groups["a"] = ("PreparingRebalance", ())
-    run.until(lambda: run.told()[2:] == ["a"], "a glance")
+    run.until(lambda: run.told()[2:] == ["a"], "a state poll")
     assert run.published[-1].seconds is None
     assert run.published[-1].observation.groups["a"].state == "PreparingRebalance"
 
@@ -177,7 +177,7 @@ def test_changed_topics_are_looked_at_now(run: Run) -> None:
     run.start(ObserverSettings(bootstrap_servers=("broker:9092",), interval_seconds=300.0))
     run.until(lambda: len(run.told()) == 2, "both groups to be notified")
     run.client.logs["t", 1] = []
-    run.observer.look(["t"])
+    run.observer.poll_soon(["t"])
     run.until(lambda: sorted(run.told()[2:]) == ["a", "b"], "both groups to hear of the new partition")
 
 

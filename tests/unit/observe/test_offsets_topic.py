@@ -18,11 +18,11 @@ from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.groups import DescribedGroup, DescribedGroupMember
 from fleet_consumer.wire.message import Request
 from fleet_consumer.wire.topics import MetadataResponse
-from fleet_operator.observe import folding
+from fleet_operator.observe import aggregation
 from fleet_operator.observe.interests import CLIENT_ID, GroupInterest
 from fleet_operator.observe.kafka_admin import KafkaAdmin
-from fleet_operator.observe.look import Look
-from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
+from fleet_operator.observe.poll import Poll
+from fleet_operator.observe.poll_memory import ClusterMemory, PartMemory
 from fleet_operator.planning.observation import BrokerSettings, ClusterObservation
 from tests.support.clock import StillClock
 from tests.unit.observe.scripted_cluster import ScriptedCluster
@@ -50,7 +50,7 @@ class Sight:
 
     def look(self, after_s: float = 5.0) -> ClusterObservation:
         self.clock.now += after_s
-        self.last = Look(
+        self.last = Poll(
             client=cast(Any, self.cluster),
             clock=self.clock,
             interests={"orders": GroupInterest(group_id="orders", topics=("orders",))},
@@ -136,10 +136,10 @@ def test_visit_of_the_operator_is_no_member() -> None:
             error_code=0, group_id="g", group_state=state, protocol_type="consumer", protocol_data="", members=members
         )
 
-    assert folding.mirror(described(CLIENT_ID)) == ("Empty", ())
-    state, members = folding.mirror(described(CLIENT_ID, "worker"))
+    assert aggregation.mirror(described(CLIENT_ID)) == ("Empty", ())
+    state, members = aggregation.mirror(described(CLIENT_ID, "worker"))
     assert (state, [member.client_id for member in members]) == ("PreparingRebalance", ["worker"])
-    assert folding.mirror(described(state="Empty")) == ("Empty", ())
+    assert aggregation.mirror(described(state="Empty")) == ("Empty", ())
 
 
 class Changing:

@@ -31,7 +31,7 @@ def call(request: Request[DescribeGroupsResponse], body: bytes) -> Call[Describe
 def test_answer_of_the_same_bytes_is_the_same_object_from_look_to_look() -> None:
     repeats = Repeats()
     first = repeats.of(1, REQUEST).decode_response(VERSION, answer())
-    repeats.end_look()
+    repeats.end_poll()
     again = repeats.of(1, DescribeGroupsRequest(groups=("g",))).decode_response(VERSION, bytearray(answer()))
     assert again is first
     assert first == DescribeGroupsResponse.decode(VERSION, answer())
@@ -86,9 +86,9 @@ def test_requests_to_several_brokers_have_an_answer_each() -> None:
 def test_request_that_a_look_did_not_make_is_forgotten() -> None:
     repeats = Repeats()
     kept, dropped = repeats.of(1, REQUEST), repeats.of(2, REQUEST)
-    repeats.end_look()
+    repeats.end_poll()
     assert repeats.of(1, REQUEST) is kept
-    repeats.end_look()
+    repeats.end_poll()
     assert repeats.of(1, REQUEST) is kept
     assert repeats.of(2, REQUEST) is not dropped
 
@@ -96,7 +96,7 @@ def test_request_that_a_look_did_not_make_is_forgotten() -> None:
 def test_look_that_was_abandoned_costs_no_memory_of_the_one_before() -> None:
     repeats = Repeats()
     first = repeats.of(1, REQUEST)
-    repeats.end_look()
+    repeats.end_poll()
     repeats.of(2, REQUEST)  # and then nothing: no end
     assert repeats.of(1, REQUEST) is first
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from fleet_operator.observe.group_folds import (
+from fleet_operator.observe.group_aggregation import (
     SAMPLES_GAP_SECONDS,
     SAMPLES_SECONDS,
     SPARSE_SECONDS,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet_operator.observe.group_folds import TRANSITIONS_MAX, extend_transitions
+from fleet_operator.observe.group_aggregation import TRANSITIONS_MAX, extend_transitions
 from fleet_operator.planning.observation import GroupObservation, MemberName, MemberObservation
 
 PREPARING, COMPLETING, STABLE, EMPTY = "PreparingRebalance", "CompletingRebalance", "Stable", "Empty"

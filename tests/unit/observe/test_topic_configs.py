@@ -12,7 +12,7 @@ from fleet_consumer.wire.admin import (
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.observe.flow import (
     FRESH_SECONDS,
-    TOPICS_PER_LOOK_MAX,
+    TOPICS_PER_POLL_MAX,
     TOPICS_PER_REQUEST_MAX,
     TopicConfigs,
 )
@@ -69,13 +69,13 @@ def test_topic_that_the_asked_broker_does_not_know_yet_is_asked_in_the_next_look
 
 def test_flood_of_topics_is_spread_over_looks_the_new_ones_first() -> None:
     facts = TopicConfigs()
-    old = [f"old-{n:05}" for n in range(TOPICS_PER_LOOK_MAX)]
+    old = [f"old-{n:05}" for n in range(TOPICS_PER_POLL_MAX)]
     facts.take([answer(*old)], 0.0)
     new = {f"new-{n}" for n in range(10)}
     requests = facts.requests({*old, *new}, FRESH_SECONDS)
     asked = names(requests)
     assert new < set(asked)
-    assert len(asked) == TOPICS_PER_LOOK_MAX
+    assert len(asked) == TOPICS_PER_POLL_MAX
     assert max(len(request.resources) for request in requests) <= TOPICS_PER_REQUEST_MAX
 
 

@@ -1,4 +1,4 @@
-"""A scripted cluster that is looked at and glanced at as an observer does, with the memory between looks."""
+"""A scripted cluster that is looked at and merge_states at as an observer does, with the memory between looks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from fleet_operator.observe.glance import Glance
 from fleet_operator.observe.interests import GroupInterest
-from fleet_operator.observe.look import Look
-from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
+from fleet_operator.observe.poll import Poll
+from fleet_operator.observe.poll_memory import ClusterMemory, PartMemory
+from fleet_operator.observe.state_poll import StatePoll
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
 from tests.support.clock import StillClock
 from tests.unit.observe.scripted_cluster import ScriptedCluster
@@ -33,7 +33,7 @@ class Watched:
         if self.forgetful:
             self.memory = ClusterMemory(configs=self.memory.configs)
             self.part = PartMemory(flow=self.part.flow, matches=self.part.matches)
-        self.last = Look(
+        self.last = Poll(
             client=cast(Any, self.cluster),
             clock=self.clock,
             interests=self.interests,
@@ -49,9 +49,11 @@ class Watched:
         """The group as a look finds it."""
         return self.look(after_s).groups[group_id]
 
-    def glance(self) -> ClusterObservation:
-        """The newest observation after a glance."""
-        assert self.last is not None, "glances come after looks"
-        seen = Glance(client=cast(Any, self.cluster), clock=self.clock, last=self.last, stopping=lambda: False).take()
+    def poll_states(self) -> ClusterObservation:
+        """The newest observation after a state poll."""
+        assert self.last is not None, "state polls come after looks"
+        seen = StatePoll(
+            client=cast(Any, self.cluster), clock=self.clock, last=self.last, stopping=lambda: False
+        ).take()
         self.last = seen or self.last
         return self.last

@@ -15,7 +15,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.contract import naming
 from fleet_consumer.net import KafkaError
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.observe.folding import reason_of
+from fleet_operator.observe.aggregation import reason_of
 from fleet_operator.observe.group_visit import GroupVisit, VisitOutcome
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.parts import RETRY, PartPlan

@@ -16,7 +16,7 @@ from fleet_consumer.contract import naming
 from fleet_consumer.net import KafkaError
 from fleet_operator.api.v1alpha1 import ConsumerGroup, conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP
-from fleet_operator.observe.folding import reason_of
+from fleet_operator.observe.aggregation import reason_of
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.blocking import changed_id_message

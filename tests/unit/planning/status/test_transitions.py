@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_operator.observe.group_folds import extend_transitions
+from fleet_operator.observe.group_aggregation import extend_transitions
 from fleet_operator.planning.observation import (
     GroupObservation,
     MemberObservation,

@@ -1,11 +1,11 @@
-"""The states of all watched groups between two looks, for one small request to each broker.
+"""The states of all watched groups between two polls, for one small request to each broker.
 
-A rebalance may be over before the next look. ListGroups returns the state of every group that a broker coordinates, and
+A rebalance may be over before the next poll. ListGroups returns the state of every group that a broker coordinates, and
 can be limited to states: all but Stable, in which nearly every group is nearly always. So an answer is as long as the
 list of groups that are not at work, however many there are. Only a group whose state is another one than at the last
-observation is described, for its members. Offsets wait for the next look.
+observation is described, for its members. Offsets wait for the next poll.
 
-Runs on the observer's thread. Brokers before Kafka 2.6 list no states and refuse the filter: their groups are looked at
+Runs on the observer's thread. Brokers before Kafka 2.6 list no states and refuse the filter: their groups are polled
 only.
 """
 
@@ -21,18 +21,18 @@ from fleet_consumer.net import NetworkClient
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.groups import DescribedGroup, ListedGroup, ListGroupsRequest
 from fleet_consumer.wire.message import Request
-from fleet_operator.observe import batches, folding
+from fleet_operator.observe import aggregation, batches
+from fleet_operator.observe.aggregation import DEAD, STABLE
 from fleet_operator.observe.calls import ResponseT, wait
-from fleet_operator.observe.folding import DEAD, STABLE
-from fleet_operator.observe.group_folds import extend_transitions
+from fleet_operator.observe.group_aggregation import extend_transitions
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
 
-GLANCE_SECONDS: Final = 1.0
+STATE_POLL_SECONDS: Final = 1.0
 """The interval. A state that lasts is to be seen within two seconds."""
-GLANCE_REST_FACTOR: Final = 9.0
-"""Least pause after a glance, as a multiple of its duration: glances take at most a tenth of the thread's time."""
+STATE_POLL_REST_FACTOR: Final = 9.0
+"""Least pause after a state poll, as a multiple of its duration: they take at most a tenth of the thread's time."""
 CALL_SECONDS: Final = 2.0
-"""Patience with a broker; one that takes longer is the next look's."""
+"""Patience with a broker; one that takes longer is the next poll's."""
 NOT_STABLE: Final = ("PreparingRebalance", "CompletingRebalance", "Empty", "Dead")
 
 
@@ -44,8 +44,8 @@ class _Suspect(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
-    """Inputs of one glance. `last` is the newest observation, a good one; `stopping` ends waits."""
+class StatePoll:
+    """Inputs of one state poll. `last` is the newest observation, a good one; `stopping` ends waits."""
 
     client: NetworkClient
     clock: Clock
@@ -55,7 +55,7 @@ class Glance:
     def take(self) -> ClusterObservation | None:
         """The observation with the states and members that have changed; None when none has.
 
-        Raises LookAbandonedError. A broker that does not answer leaves its groups as they were.
+        Raises PollAbandonedError. A broker that does not answer leaves its groups as they were.
         """
         known = self.last.groups
         suspects = suspect(known, self._list(NOT_STABLE))
@@ -85,7 +85,7 @@ class Glance:
             for group in answer.groups
             if group.group_id in suspects
         }
-        gone = {group_id for group_id, group in described.items() if folding.mirror(group)[0] == DEAD}
+        gone = {group_id for group_id, group in described.items() if aggregation.mirror(group)[0] == DEAD}
         if not gone:
             return described
         listed = self._list()
@@ -115,12 +115,12 @@ def suspect(groups: Mapping[str, GroupObservation], listed: Mapping[int, Iterabl
         group.group_id: _Suspect(node_id, group.group_state)
         for node_id, of in listed.items()
         for group in of
-        if group.group_id in groups and group.group_state and folding.is_classic(group)
+        if group.group_id in groups and group.group_state and aggregation.is_classic(group)
     }
     changed: dict[str, _Suspect] = {}
     for group_id, group in groups.items():
         if not group.transitions or group.error is not None or group.coordinator_id is None:
-            continue  # looks have not seen its state, or cannot
+            continue  # polls have not seen its state, or cannot
         here = found.get(group_id)
         if here is not None:
             if here.listed != group.state:
@@ -135,8 +135,8 @@ def update(last: GroupObservation, suspected: _Suspect, described: DescribedGrou
     this broker cannot say, as after a move to another coordinator."""
     if described.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         return last
-    state, members = folding.mirror(described)
-    visited = any(folding.is_visitor(each) for each in described.members)
+    state, members = aggregation.mirror(described)
+    visited = any(aggregation.is_visitor(each) for each in described.members)
     passed = "" if visited else suspected.listed  # the state of the operator's own visit
     transitions = extend_transitions(last, state, members, now, passed=passed)
     if transitions == last.transitions:

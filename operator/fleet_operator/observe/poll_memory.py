@@ -1,24 +1,86 @@
-"""First and last offsets of topics' logs as last read, with a few earlier last offsets and open transactions.
-
-Many groups read one topic, and nothing arrives in most topics for most of the time. So this is kept once for a topic,
-whoever reads it, and as long as nothing changes its mappings are the same objects. Pure but for its memory; used by one
-thread.
-"""
+"""Memory of polls for later ones: of a whole cluster, and of one part of its groups. Used by one thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import is_
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
-from fleet_operator.observe import folding
-from fleet_operator.observe.folding import NOT_READ, History, Offsets, TopicLog, Transactions
+from fleet_consumer.net import BrokerAddress, Call
+from fleet_consumer.wire.admin import DescribeConfigsResponse
+from fleet_consumer.wire.connection import ApiVersionsResponse
+from fleet_consumer.wire.groups import ListedGroup
+from fleet_operator.observe import aggregation
+from fleet_operator.observe.aggregation import NOT_READ, GroupFacts, History, Offsets, TopicLog, Transactions
+from fleet_operator.observe.batches import OFFSETS_TOPIC
+from fleet_operator.observe.calls import Repeats
+from fleet_operator.observe.flow import FlowMemory
+from fleet_operator.planning.observation import BrokerSettings, GroupObservation
+from fleet_operator.planning.topic_pattern import TopicMatches
 from fleet_operator.planning.transactions import OpenTransaction
 
 T = TypeVar("T")
+
+CONFIGS_SECONDS: Final = 60.0
+"""Interval at which these settings are read. They change when a broker restarts, which may be between two polls."""
+
+
+@dataclass(slots=True)
+class ConfigFacts:
+    """Settings of `__consumer_offsets`, and of the brokers for it, with the metadata.version; read now and then, next
+    at `due_at` (monotonic seconds).
+
+    Each broker answers for itself. One that gives no answer keeps what it said before; one that never said anything is
+    unknown, and is asked again at each poll. `topic` is None until a poll has read the settings of an existing topic.
+    """
+
+    topic: DescribeConfigsResponse | None = None
+    brokers: dict[int, BrokerSettings] = field(default_factory=dict)
+    metadata_version: int | None = None
+    due_at: float = 0.0
+    asked: bool = False
+
+    def due_brokers(self, live: Iterable[int], now: float) -> tuple[int, ...]:
+        """The brokers to ask in this poll: all of them when it is time, else those that are not known."""
+        if now >= self.due_at:
+            return tuple(sorted(live))
+        return tuple(sorted(set(live) - self.brokers.keys())) if self.asked else ()
+
+    def topic_due(self, now: float, *, exists: bool) -> bool:
+        """True if the settings of the topic are to be read; at once for one that was just created."""
+        return exists and (now >= self.due_at or (self.asked and self.topic is None))
+
+    def take_brokers(self, calls: Mapping[int, Call[DescribeConfigsResponse]], live: Iterable[int]) -> None:
+        """Remember what brokers said, and forget those that are gone."""
+        answers = {node: call.response for node, call in calls.items() if not call.error}
+        self.brokers |= {node: aggregation.broker_settings(answer) for node, answer in answers.items()}
+        for gone in self.brokers.keys() - set(live):
+            del self.brokers[gone]
+
+    def take(
+        self, topic: Iterable[Call[DescribeConfigsResponse]], features: Iterable[Call[ApiVersionsResponse]]
+    ) -> None:
+        """Remember what was said of the topic and of the cluster's features."""
+        self.topic = next((call.response for call in topic if not call.error), self.topic)
+        versions = (aggregation.metadata_version(call.response) for call in features if not call.error)
+        self.metadata_version = next(versions, self.metadata_version)
+
+    def forget(self, changed_topics: Collection[str]) -> bool:
+        """Ask anew about the topic if it was just changed; True if it was."""
+        if OFFSETS_TOPIC not in changed_topics:
+            return False
+        self.topic = None
+        return True
+
+    def asked_at(self, now: float) -> None:
+        """Note that everything that was due was asked."""
+        self.asked = True
+        if now >= self.due_at:
+            self.due_at = now + CONFIGS_SECONDS
+
 
 COMPARED_SECONDS: Final = 20.0
 """Time between two comparisons of a log's two ends, which take one more request to its leaders. Two of them come before
@@ -41,7 +103,12 @@ Address = tuple[bool, str]
 
 
 class LogEnds:
-    """All topics that one observer reads."""
+    """First and last offsets of the logs of all topics that one observer reads, as last read, with a few earlier last
+    offsets and open transactions.
+
+    Many groups read one topic, and nothing arrives in most topics for most of the time. So this is kept once for a
+    topic, whoever reads it, and as long as nothing changes its mappings are the same objects.
+    """
 
     def __init__(self) -> None:
         self._ends: dict[Address, _Ends] = {}
@@ -57,14 +124,14 @@ class LogEnds:
             known = self._ends.get((read_committed, topic))
             if known is not None and known.ends == ends:
                 if not known.repeated:  # two samples say more than one: the records are older than the first
-                    known.history = folding.extend_history(known.history, ends, now)
+                    known.history = aggregation.extend_history(known.history, ends, now)
                 known.confirmed, known.repeated = now, True
             else:
                 history = known.history if known is not None else {}
                 if known is not None and known.repeated:
                     # Until then nothing arrived: the estimate must not spread the new records over that time.
-                    history = folding.extend_history(history, known.ends, known.confirmed)
-                self._ends[read_committed, topic] = _Ends(ends, folding.extend_history(history, ends, now), now)
+                    history = aggregation.extend_history(history, known.ends, known.confirmed)
+                self._ends[read_committed, topic] = _Ends(ends, aggregation.extend_history(history, ends, now), now)
             if read_committed and topic in self._open:
                 # The end has moved past a transaction that is over, whatever else is open behind it.
                 for key, (seen, _) in tuple(self._open[topic].items()):
@@ -147,3 +214,43 @@ def _union(mappings: Iterable[Mapping[tuple[str, int], T]]) -> dict[tuple[str, i
     for each in mappings:
         whole |= each
     return whole
+
+
+@dataclass(slots=True)
+class ClusterMemory:
+    """Memory of all polls of one cluster: settings, logs of topics, the coordinator of each group.
+
+    `other_groups` has the groups of another protocol than the classic one, by the broker that lists them, as it last
+    did. `hanging` are brokers that let calls time out, with the end of the time in which little patience is had with
+    them (monotonic seconds).
+    """
+
+    configs: ConfigFacts = field(default_factory=ConfigFacts)
+    logs: LogEnds = field(default_factory=LogEnds)
+    coordinators: dict[str, int] = field(default_factory=dict)
+    other_groups: dict[int, frozenset[str]] = field(default_factory=dict)
+    hanging: dict[BrokerAddress, float] = field(default_factory=dict)
+
+    def take_listed(self, node_id: int, groups: Iterable[ListedGroup]) -> None:
+        """Take in the groups that a broker lists."""
+        self.other_groups[node_id] = frozenset(group.group_id for group in groups if not aggregation.is_classic(group))
+
+    def forget_brokers(self, live: Container[int]) -> None:
+        """Forget the lists of brokers that have left; those that are there have just been asked."""
+        self.other_groups = {node_id: groups for node_id, groups in self.other_groups.items() if node_id in live}
+
+    def is_other(self, group_id: str) -> bool:
+        """True if the members of a group speak another protocol, whose description has no such group."""
+        return any(group_id in others for others in self.other_groups.values())
+
+
+@dataclass(slots=True)
+class PartMemory:
+    """Memory of the polls of one part of the groups."""
+
+    flow: FlowMemory = field(default_factory=FlowMemory)
+    matches: TopicMatches = field(default_factory=TopicMatches)
+    repeats: Repeats = field(default_factory=Repeats)
+    facts: Mapping[str, GroupFacts] = field(default_factory=dict)
+    groups: Mapping[str, GroupObservation] = field(default_factory=dict)
+    """The last poll's answers about each group, and the observation that was made of them."""

@@ -20,9 +20,9 @@ from fleet_consumer.wire.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from fleet_operator.observe.calls import LookAbandonedError
-from fleet_operator.observe.glance import Glance
+from fleet_operator.observe.calls import PollAbandonedError
 from fleet_operator.observe.interests import CLIENT_ID
+from fleet_operator.observe.state_poll import StatePoll
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, GroupTransition
 from tests.support.clock import StillClock
 
@@ -111,8 +111,8 @@ def observed(**states: str) -> ClusterObservation:
     )
 
 
-def glance(cluster: Any, last: ClusterObservation, *, stopping: bool = False) -> ClusterObservation | None:
-    return Glance(client=cluster, clock=StillClock(), last=last, stopping=lambda: stopping).take()
+def poll_states(cluster: Any, last: ClusterObservation, *, stopping: bool = False) -> ClusterObservation | None:
+    return StatePoll(client=cluster, clock=StillClock(), last=last, stopping=lambda: stopping).take()
 
 
 def steady(name: str, state: str, *, at: int = 1) -> dict[str, tuple[int, str, str, tuple[str, ...]]]:
@@ -121,7 +121,7 @@ def steady(name: str, state: str, *, at: int = 1) -> dict[str, tuple[int, str, s
 
 def test_nothing_but_one_list_is_asked_while_nothing_changes() -> None:
     cluster = Coordinators({**steady("a", "Stable"), **steady("b", "Empty")})
-    assert glance(cluster, observed(a="Stable", b="Empty", c="Dead")) is None
+    assert poll_states(cluster, observed(a="Stable", b="Empty", c="Dead")) is None
     assert cluster.asked == {"ListGroupsRequest": 2}
 
 
@@ -129,7 +129,7 @@ def test_only_groups_that_have_changed_are_described() -> None:
     joined = {"b": (1, "PreparingRebalance", "PreparingRebalance", ("m",))}
     cluster = Coordinators({**steady("a", "Stable"), **joined, **steady("foreign", "PreparingRebalance")})
     last = observed(a="Stable", b="Empty")
-    seen = glance(cluster, last)
+    seen = poll_states(cluster, last)
     assert seen is not None
     assert cluster.described == ["b"]
     assert seen.groups["a"] is last.groups["a"]
@@ -144,7 +144,7 @@ def test_only_groups_that_have_changed_are_described() -> None:
 
 def test_state_that_ends_while_it_is_seen_is_noted() -> None:
     cluster = Coordinators({"a": (1, "PreparingRebalance", "Stable", ("m",))})
-    seen = glance(cluster, observed(a="Stable"))
+    seen = poll_states(cluster, observed(a="Stable"))
     assert seen is not None
     assert [(t.before, t.after) for t in seen.groups["a"].transitions[1:]] == [
         ("Stable", "PreparingRebalance"),
@@ -154,38 +154,38 @@ def test_state_that_ends_while_it_is_seen_is_noted() -> None:
 
 def test_visit_of_the_operator_is_no_change() -> None:
     cluster = Coordinators({"b": (1, "PreparingRebalance", "PreparingRebalance", (CLIENT_ID,))})
-    assert glance(cluster, observed(b="Empty")) is None
+    assert poll_states(cluster, observed(b="Empty")) is None
     assert cluster.described == ["b"]
 
 
 def test_group_that_is_not_listed_any_more_is_stable_or_gone() -> None:
     cluster = Coordinators(steady("a", "Stable"))
-    seen = glance(cluster, observed(a="CompletingRebalance", b="Empty"))
+    seen = poll_states(cluster, observed(a="CompletingRebalance", b="Empty"))
     assert seen is not None
     assert {name: group.state for name, group in seen.groups.items()} == {"a": "Stable", "b": "Dead"}
 
 
 def test_group_that_moved_to_another_coordinator_is_no_transition() -> None:
     cluster = Coordinators(steady("a", "Empty", at=2))
-    assert glance(cluster, observed(a="Empty")) is None
+    assert poll_states(cluster, observed(a="Empty")) is None
     cluster = Coordinators(steady("a", "Stable", at=2))
-    assert glance(cluster, observed(a="Empty")) is None, "its old coordinator does not know it: the next look asks"
+    assert poll_states(cluster, observed(a="Empty")) is None, "its old coordinator does not know it: the next look asks"
     cluster = Coordinators(steady("a", "PreparingRebalance", at=2))
-    seen = glance(cluster, observed(a="Stable"))
+    seen = poll_states(cluster, observed(a="Stable"))
     assert seen is not None
     assert (seen.groups["a"].state, seen.groups["a"].coordinator_id) == ("PreparingRebalance", 2)
 
 
 def test_silent_broker_leaves_its_groups_as_they_were() -> None:
-    assert glance(Coordinators({}, silent={1}), observed(a="Empty", b="PreparingRebalance")) is None
-    assert glance(Coordinators({}, silent={1, 2}), observed(a="Stable")) is None
+    assert poll_states(Coordinators({}, silent={1}), observed(a="Empty", b="PreparingRebalance")) is None
+    assert poll_states(Coordinators({}, silent={1, 2}), observed(a="Stable")) is None
 
 
 @pytest.mark.parametrize("group_type", ["consumer", "share"])
 def test_group_of_another_protocol_is_left_to_the_looks(group_type: str) -> None:
     """DescribeGroups does not know it: it would be asked for each second."""
     cluster = Coordinators(steady("a", "Empty"), group_type=group_type)
-    assert glance(cluster, observed(a="Dead")) is None
+    assert poll_states(cluster, observed(a="Dead")) is None
     assert cluster.described == []
 
 
@@ -193,7 +193,7 @@ def test_group_of_another_protocol_is_left_to_the_looks(group_type: str) -> None
 def test_group_that_another_protocol_has_taken_over_is_not_dead(group_type: str) -> None:
     """DescribeGroups answers GROUP_ID_NOT_FOUND for it, and its offsets are there."""
     cluster = Coordinators({"a": (1, "Stable", "Dead", ())}, group_type=group_type)
-    assert glance(cluster, observed(a="Empty")) is None
+    assert poll_states(cluster, observed(a="Empty")) is None
     assert cluster.asked == {"ListGroupsRequest": 4, "DescribeGroupsRequest": 1}
 
 
@@ -201,9 +201,9 @@ def test_group_that_looks_have_not_seen_is_left_to_them() -> None:
     cluster = Coordinators(steady("a", "Empty"))
     never = GroupObservation(group_id="a", observed_at=1.0, error="NotObserved", coordinator_id=1)
     last = ClusterObservation(observed_at=1.0, reachable=True, groups={"a": never})
-    assert glance(cluster, last) is None
+    assert poll_states(cluster, last) is None
 
 
-def test_glance_ends_with_its_observer() -> None:
-    with pytest.raises(LookAbandonedError):
-        glance(Coordinators({}, hangs=True), observed(a="Stable"), stopping=True)
+def test_state_poll_ends_with_its_observer() -> None:
+    with pytest.raises(PollAbandonedError):
+        poll_states(Coordinators({}, hangs=True), observed(a="Stable"), stopping=True)

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fleet_operator.observe import folding
 from fleet_operator.observe.interests import GroupInterest
-from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.planning.lag import lag_bucket
+from fleet_operator.planning.observation import ClusterObservation, GroupObservation, RetryObservation
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Observed:
     """A new observation and what is different in it.
 
-    - `seconds`: the time that the look took; None for a glance.
+    - `seconds`: the time that the poll took; None for a state poll.
     - `cluster`: the facts of the cluster itself have changed; `lost`: it is not reachable (any more), or for another
       reason.
     - `groups`: the groups that have changed; False where no more than offsets has.
@@ -41,9 +41,9 @@ def compare(
     *,
     first: bool = False,
 ) -> Observed:
-    """Find the news in an observation, given the groups that were looked at, for the `first` time or not.
+    """Find the changes in an observation, given the groups that were polled, for the `first` time or not.
 
-    A look or two that failed are no news yet: whoever looks finds the observation, and nobody is woken up.
+    A poll or two that failed are no change yet: whoever reads finds the observation, and nobody is woken up.
     """
     if after.doubtful:
         return Observed(observation=after, seconds=seconds)
@@ -83,8 +83,8 @@ def _groups(
             changed[interest.group_id] = True
         elif new is None or new is old:
             continue
-        elif (differs := folding.differs(old, new)) or folding.moved(old, new):
-            changed[interest.group_id] = differs
+        elif (urgent := differs(old, new)) or moved(old, new):
+            changed[interest.group_id] = urgent
     return changed
 
 
@@ -107,3 +107,46 @@ def _facts(seen: ClusterObservation | None) -> tuple[object, ...] | None:
 def _topics(seen: ClusterObservation, interest: GroupInterest) -> list[object]:
     matching = seen.matches.get(interest.pattern.text, ()) if interest.pattern else ()
     return [(topic, seen.topics.get(topic)) for topic in (*interest.named_topics, *matching)]
+
+
+def differs(before: GroupObservation | None, after: GroupObservation) -> bool:
+    """True if more than offsets has changed."""
+    return before is None or _shape(before) != _shape(after)
+
+
+def _shape(group: GroupObservation) -> tuple[object, ...]:
+    error = None if group.doubtful else group.error
+    shape = group.state, group.assignor, group.coordinator_id, group.members, group.transitions, group.may_read, error
+    hanging = {key: (of.offset, lag_bucket(of.end_offset - of.offset)) for key, of in group.hanging.items()}
+    return (*shape, hanging) if group.retry is None else (*shape, hanging, *_retry_shape(group.retry))
+
+
+def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
+    """The urgent facts. Waiting or due records are urgent only where no worker is there to handle them; otherwise they
+    change with every poll, and matter no more than lag."""
+    unattended = () if retry.members else (retry.waiting and 1, retry.due_lag and 1)
+    topics = {name: (topic.partitions, topic.configs, topic.error) for name, topic in retry.topics.items()}
+    return (
+        retry.state,
+        retry.members,
+        retry.error,
+        retry.source_max_message_bytes,
+        retry.found_delays,
+        topics,
+        retry.expired,
+        unattended,
+    )
+
+
+def moved(before: GroupObservation | None, after: GroupObservation) -> bool:
+    """True if committed or end offsets have moved, a commit beyond the end of its log has become old, or the end of one
+    has been missing for long."""
+    if before is None or before.beyond_end != after.beyond_end or before.missing_ends != after.missing_ends:
+        return True
+    if (before.committed, before.end_offsets) != (after.committed, after.end_offsets):
+        return True
+    return _retry_counts(before.retry) != _retry_counts(after.retry)
+
+
+def _retry_counts(retry: RetryObservation | None) -> tuple[object, ...] | None:
+    return (retry.waiting, retry.due_lag, retry.oldest_due_at, retry.next_due_at) if retry is not None else None

@@ -14,9 +14,9 @@ from fleet_consumer.contract import naming
 from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.wire.groups import ListGroupsRequest
 from fleet_consumer.wire.topics import ListOffsetsRequest
-from fleet_operator.observe import group_folds
+from fleet_operator.observe import group_aggregation
 from fleet_operator.observe.interests import GroupInterest, retry_interest
-from fleet_operator.observe.look import CALL_SECONDS, HANGING_CALL_SECONDS, HANGING_SECONDS
+from fleet_operator.observe.poll import CALL_SECONDS, HANGING_CALL_SECONDS, HANGING_SECONDS
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
 from tests.support.clock import StillClock
 from tests.unit.observe.scripted_cluster import ScriptedCluster
@@ -52,7 +52,7 @@ def one_group(topic: str = "orders", **more: Any) -> Watched:
 
 
 def settle(watched: Watched) -> ClusterObservation:
-    """Look until nothing is new: the history of a log's ends grows by one when they are found unchanged."""
+    """Poll until nothing is new: the history of a log's ends grows by one when they are found unchanged."""
     for _ in range(3):
         seen = watched.look()
     return seen
@@ -122,7 +122,7 @@ rounds = st.lists(
     max_size=15,
 )
 """Rounds: things that happen, the pause before the next look, the number of looks that find the same, and True for a
-glance after them."""
+state poll after them."""
 
 
 def comparable(seen: ClusterObservation) -> ClusterObservation:
@@ -136,13 +136,13 @@ def test_look_with_a_memory_finds_the_same_as_one_without(played: list[tuple[lis
     clock, world = StillClock(), cluster()
     remembering = Watched(world, INTERESTS, clock)
     forgetful = Watched(world, INTERESTS, clock, forgetful=True)
-    for happens, pause_s, looks, glances in played:
+    for happens, pause_s, looks, states in played:
         for step in happens:
             step(world, int(clock.wall() * 1000))
         for _ in range(looks):
             assert comparable(remembering.look(pause_s)) == comparable(forgetful.look(0.0))
-        if glances:
-            assert comparable(remembering.glance()) == comparable(forgetful.glance())
+        if states:
+            assert comparable(remembering.poll_states()) == comparable(forgetful.poll_states())
 
 
 def test_group_that_is_as_before_is_not_folded_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_group_that_is_as_before_is_not_folded_again(monkeypatch: pytest.MonkeyP
         assert last is not None
         return last
 
-    monkeypatch.setattr(group_folds, "fold_group", fold)
+    monkeypatch.setattr(group_aggregation, "aggregate_group", fold)
     after = watched.look()
     assert folded == []
     assert {name: replace(group, observed_at=0.0, retry=None) for name, group in after.groups.items()} == {
@@ -168,13 +168,13 @@ def test_group_that_is_as_before_is_not_folded_again(monkeypatch: pytest.MonkeyP
     assert set(folded) <= at, "those of one answer are decoded together"
 
 
-def test_state_that_a_glance_saw_in_between_has_passed_with_the_next_look() -> None:
-    """The look's answer has the bytes of the look before: nothing but the glance has seen the other state."""
+def test_state_that_a_state_poll_saw_in_between_has_passed_with_the_next_look() -> None:
+    """The look's answer has the bytes of the look before: nothing but the state poll has seen the other state."""
     watched = one_group()
     watched.cluster.groups["g"] = ("Stable", (watched.cluster.member("a", orders=(0,)),))
     settle(watched)
     watched.cluster.groups["g"] = ("PreparingRebalance", ())
-    assert watched.glance().groups["g"].state == "PreparingRebalance"
+    assert watched.poll_states().groups["g"].state == "PreparingRebalance"
     watched.cluster.groups["g"] = ("Stable", (watched.cluster.member("a", orders=(0,)),))
     found = watched.group("g")
     assert (found.state, [member.member_id for member in found.members]) == ("Stable", ["a"])
@@ -186,16 +186,16 @@ def test_state_that_a_glance_saw_in_between_has_passed_with_the_next_look() -> N
     assert watched.group("g").transitions == found.transitions
 
 
-def test_member_that_a_glance_saw_and_that_left_again_is_gone_with_the_next_look() -> None:
-    """The state is the one of the look before and of the glance: only the members differ."""
+def test_member_that_a_state_poll_saw_and_that_left_again_is_gone_with_the_next_look() -> None:
+    """The state is the one of the look before and of the state poll: only the members differ."""
     watched = one_group()
     alone = ("Stable", (watched.cluster.member("a", orders=(0,)),))
     watched.cluster.groups["g"] = alone
     settle(watched)
     watched.cluster.groups["g"] = ("PreparingRebalance", ())
-    watched.glance()
+    watched.poll_states()
     watched.cluster.groups["g"] = ("Stable", (watched.cluster.member("a"), watched.cluster.member("b", orders=(0,))))
-    assert [member.member_id for member in watched.glance().groups["g"].members] == ["a", "b"]
+    assert [member.member_id for member in watched.poll_states().groups["g"].members] == ["a", "b"]
     watched.cluster.groups["g"] = alone
     found = watched.group("g")
     assert [(member.member_id, member.partitions) for member in found.members] == [("a", {"orders": (0,)})]

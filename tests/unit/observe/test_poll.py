@@ -13,9 +13,9 @@ from fleet_consumer.wire.groups import DescribeGroupsRequest, FindCoordinatorReq
 from fleet_consumer.wire.message import Request
 from fleet_consumer.wire.offsets import OffsetFetchRequest
 from fleet_operator.observe.interests import GroupInterest, retry_interest
-from fleet_operator.observe.look import Look
-from fleet_operator.observe.look_memory import ClusterMemory, ConfigFacts, PartMemory
 from fleet_operator.observe.observer_pool import ObserverPool, _Post
+from fleet_operator.observe.poll import Poll
+from fleet_operator.observe.poll_memory import ClusterMemory, ConfigFacts, PartMemory
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.topic_pattern import TopicMatches
 from tests.support.clock import StillClock
@@ -42,7 +42,7 @@ def test_topics_left_by_a_predecessor_are_looked_up_once() -> None:
 
     def look(*, discover: bool) -> RetryObservation:
         interest = GroupInterest(group_id="orders", retry=retry_interest("orders", ["5s"], discover=discover))
-        taken = Look(
+        taken = Poll(
             client=cast(Any, cluster),
             clock=StillClock(),
             interests={"orders": interest},
@@ -85,7 +85,7 @@ def test_group_of_another_protocol_is_unknown_and_not_dead() -> None:
     """DescribeGroups answers that it does not exist."""
     cluster = ScriptedCluster(1, {("orders", 0): []}, group_types={"orders": "Consumer", "old": "Classic"})
     interests = {name: GroupInterest(group_id=name, topics=("orders",)) for name in ("orders", "old")}
-    taken = Look(
+    taken = Poll(
         client=cast(Any, cluster),
         clock=StillClock(),
         interests=interests,

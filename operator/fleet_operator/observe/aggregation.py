@@ -24,7 +24,6 @@ from fleet_operator.observe.batches import OFFSETS_SETTINGS, OFFSETS_TOPIC
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.interests import CLIENT_ID
 from fleet_operator.planning import observation
-from fleet_operator.planning.lag import lag_bucket
 from fleet_operator.planning.transactions import OpenTransaction
 
 HISTORY_SAMPLES_MAX: Final = 16
@@ -268,7 +267,7 @@ _ANSWERS: Final = attrgetter("described", "committed", "log", "failed", "coordin
 
 @dataclass(slots=True)
 class GroupFacts:
-    """Answers of one look about one group, before they are folded; `error` is the first error.
+    """Answers of one poll about one group, before they are aggregated; `error` is the first error.
 
     `log` has the offsets of its source topics, `failed` those of its failed topic, which has `failed_partitions`.
     """
@@ -291,7 +290,7 @@ class GroupFacts:
         return self.error or reason_of(described.error_code)
 
     def as_before(self, other: GroupFacts) -> bool:
-        """True if all answers are the very objects of an earlier look.
+        """True if all answers are the very objects of an earlier poll.
 
         A topic may have grown while no new partition answers: then they are, and mean something else.
         """
@@ -333,46 +332,3 @@ def _add_sample(
         return grown
     half = len(grown) // 2
     return (*grown[:half:2], *grown[half:])
-
-
-def differs(before: observation.GroupObservation | None, after: observation.GroupObservation) -> bool:
-    """True if more than offsets has changed."""
-    return before is None or _shape(before) != _shape(after)
-
-
-def _shape(group: observation.GroupObservation) -> tuple[object, ...]:
-    error = None if group.doubtful else group.error
-    shape = group.state, group.assignor, group.coordinator_id, group.members, group.transitions, group.may_read, error
-    hanging = {key: (of.offset, lag_bucket(of.end_offset - of.offset)) for key, of in group.hanging.items()}
-    return (*shape, hanging) if group.retry is None else (*shape, hanging, *_retry_shape(group.retry))
-
-
-def _retry_shape(retry: observation.RetryObservation) -> tuple[object, ...]:
-    """The urgent facts. Waiting or due records are urgent only where no worker is there to handle them; otherwise they
-    change with every look, and matter no more than lag."""
-    unattended = () if retry.members else (retry.waiting and 1, retry.due_lag and 1)
-    topics = {name: (topic.partitions, topic.configs, topic.error) for name, topic in retry.topics.items()}
-    return (
-        retry.state,
-        retry.members,
-        retry.error,
-        retry.source_max_message_bytes,
-        retry.found_delays,
-        topics,
-        retry.expired,
-        unattended,
-    )
-
-
-def moved(before: observation.GroupObservation | None, after: observation.GroupObservation) -> bool:
-    """True if committed or end offsets have moved, a commit beyond the end of its log has become old, or the end of one
-    has been missing for long."""
-    if before is None or before.beyond_end != after.beyond_end or before.missing_ends != after.missing_ends:
-        return True
-    if (before.committed, before.end_offsets) != (after.committed, after.end_offsets):
-        return True
-    return _retry_counts(before.retry) != _retry_counts(after.retry)
-
-
-def _retry_counts(retry: observation.RetryObservation | None) -> tuple[object, ...] | None:
-    return (retry.waiting, retry.due_lag, retry.oldest_due_at, retry.next_due_at) if retry is not None else None

@@ -1,7 +1,8 @@
-"""The observations of one part's groups, from the answers of a look and what the look before made of them. Pure but for
-the part's memory.
+"""The observations of one part's groups, from the answers of a poll and what the poll before made of them.
 
-Most groups are as they were. One whose answers are the very objects of the look before is not folded again.
+Pure but for the part's memory.
+
+Most groups are as they were. One whose answers are the very objects of the poll before is not aggregated again.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Final
 
-from fleet_operator.observe import folding
+from fleet_operator.observe import aggregation
+from fleet_operator.observe.aggregation import NOT_OBSERVED, STABLE, GroupFacts, Offsets
 from fleet_operator.observe.flow import Spans
-from fleet_operator.observe.folding import NOT_OBSERVED, STABLE, GroupFacts, Offsets
 from fleet_operator.observe.interests import GroupInterest
-from fleet_operator.observe.look_memory import PartMemory
+from fleet_operator.observe.poll_memory import PartMemory
 from fleet_operator.planning.observation import (
     UNKNOWN_STATE,
     GroupObservation,
@@ -46,8 +47,8 @@ Members = tuple[MemberObservation, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFolds:
-    """Inputs of the observations; `last` has the newest ones by group, perhaps of a glance, `now` is epoch seconds."""
+class GroupAggregation:
+    """Inputs of the observations; `last` has the newest by group, perhaps of a state poll, `now` is epoch seconds."""
 
     interests: Mapping[str, GroupInterest]
     last: Mapping[str, GroupObservation]
@@ -57,11 +58,11 @@ class GroupFolds:
     now: float
 
     def quiet(self) -> set[str]:
-        """The groups in whose flow nothing waits, and of whose flow all answers are those of the look before."""
+        """The groups in whose flow nothing waits, and of whose flow all answers are those of the poll before."""
         return {group_id for group_id in self.interests if self._is_quiet(group_id)}
 
-    def fold(self, flows: Mapping[str, Spans]) -> dict[str, GroupObservation]:
-        """The observation of each group; `flows` are those that are not quiet. Remembered for the next look."""
+    def aggregate(self, flows: Mapping[str, Spans]) -> dict[str, GroupObservation]:
+        """The observation of each group; `flows` are those that are not quiet. Remembered for the next poll."""
         groups = {group_id: self._group(group_id, flows) for group_id in self.interests}
         self.part.facts, self.part.groups = self.facts, groups
         return groups
@@ -79,28 +80,28 @@ class GroupFolds:
         """The main group, and beside it its flow: one of them may be known while the other is not."""
         last, interest = self.last.get(group_id), self.interests[group_id]
         if last is not None and self._is_as_before(last):
-            folded = replace(last, observed_at=self.now)
+            group = replace(last, observed_at=self.now)
         else:
-            folded = fold_group(self.facts[group_id], last, self.now)
-        if folded.failed_records is None and interest.failed_topic:
+            group = aggregate_group(self.facts[group_id], last, self.now)
+        if group.failed_records is None and interest.failed_topic:
             self.part.flow.ask_starts(interest.failed_topic)
-        if interest.scaled or folded.samples:
-            folded = replace(folded, samples=extend_samples(folded, last) if interest.scaled else ())
+        if interest.scaled or group.samples:
+            group = replace(group, samples=extend_samples(group, last) if interest.scaled else ())
         if interest.retry is None:
-            return replace(folded, retry=None) if folded.retry is not None else folded
+            return replace(group, retry=None) if group.retry is not None else group
         if group_id not in flows:
             assert last is not None, "a quiet flow was observed before"
             assert last.retry is not None, "a quiet flow was observed before"
             retry = replace(last.retry, observed_at=self.now)
         else:
             answers = self.facts[interest.retry.group_id]
-            retry = self.part.flow.fold(interest, answers, self.topics, flows[group_id], self.now)
-        return replace(folded, retry=replace(retry, found_delays=self.part.flow.found_delays.get(group_id)))
+            retry = self.part.flow.aggregate(interest, answers, self.topics, flows[group_id], self.now)
+        return replace(group, retry=replace(retry, found_delays=self.part.flow.found_delays.get(group_id)))
 
     def _is_as_before(self, last: GroupObservation) -> bool:
-        """True if the last observation was folded from these very answers, and no glance has changed it since.
+        """True if the last observation was made from these very answers, and no state poll has changed it since.
 
-        What a glance saw between two looks with the same answers has passed: a member that came and went again.
+        What a state poll saw between two polls with the same answers has passed: a member that came and went again.
         """
         before = self.part.facts.get(last.group_id)
         if before is None or last.error is not None or last is not self.part.groups.get(last.group_id):
@@ -125,8 +126,8 @@ def count_failed(facts: GroupFacts) -> tuple[int, int] | tuple[None, None]:
     return total - sum(starts[key] for key in ends), total
 
 
-def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> GroupObservation:
-    """The group as of this look; one that could not be asked keeps its last known values and says why.
+def aggregate_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> GroupObservation:
+    """The group as of this poll; one that could not be asked keeps its last known values and says why.
 
     Before version 6 a broker describes an unknown group as Dead without an error, since then with GROUP_ID_NOT_FOUND;
     both mean that the group does not exist (yet), which is Dead.
@@ -134,9 +135,9 @@ def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> 
     error, described = facts.failure, facts.described
     if error is not None or described is None or facts.committed is None:
         failed = unobserved(facts.group_id, last, error or NOT_OBSERVED, now)
-        told = folding.may_read(described)
+        told = aggregation.may_read(described)
         return failed if told is None else replace(failed, may_read=told)
-    state, members = folding.mirror(described)
+    state, members = aggregation.mirror(described)
     failed_records, failed_end = count_failed(facts)
     return GroupObservation(
         group_id=facts.group_id,
@@ -156,18 +157,18 @@ def fold_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> 
         open_transactions=facts.log.transactions,
         failed_records=failed_records,
         failed_end=failed_end,
-        may_read=folding.may_read(described),
+        may_read=aggregation.may_read(described),
     )
 
 
 def extend_samples(group: GroupObservation, last: GroupObservation | None) -> tuple[ProgressSample, ...]:
-    """The samples of a group's progress with that of this look; none is added by a look that could not ask."""
+    """The samples of a group's progress with that of this poll; none is added by a poll that could not ask."""
     known = last.samples if last is not None else ()
     if group.error is not None:
         return known
     now = group.observed_at
     if known and not 0.0 <= now - known[-1].at <= SAMPLES_GAP_SECONDS:
-        known = ()  # nobody looked for a while, or the clock was set back
+        known = ()  # nobody polled for a while, or the clock was set back
     # Of the samples beyond the window one is kept, so that what is left covers all of it.
     first = max((place for place, sample in enumerate(known) if now - sample.at >= SAMPLES_SECONDS), default=0)
     return (*_thinned(known[first:], now), ProgressSample(now, group.committed, group.end_offsets))
@@ -199,7 +200,7 @@ def missing_ends(ends: Offsets, last: GroupObservation | None, now: float) -> di
 
 
 def unobserved(group_id: str, last: GroupObservation | None, error: str, now: float) -> GroupObservation:
-    """The group after a look that could not ask it."""
+    """The group after a poll that could not ask it."""
     known = last or GroupObservation(group_id=group_id, observed_at=now, error=NOT_OBSERVED)
     since = known.failing_since if known.error is not None else now
     doubtful = since is not None and now - since < GROUP_DOUBT_SECONDS
@@ -218,7 +219,7 @@ def beyond_end(facts: GroupFacts, last: GroupObservation | None) -> frozenset[tu
 def extend_transitions(
     last: GroupObservation | None, state: str, members: Members, now: float, *, passed: str = ""
 ) -> tuple[GroupTransition, ...]:
-    """The last transitions with those that follow from a new observation of the group, by a look or a glance.
+    """The last transitions with those that follow from a new observation of the group, by a poll or a state poll.
 
     The history is kept where states are seen. A status is written later, and not for each observation: made there, the
     history would lack every state that came and went while an object waited for its turn.

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fleet_consumer.contract.patterns import compile_pattern
+from fleet_operator.observe.changes import Observed, compare
 from fleet_operator.observe.interests import GroupInterest
-from fleet_operator.observe.news import Observed, compare
 from fleet_operator.planning.observation import (
     BrokerInfo,
     BrokerSettings,

@@ -16,9 +16,10 @@ from fleet_consumer.wire.consumer_protocol import (
 )
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.groups import DescribedGroup, DescribedGroupMember
-from fleet_operator.observe import folding
-from fleet_operator.observe.folding import GroupFacts, TopicLog
-from fleet_operator.observe.group_folds import GROUP_DOUBT_SECONDS, fold_group
+from fleet_operator.observe import aggregation
+from fleet_operator.observe.aggregation import GroupFacts, TopicLog
+from fleet_operator.observe.changes import differs, moved
+from fleet_operator.observe.group_aggregation import GROUP_DOUBT_SECONDS, aggregate_group
 from fleet_operator.planning.observation import (
     GroupObservation,
     ManagedTopic,
@@ -59,7 +60,7 @@ def owned(*partitions: int) -> bytes:
 def test_group_that_answers_is_mirrored() -> None:
     log, failed = TopicLog(ends={KEY: 9}, starts={KEY: 0}), TopicLog(ends={("f", 0): 4}, starts={("f", 0): 1})
     facts = GroupFacts("g", 1, described(assignment=owned(2, 0, 1)), {KEY: 7}, log, failed, 1)
-    seen = fold_group(facts, None, 100.0)
+    seen = aggregate_group(facts, None, 100.0)
     assert (seen.committed, seen.end_offsets, seen.log_starts) == ({KEY: 7}, {KEY: 9}, {KEY: 0})
     assert (seen.state, seen.assignor, seen.coordinator_id, seen.failed_records) == ("Stable", "range", 1, 3)
     assert seen.members[0].partitions == {"flights": (0, 1, 2)}
@@ -83,51 +84,51 @@ def test_failed_records_are_counted_when_every_partition_could_be_asked(
     ends_of, starts_of = ({("f", number): at for number, at in told.items()} for told in (ends, starts))
     failed = TopicLog(ends=ends_of, starts=starts_of)
     facts = GroupFacts("g", 1, described(), {}, failed=failed, failed_partitions=2)
-    seen = fold_group(facts, None, 100.0)
+    seen = aggregate_group(facts, None, 100.0)
     assert (seen.failed_records, seen.failed_end) == counted
 
 
 def test_assignment_is_ignored_outside_stable() -> None:
     facts = GroupFacts("g", 1, described("PreparingRebalance", assignment=owned(0)), {})
-    assert fold_group(facts, None, 1.0).members[0].partitions == {}
+    assert aggregate_group(facts, None, 1.0).members[0].partitions == {}
 
 
 def test_assignment_of_another_library_is_no_error() -> None:
     facts = GroupFacts("g", 1, described(assignment=b"\x00"), {})
-    seen = fold_group(facts, None, 1.0)
+    seen = aggregate_group(facts, None, 1.0)
     assert seen.error is None
     assert seen.members[0].partitions == {}
 
 
 def test_group_that_does_not_exist_yet_is_dead() -> None:
     facts = GroupFacts("g", 1, described("", error=ErrorCode.GROUP_ID_NOT_FOUND), {})
-    assert fold_group(facts, None, 1.0).state == "Dead"
+    assert aggregate_group(facts, None, 1.0).state == "Dead"
 
 
 def test_unobservable_group_keeps_its_last_values_and_reports_the_reason() -> None:
     last = GroupObservation(group_id="g", observed_at=50.0, state="Stable", committed={KEY: 7})
-    seen = fold_group(GroupFacts("g", error="CoordinatorLoadInProgress"), last, 100.0)
+    seen = aggregate_group(GroupFacts("g", error="CoordinatorLoadInProgress"), last, 100.0)
     assert seen == replace(last, error="CoordinatorLoadInProgress", failing_since=100.0, doubtful=True)
 
 
 def test_unobservable_group_is_urgent_only_when_it_lasts() -> None:
     good = GroupObservation(group_id="g", observed_at=95.0, state="Stable", committed={KEY: 7})
     moving = GroupFacts("g", error="CoordinatorLoadInProgress")
-    first = fold_group(moving, good, 100.0)
-    later = fold_group(moving, first, 100.0 + GROUP_DOUBT_SECONDS - 1)
-    lasting = fold_group(moving, later, 100.0 + GROUP_DOUBT_SECONDS)
+    first = aggregate_group(moving, good, 100.0)
+    later = aggregate_group(moving, first, 100.0 + GROUP_DOUBT_SECONDS - 1)
+    lasting = aggregate_group(moving, later, 100.0 + GROUP_DOUBT_SECONDS)
     assert [seen.doubtful for seen in (first, later, lasting)] == [True, True, False]
-    assert not folding.differs(good, first)
-    assert not folding.differs(first, later)
-    assert folding.differs(later, lasting)
-    assert not fold_group(moving, None, 100.0).doubtful
+    assert not differs(good, first)
+    assert not differs(first, later)
+    assert differs(later, lasting)
+    assert not aggregate_group(moving, None, 100.0).doubtful
 
 
 def test_partition_without_a_leader_shows_as_unknown_only_when_it_lasts() -> None:
     """Actions rest on what answered; a status is not rewritten twice because a partition gets another leader."""
 
     def seen_with(log: TopicLog, last: GroupObservation | None, at: float) -> GroupObservation:
-        return fold_group(GroupFacts("g", 1, described(), {KEY: 7}, log=log), last, at)
+        return aggregate_group(GroupFacts("g", 1, described(), {KEY: 7}, log=log), last, at)
 
     good = seen_with(TopicLog(ends={KEY: 9}, starts={KEY: 2}), None, 95.0)
     first = seen_with(TopicLog(), good, 100.0)
@@ -137,8 +138,8 @@ def test_partition_without_a_leader_shows_as_unknown_only_when_it_lasts() -> Non
     shown = [believed_group(seen) for seen in (first, later, lasting)]
     assert [seen.end_offsets for seen in shown] == [{KEY: 9}, {KEY: 9}, {}]
     assert [seen.log_starts for seen in shown] == [{KEY: 2}, {KEY: 2}, {}]
-    assert not folding.moved(first, later)
-    assert folding.moved(later, lasting)
+    assert not moved(first, later)
+    assert moved(later, lasting)
     assert believed_group(good) is good
     again = seen_with(TopicLog(ends={KEY: 12}, starts={KEY: 2}), later, 120.0)
     assert (again.missing_ends, again.end_offsets) == ({}, {KEY: 12})
@@ -147,19 +148,19 @@ def test_partition_without_a_leader_shows_as_unknown_only_when_it_lasts() -> Non
 def test_end_that_was_last_known_before_an_outage_of_the_group_is_not_shown() -> None:
     good = GroupObservation(group_id="g", observed_at=95.0, state="Stable", end_offsets={KEY: 9})
     lasting = replace(good, error="CoordinatorNotAvailable", failing_since=20.0)
-    assert fold_group(GroupFacts("g", 1, described(), {KEY: 7}), lasting, 100.0).missing_ends == {}
+    assert aggregate_group(GroupFacts("g", 1, described(), {KEY: 7}), lasting, 100.0).missing_ends == {}
     moved = replace(lasting, doubtful=True)
-    assert fold_group(GroupFacts("g", 1, described(), {KEY: 7}), moved, 100.0).missing_ends.keys() == {KEY}
+    assert aggregate_group(GroupFacts("g", 1, described(), {KEY: 7}), moved, 100.0).missing_ends.keys() == {KEY}
 
 
 def test_group_that_was_never_seen_is_unknown_not_empty() -> None:
-    seen = fold_group(GroupFacts("g", 1, described(error=ErrorCode.GROUP_AUTHORIZATION_FAILED), {}), None, 1.0)
+    seen = aggregate_group(GroupFacts("g", 1, described(error=ErrorCode.GROUP_AUTHORIZATION_FAILED), {}), None, 1.0)
     assert (seen.state, seen.error) == ("Unknown", "AuthorizationFailed")
 
 
 def test_code_of_a_newer_broker_still_has_a_reason() -> None:
-    assert folding.reason_of(9999) == "Error9999"
-    assert folding.reason_of(ErrorCode.COORDINATOR_NOT_AVAILABLE) == "CoordinatorNotAvailable"
+    assert aggregation.reason_of(9999) == "Error9999"
+    assert aggregation.reason_of(ErrorCode.COORDINATOR_NOT_AVAILABLE) == "CoordinatorNotAvailable"
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=300))
@@ -169,9 +170,9 @@ def test_history_stays_small_in_order_and_keeps_the_newest(steps: list[int]) -> 
     end = 0
     for second, step in enumerate(steps):
         end += step
-        history = folding.extend_history(history, {KEY: end}, float(second))
+        history = aggregation.extend_history(history, {KEY: end}, float(second))
     samples = history[KEY]
-    assert len(samples) <= folding.HISTORY_SAMPLES_MAX
+    assert len(samples) <= aggregation.HISTORY_SAMPLES_MAX
     assert list(samples) == sorted(samples)
     assert samples[-1] == (len(steps) - 1, end)
     assert samples[0] == (0, steps[0])
@@ -180,22 +181,22 @@ def test_history_stays_small_in_order_and_keeps_the_newest(steps: list[int]) -> 
 def test_idle_hour_is_two_samples() -> None:
     history: dict[tuple[str, int], tuple[OffsetSample, ...]] = {}
     for second in range(3600):
-        history = folding.extend_history(history, {KEY: 5}, float(second))
+        history = aggregation.extend_history(history, {KEY: 5}, float(second))
     assert history[KEY] == ((0.0, 5), (3599.0, 5))
 
 
 def test_recreated_topic_starts_its_history_afresh() -> None:
-    history = folding.extend_history({KEY: (OffsetSample(1.0, 500),)}, {KEY: 3}, 2.0)
+    history = aggregation.extend_history({KEY: (OffsetSample(1.0, 500),)}, {KEY: 3}, 2.0)
     assert history[KEY] == ((2.0, 3),)
 
 
 def test_moving_offsets_are_not_urgent() -> None:
     before = GroupObservation(group_id="g", observed_at=1.0, state="Stable", committed={KEY: 1}, end_offsets={KEY: 2})
     after = replace(before, observed_at=6.0, committed={KEY: 2})
-    assert not folding.differs(before, after)
-    assert folding.moved(before, after)
-    assert not folding.moved(before, replace(before, observed_at=6.0))
-    assert folding.differs(before, replace(before, state="PreparingRebalance"))
+    assert not differs(before, after)
+    assert moved(before, after)
+    assert not moved(before, replace(before, observed_at=6.0))
+    assert differs(before, replace(before, state="PreparingRebalance"))
 
 
 def test_due_records_are_urgent_only_without_workers() -> None:
@@ -205,15 +206,15 @@ def test_due_records_are_urgent_only_without_workers() -> None:
     def after(**changes: Any) -> GroupObservation:
         return replace(before, retry=replace(flow, **changes))
 
-    assert folding.differs(before, after(waiting=1))
-    assert not folding.differs(after(waiting=1), after(waiting=2))
-    assert folding.differs(after(waiting=1), after(waiting=1, due_lag=1))
-    assert folding.moved(before, after(next_due_at=2.0))
+    assert differs(before, after(waiting=1))
+    assert not differs(after(waiting=1), after(waiting=2))
+    assert differs(after(waiting=1), after(waiting=1, due_lag=1))
+    assert moved(before, after(next_due_at=2.0))
     worker = (MemberObservation(member_id="m", instance_id=None, client_id="c", host="h"),)
     attended = after(members=worker)
-    assert not folding.differs(attended, after(members=worker, waiting=1, due_lag=1))
-    assert folding.moved(attended, after(members=worker, waiting=1, due_lag=1))
-    assert folding.differs(before, after(topics={"t": ManagedTopic(partitions=1)}))
+    assert not differs(attended, after(members=worker, waiting=1, due_lag=1))
+    assert moved(attended, after(members=worker, waiting=1, due_lag=1))
+    assert differs(before, after(topics={"t": ManagedTopic(partitions=1)}))
 
 
 def test_commit_beyond_the_end_counts_once_it_is_old() -> None:
@@ -221,7 +222,7 @@ def test_commit_beyond_the_end_counts_once_it_is_old() -> None:
 
     def look(last: GroupObservation | None, committed: int, end: int) -> GroupObservation:
         log = TopicLog(ends={KEY: end}, starts={KEY: 0})
-        return fold_group(GroupFacts("g", 1, described(), {KEY: committed}, log), last, 1.0)
+        return aggregate_group(GroupFacts("g", 1, described(), {KEY: committed}, log), last, 1.0)
 
     good = look(None, 90, 100)
     assert good.beyond_end == frozenset()
@@ -238,23 +239,23 @@ def test_right_to_be_a_member_is_known_where_the_broker_says_so() -> None:
         error_code=0, group_id="g", group_state="Dead", protocol_type="", protocol_data="", members=()
     )
     reading, describing = 1 << 3 | 1 << 8, 1 << 8
-    told = [folding.may_read(replace(group, authorized_operations=each)) for each in (reading, describing)]
+    told = [aggregation.may_read(replace(group, authorized_operations=each)) for each in (reading, describing)]
     assert told == [True, False]
-    assert folding.may_read(replace(group, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)) is False
+    assert aggregation.may_read(replace(group, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)) is False
     for unknown in (None, group, replace(group, authorized_operations=reading, error_code=ErrorCode.NOT_COORDINATOR)):
-        assert folding.may_read(unknown) is None
+        assert aggregation.may_read(unknown) is None
 
 
 def test_transaction_that_hangs_is_news_when_it_begins_to_when_much_more_waits_and_when_it_ends() -> None:
     def held(stood_s: float, end: int = 9) -> GroupObservation:
         opened = OpenTransaction(offset=5, since=1.0, stood_s=stood_s, end_offset=end)
         log = TopicLog(ends={KEY: 5}, starts={KEY: 0}, transactions={KEY: opened})
-        return fold_group(GroupFacts("g", 1, described(), {KEY: 5}, log), None, 5.0)
+        return aggregate_group(GroupFacts("g", 1, described(), {KEY: 5}, log), None, 5.0)
 
     young, old = held(100.0), held(120.0)
     assert (young.hanging, list(old.hanging)) == ({}, [KEY])
-    assert not folding.differs(held(20.0), young)
-    assert folding.differs(young, old)
-    assert not folding.differs(old, held(500.0, 12))
-    assert folding.differs(old, held(500.0, 13))
-    assert folding.differs(old, replace(old, open_transactions={}))
+    assert not differs(held(20.0), young)
+    assert differs(young, old)
+    assert not differs(old, held(500.0, 12))
+    assert differs(old, held(500.0, 13))
+    assert differs(old, replace(old, open_transactions={}))

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from fleet_consumer.contract import naming
 from fleet_operator.observe.interests import GroupInterest, retry_interest
-from fleet_operator.observe.look import Look
-from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
+from fleet_operator.observe.poll import Poll
+from fleet_operator.observe.poll_memory import ClusterMemory, PartMemory
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.transactions import HANGS_S
 from tests.support.clock import StillClock
@@ -52,7 +52,7 @@ class Estate:
 
     def look(self, after_s: float = 5.0) -> ClusterObservation:
         self.clock.now += after_s
-        look = Look(
+        look = Poll(
             client=cast(Any, self.cluster),
             clock=self.clock,
             interests=self.interests,

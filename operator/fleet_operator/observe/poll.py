@@ -1,4 +1,4 @@
-"""One look at a Kafka cluster: a handful of requests to each broker, however many groups there are.
+"""One poll of a Kafka cluster: a handful of requests to each broker, however many groups there are.
 
 Runs on the observer's thread. All requests of a phase are under way at once; a broker that does not answer costs its
 own groups and partitions, not the others'.
@@ -19,21 +19,21 @@ from fleet_consumer.wire.groups import DescribedGroup, ListGroupsRequest
 from fleet_consumer.wire.message import Request
 from fleet_consumer.wire.topics import EARLIEST, LATEST, ListOffsetsResponse, MetadataResponse
 from fleet_operator.api.v1alpha1.conditions import AUTHORIZATION_FAILED, OFFSETS_TOPIC_ABSENT, TOPIC_NOT_FOUND
-from fleet_operator.observe import batches, folding
+from fleet_operator.observe import aggregation, batches
+from fleet_operator.observe.aggregation import DEAD, GroupFacts, Offsets, TopicLog
 from fleet_operator.observe.calls import Questions, ResponseT, read, wait
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.flow import Spans
-from fleet_operator.observe.folding import DEAD, GroupFacts, Offsets, TopicLog
-from fleet_operator.observe.group_folds import GroupFolds
+from fleet_operator.observe.group_aggregation import GroupAggregation
 from fleet_operator.observe.interests import GroupInterest
-from fleet_operator.observe.look_memory import ClusterMemory, PartMemory
+from fleet_operator.observe.poll_memory import ClusterMemory, PartMemory
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
 
 CALL_SECONDS: Final = 8.0
-"""Patience with one phase of a look. A broker that hangs may cost four of them, and is reported after half a minute."""
+"""Patience with one phase of a poll. A broker that hangs may cost four of them, and is reported after half a minute."""
 HANGING_CALL_SECONDS: Final = 1.0
 HANGING_SECONDS: Final = 30.0
-"""Patience with a broker that let a call time out, and for how long it is so short: there is a look for each part, and
+"""Patience with a broker that let a call time out, and for how long it is so short: there is a poll for each part, and
 each would wait for that broker. Then it may be slow again."""
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 REFUSED: Final = DescribedGroup(
@@ -53,8 +53,8 @@ SURVEYED: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """Inputs of one look at a part of the groups.
+class Poll:
+    """Inputs of one poll of a part of the groups.
 
     `interests` are by group id; `last` is the newest observation of the cluster; `survey` asks for the facts of the
     whole cluster too, which are those of `last` otherwise; `stopping` ends waits. With `awaits_offsets_topic` nobody is
@@ -74,13 +74,13 @@ class Look:
     def take(self) -> ClusterObservation:
         """Ask the cluster; `groups`, `topics` and `matches` of the observation are those of this part.
 
-        Raises NetError when not even Metadata can be had, or LookAbandonedError.
+        Raises NetError when not even Metadata can be had, or PollAbandonedError.
         """
         metadata, topics, matches = self._topics()
         # From here on a pattern is the topics that it matches now.
         resolved = {group_id: interest.resolved(matches) for group_id, interest in self.interests.items()}
         seen = replace(self, interests=resolved)._take(metadata, topics)
-        self.part.repeats.end_look()
+        self.part.repeats.end_poll()
         return replace(seen, matches=matches)
 
     def _topics(self) -> tuple[MetadataResponse, dict[str, TopicObservation], Mapping[str, tuple[str, ...]]]:
@@ -92,11 +92,11 @@ class Look:
         patterns = {interest.pattern for interest in self.interests.values() if interest.pattern is not None}
         asked = (*sorted(named), *((batches.OFFSETS_TOPIC,) if self.survey else ()))
         metadata = self.client.metadata(None if patterns else asked, timeout_s=CALL_SECONDS)
-        topics = folding.topics(metadata)
+        topics = aggregation.topics(metadata)
         matches = self.part.matches.update(patterns, topics)
         if patterns and self.survey and batches.OFFSETS_TOPIC not in topics:
             # A list leaves out what may not be described; asked by name, a broker says why.
-            topics |= folding.topics(self.client.metadata((batches.OFFSETS_TOPIC,), timeout_s=CALL_SECONDS))
+            topics |= aggregation.topics(self.client.metadata((batches.OFFSETS_TOPIC,), timeout_s=CALL_SECONDS))
         if patterns:
             wanted = {*asked, *(topic for names in matches.values() for topic in names)}
             missing = dict.fromkeys(wanted - topics.keys(), TopicObservation(partitions=0, error=TOPIC_NOT_FOUND))
@@ -112,7 +112,7 @@ class Look:
         self._judge(questions.calls())
         counts, ends = self._answers(questions, topics, facts)
         now = self.clock.wall()
-        folds = GroupFolds(
+        aggregation_of_part = GroupAggregation(
             interests=self.interests,
             last=self.last.groups if self.last is not None else {},
             part=self.part,
@@ -120,14 +120,14 @@ class Look:
             topics=topics,
             now=now,
         )
-        quiet = folds.quiet()
+        quiet = aggregation_of_part.quiet()
         flows = {
             group_id: self.part.flow.spans(interest.retry, facts[interest.retry.group_id], topics, ends)
             for group_id, interest in self.interests.items()
             if interest.retry is not None and group_id not in quiet
         }
         self._search(metadata, flows)
-        groups = folds.fold(flows)
+        groups = aggregation_of_part.aggregate(flows)
         return self._fold(metadata, topics, groups, counts, now)
 
     def _discover(self) -> None:
@@ -137,7 +137,7 @@ class Look:
             group_id: self.part.flow.found_delays[group_id] for group_id in wanted & self.part.flow.found_delays.keys()
         }
         if wanted - known.keys():
-            found = folding.delays_by_group(self.client.metadata(None, timeout_s=CALL_SECONDS))
+            found = aggregation.delays_by_group(self.client.metadata(None, timeout_s=CALL_SECONDS))
             known |= {group_id: found.get(group_id, ()) for group_id in wanted - known.keys()}
         self.part.flow.found_delays = known
 
@@ -160,7 +160,7 @@ class Look:
                     known[group_id] = coordinator.node_id
                 else:
                     known.pop(group_id, None)
-                    facts[group_id].error = folding.reason_of(coordinator.code)
+                    facts[group_id].error = aggregation.reason_of(coordinator.code)
         for group in facts.values():
             group.coordinator_id = known.get(group.group_id)
         return facts
@@ -247,7 +247,7 @@ class Look:
         return [(node_id, partitions) for node_id, partitions in led.items() if node_id in self.client.brokers]
 
     def _committed_topics(self, interest: GroupInterest) -> set[str]:
-        """For a group whose topics come from a pattern: those it had commits for at the last look."""
+        """For a group whose topics come from a pattern: those it had commits for at the last poll."""
         last = self._last_of(interest.group_id)
         return {topic for topic, _ in last.committed} if last and not interest.topics else set()
 
@@ -261,7 +261,7 @@ class Look:
     def _offsets_for_times(
         self, times: Mapping[batches.Partition, int], leaders: Mapping[batches.Partition, int], silent: set[int]
     ) -> dict[batches.Partition, Found | None]:
-        """One round. A broker that fails once is not asked again in this look: each time it would cost its time-out."""
+        """One round. A broker that fails once is not asked again in this poll: each time it would cost its time-out."""
         by_leader: dict[int, dict[batches.Partition, int]] = defaultdict(dict)
         for partition, time_ms in times.items():
             if partition in leaders and leaders[partition] not in silent:
@@ -275,16 +275,16 @@ class Look:
         answers: dict[batches.Partition, Found | None] = {}
         for node_id, call in calls:
             if call.error is None:
-                answers |= folding.found(call.response)
+                answers |= aggregation.found(call.response)
             else:
                 silent.add(node_id)
         return answers
 
     def _list_gone(self, questions: Questions, facts: Mapping[str, GroupFacts]) -> None:
-        """Have the coordinators of groups that seem to be gone list their groups, if this look does not anyway.
+        """Have the coordinators of groups that seem to be gone list their groups, if this poll does not anyway.
 
         Another protocol may have taken a group over, which DescribeGroups does not tell. Without the list nobody knows.
-        What groups there are that looks have not seen yet, the last survey knows: thousands may be new, and not exist.
+        What groups there are that polls have not seen yet, the last survey knows: thousands may be new, and not exist.
         """
         gone = [
             facts[group.group_id]
@@ -292,7 +292,7 @@ class Look:
             if call.error is None
             for group in call.response.groups
             if group.error_code in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
-            if folding.state_of(group) == DEAD and group.group_id in self.interests
+            if aggregation.state_of(group) == DEAD and group.group_id in self.interests
             if not self.cluster.is_other(group.group_id)
         ]
         gone = [group for group in gone if (last := self._last_of(group.group_id)) is not None and last.state != DEAD]
@@ -334,7 +334,7 @@ class Look:
             self.cluster.forget_brokers(self.client.brokers)
         for group_id, group in facts.items():
             if self.cluster.is_other(group_id):
-                group.error = group.error or folding.NOT_CLASSIC
+                group.error = group.error or aggregation.NOT_CLASSIC
         questions.take_groups(facts)
         for group in facts.values():
             if group.error == AUTHORIZATION_FAILED:  # the requests take Describe, which Read implies
@@ -362,7 +362,7 @@ class Look:
         starts = read(questions.starts)
         flow_starts = {key: start for topic in questions.managed for key, start in starts.get(topic, {}).items()}
         self.part.flow.take_starts(questions.managed, flow_starts, self.clock.monotonic())
-        managed = folding.by_topic(self.part.flow.starts)
+        managed = aggregation.by_topic(self.part.flow.starts)
         logs.take_starts({topic: managed.get(topic, {}) | starts.get(topic, {}) for topic in {*managed, *starts}})
         ends = {read_committed: read(calls) for read_committed, calls in questions.ends.items()}
         for read_committed, found in ends.items():
@@ -401,7 +401,7 @@ class Look:
         last, configs = self.last, self.cluster.configs
         offsets_topic = topics.pop(batches.OFFSETS_TOPIC, None)
         since = last.reachable_since if last and last.reachable else None
-        brokers = folding.brokers(metadata)
+        brokers = aggregation.brokers(metadata)
         seen = ClusterObservation(
             observed_at=now,
             reachable=True,
@@ -423,7 +423,7 @@ class Look:
             seen,
             answered=tuple(sorted(f"{broker.host}:{broker.port}" for broker in brokers if broker.id in counts)),
             metadata_version=configs.metadata_version,
-            offsets_topic=folding.offsets_topic(metadata, configs.topic),
+            offsets_topic=aggregation.offsets_topic(metadata, configs.topic),
             offsets_topic_error=None if error == TOPIC_NOT_FOUND else error,
             broker_settings=dict(configs.brokers),
             group_count=counts.total() if live <= counts.keys() else None,
