@@ -13,8 +13,6 @@ from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
 from fleet_consumer.net import Call, NetworkClient
-from fleet_consumer.wire.admin import DescribeConfigsResponse
-from fleet_consumer.wire.connection import ApiVersionsResponse
 from fleet_consumer.wire.groups import DescribeGroupsResponse, ListGroupsResponse
 from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.offsets import OffsetFetchResponse
@@ -113,17 +111,24 @@ class Questions:
     ends: dict[bool, list[Call[ListOffsetsResponse]]] = field(default_factory=lambda: {False: [], True: []})
     highs: list[Call[ListOffsetsResponse]] = field(default_factory=list)
     """Of some topics whose last stable offsets are their ends."""
-    broker_configs: dict[int, Call[DescribeConfigsResponse]] = field(default_factory=dict)
-    topic_configs: list[Call[DescribeConfigsResponse]] = field(default_factory=list)
-    features: list[Call[ApiVersionsResponse]] = field(default_factory=list)
-    settings: list[Call[DescribeConfigsResponse]] = field(default_factory=list)
+    others: list[tuple[Call[Any], Callable[[Any], None]]] = field(default_factory=list)
+    """Of settings, with whatever takes the answer."""
     managed: set[str] = field(default_factory=set)
     """The managed topics whose starts were asked for."""
 
     def calls(self) -> Iterator[Call[Any]]:
         pairs = (call for _, call in chain[tuple[Asked, Call[Any]]](self.described, self.fetched))
-        rare = chain[Call[Any]](self.broker_configs.values(), self.topic_configs, self.features, self.settings)
-        return chain(self.listed.values(), pairs, self.starts, *self.ends.values(), self.highs, rare)
+        others = (call for call, _ in self.others)
+        return chain(self.listed.values(), pairs, self.starts, *self.ends.values(), self.highs, others)
+
+    def ask(self, call: Call[ResponseT], take: Callable[[ResponseT], None]) -> None:
+        """Add a call with what takes its answer, if there is one."""
+        self.others.append((call, take))
+
+    def take_others(self) -> None:
+        for call, take in self.others:
+            if call.error is None:
+                take(call.response)
 
     def take_groups(self, facts: Mapping[str, GroupFacts]) -> None:
         """Give each group its description and its commits, or the error of the call that asked for them.

@@ -7,7 +7,7 @@ observer's thread. What could not be asked stays unknown, for the partition and 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -63,9 +63,9 @@ class TopicConfigs:
             for part in chunks(names, TOPICS_PER_REQUEST_MAX)
         ]
 
-    def take(self, responses: Sequence[admin.DescribeConfigsResponse], now: float) -> None:
-        """Remember answers. A topic that a broker has not heard of yet is asked again in the next poll."""
-        for result in (result for response in responses for result in response.results):
+    def take(self, response: admin.DescribeConfigsResponse, now: float) -> None:
+        """Remember an answer. A topic that a broker has not heard of yet is asked again in the next poll."""
+        for result in response.results:
             name = result.resource_name
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self.forget((name,))

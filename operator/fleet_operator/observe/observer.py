@@ -22,7 +22,7 @@ from fleet_consumer.net import AllBrokersUnreachable, AuthenticationFailed, NetE
 from fleet_operator.observe.calls import PollAbandonedError
 from fleet_operator.observe.changes import Observed
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
-from fleet_operator.observe.observer_memory import GroupPart, ObserverMemory
+from fleet_operator.observe.observer_memory import GroupPart, ObserverMemory, pause_s
 from fleet_operator.observe.poll import Poll
 from fleet_operator.observe.state_poll import STATE_POLL_REST_FACTOR, STATE_POLL_SECONDS, StatePoll
 from fleet_operator.planning.observation import ClusterObservation
@@ -216,8 +216,6 @@ class Observer:
             memory.change(changes)
         for topics in _drained(self._changed_topics):
             memory.doubt_topics(topics)
-            if memory.cluster.configs.forget(topics):
-                memory.survey_at = float("-inf")
 
     def _poll_states(self, client: NetworkClient, memory: ObserverMemory) -> None:
         """Note the groups whose state has changed since the last poll; publish them, if there are any."""
@@ -253,20 +251,19 @@ class Observer:
                 return
             # The next poll is at another part, if there is one, for this one may be to blame.
             memory.parts.all_due()
-            proven = memory.doubt.failed(began, ended)
+            proven = memory.is_proven(began, ended)
             seen = failure(error, memory.last, self._clock.wall(), proven=proven)
             memory.rest_until = ended + pause_of_failure(seen, self.settings.interval_seconds, cpu_s)
             self._publish(memory.fail(seen, ended - began))
             return
-        memory.doubt.succeeded()
         ended, part.cpu_s = self._clock.monotonic(), time.thread_time() - cpu
         memory.rest_until = ended + REST_FACTOR * part.cpu_s
         self._publish(memory.merge(part, seen, ended - began))
         if poll.survey:
             memory.survey_at = ended + self.settings.interval_seconds
             memory.tidy()
-        pause = memory.schedule(part, self.settings.interval_seconds)
-        part.due_at = ended + pause.seconds(seen, part.interests, ended, all_cpu_s=memory.parts.cpu_s)
+        interval = self.settings.interval_seconds
+        part.due_at = ended + pause_s(part, interval, seen, ended, all_cpu_s=memory.parts.cpu_s)
 
     def _carry_out_actions(self, client: NetworkClient, *, until: float) -> None:
         """Until there are none, or a poll should be taken again; what is left comes after it."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fleet_consumer.net import NetError
+from fleet_operator.observe.batches import OFFSETS_TOPIC
 from fleet_operator.observe.changes import Observed, compare, earlier
 from fleet_operator.observe.group_aggregation import unobserved
 from fleet_operator.observe.interests import GroupInterest
@@ -44,7 +45,8 @@ class GroupPart:
 
     `cpu_s` is the CPU time that the last poll took. `asked` is the number of the last poll among those at all parts,
     `turn` that of the last good one, `failed` that of the last one if it failed; 0 for none. `unheard` says that nobody
-    has been notified of its groups since the cluster was found, perhaps anew.
+    has been notified of its groups since the cluster was found, perhaps again. `unseen_since` has the groups that no
+    poll has seen yet.
     """
 
     patterns: bool
@@ -59,6 +61,7 @@ class GroupPart:
     failed: int = 0
     unheard: bool = True
     weight: int = 0
+    unseen_since: dict[str, float] = field(default_factory=dict)
 
     def put(self, interest: GroupInterest) -> None:
         self.drop(interest.group_id)
@@ -177,28 +180,22 @@ def _weight(interest: GroupInterest) -> int:
     return 1 + len(interest.named_topics)
 
 
-class PollSchedule:
-    """Pauses between polls of one part of the groups. Pure: `now` is monotonic seconds."""
+def pause_s(
+    part: GroupPart, interval_s: float, seen: ClusterObservation, now: float, *, all_cpu_s: float = 0.0
+) -> float:
+    """Seconds between a poll of a part and the next; `all_cpu_s` is the CPU time of one poll of every part.
 
-    def __init__(self, interval_seconds: float) -> None:
-        self._interval = interval_seconds
-        self._unseen_since: dict[str, float] = {}
-
-    def seconds(
-        self, seen: ClusterObservation, interests: Mapping[str, GroupInterest], now: float, *, all_cpu_s: float = 0.0
-    ) -> float:
-        """The pause after a poll; `all_cpu_s` is the CPU time of one poll of every part.
-
-        States are polled each second, so a rebalance is no reason for a poll.
-        """
-        groups = {group_id: seen.groups.get(group_id) for group_id in interests}
-        unseen = {group_id for group_id, group in groups.items() if group is None or group.error is not None}
-        self._unseen_since = {group_id: self._unseen_since.get(group_id, now) for group_id in unseen}
-        if any(now - since < HURRY_MAX_SECONDS for since in self._unseen_since.values()):
-            return min(self._interval, HURRY_SECONDS)
-        interval = min(self._interval, *(_scaling_interval(interest) for interest in interests.values()), float("inf"))
-        calm = max(interval, min(INTERVAL_SECONDS_MAX, CALM_FACTOR * all_cpu_s))
-        return min(calm, max(HURRY_SECONDS, _seconds_to_wake(groups.values(), seen.observed_at)))
+    States are polled each second, so a rebalance is no reason for a poll.
+    """
+    interests = part.interests
+    groups = {group_id: seen.groups.get(group_id) for group_id in interests}
+    unseen = {group_id for group_id, group in groups.items() if group is None or group.error is not None}
+    part.unseen_since = {group_id: part.unseen_since.get(group_id, now) for group_id in unseen}
+    if any(now - since < HURRY_MAX_SECONDS for since in part.unseen_since.values()):
+        return min(interval_s, HURRY_SECONDS)
+    interval_s = min(interval_s, *(_scaling_interval(interest) for interest in interests.values()), float("inf"))
+    calm = max(interval_s, min(INTERVAL_SECONDS_MAX, CALM_FACTOR * all_cpu_s))
+    return min(calm, max(HURRY_SECONDS, _seconds_to_wake(groups.values(), seen.observed_at)))
 
 
 def _scaling_interval(interest: GroupInterest) -> float:
@@ -215,24 +212,6 @@ def _seconds_to_wake(groups: Iterable[GroupObservation | None], now: float) -> f
     return min(due, default=float("inf")) - now
 
 
-class Doubt:
-    """Evidence from polls that failed in a row. Times are monotonic seconds."""
-
-    def __init__(self) -> None:
-        self._failures = 0
-        self._since = 0.0
-
-    def failed(self, began: float, now: float) -> bool:
-        """Take in a poll that failed; whether that is enough to say that the cluster does not answer."""
-        if not self._failures:
-            self._since = began
-        self._failures += 1
-        return self._failures >= DOUBT_POLLS or now - self._since >= DOUBT_SECONDS
-
-    def succeeded(self) -> None:
-        self._failures = 0
-
-
 @dataclass(slots=True)
 class ObserverMemory:
     """The memory of one observer between polls; `last` is the newest observation, `notified` the newest without doubt.
@@ -246,15 +225,21 @@ class ObserverMemory:
     notified: ClusterObservation | None = None
     parts: GroupParts = field(default_factory=GroupParts)
     cluster: ClusterMemory = field(default_factory=ClusterMemory)
-    doubt: Doubt = field(default_factory=Doubt)
     survey_at: float = float("-inf")
     rest_until: float = float("-inf")
-    _schedules: dict[GroupPart, PollSchedule] = field(default_factory=dict)
     _untidy: bool = False
+    _failures: int = 0
+    _failing_since: float = 0.0
 
-    def schedule(self, part: GroupPart, interval_s: float) -> PollSchedule:
-        """The schedule of a part."""
-        return self._schedules.setdefault(part, PollSchedule(interval_s))
+    def is_proven(self, began: float, now: float) -> bool:
+        """Count a poll that failed as a whole; True if there were enough to say that the cluster does not answer.
+
+        Times are monotonic seconds.
+        """
+        if not self._failures:
+            self._failing_since = began
+        self._failures += 1
+        return self._failures >= DOUBT_POLLS or now - self._failing_since >= DOUBT_SECONDS
 
     def change(self, changes: Mapping[str, GroupInterest | None]) -> None:
         """Take in changed interests; a group that is of no interest any more is not observed any more."""
@@ -269,7 +254,6 @@ class ObserverMemory:
         if not self._untidy:
             return
         self._untidy = False
-        self._schedules = {part: self._schedules[part] for part in self.parts if part in self._schedules}
         interests = [interest for part in self.parts for interest in part.interests.values()]
         retry = (interest.retry.group_id for interest in interests if interest.retry is not None)
         groups = {*(interest.group_id for interest in interests), *retry}
@@ -285,6 +269,9 @@ class ObserverMemory:
 
     def doubt_topics(self, topics: frozenset[str]) -> None:
         """Have the groups of topics polled, of which nothing counts as known; without topics, all groups."""
+        if OFFSETS_TOPIC in topics:
+            self.cluster.configs.topic = None
+            self.survey_at = float("-inf")
         if not topics:
             self.parts.all_due()
         for part in self.parts.reading(topics):
@@ -293,6 +280,7 @@ class ObserverMemory:
 
     def merge(self, part: GroupPart, seen: ClusterObservation, seconds: float) -> Observed:
         """Put the observation of a part into that of the whole; returns what is new."""
+        self._failures = 0
         last, before, topics, matches = self.last, self.notified, part.topics, part.matches
         changed = self.parts.take(part, seen.topics, seen.matches)
         if changed or last is None or not _shows(last, seen):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from typing import Any, Final
 
@@ -192,18 +193,20 @@ class Poll:
         return questions
 
     def _ask_configs(self, topics: Mapping[str, TopicObservation], questions: Questions) -> None:
-        """Ask for what `ConfigFacts` wants to know: brokers each for themselves, everything else any of them."""
-        live, configs, now = self.client.brokers, self.cluster.configs, self.clock.monotonic()
-        for node_id in configs.due_brokers(live, now):
-            questions.broker_configs[node_id] = self._send(node_id, batches.broker_config_request(node_id))
-        if now >= configs.due_at:
-            questions.features.append(self._send(min(live), batches.features_request()))
-        exists = topics[batches.OFFSETS_TOPIC].error != TOPIC_NOT_FOUND
-        if not exists:
+        """Ask for `ConfigFacts`: brokers each for themselves, everything else any of them."""
+        live, configs = self.client.brokers, self.cluster.configs
+        due, one = configs.is_due(self.clock.monotonic()), min(live)
+        for gone in configs.brokers.keys() - live.keys():
+            del configs.brokers[gone]
+        for node_id in sorted(live if due else live.keys() - configs.brokers.keys()):
+            call = self._send(node_id, batches.broker_config_request(node_id))
+            questions.ask(call, partial(configs.take_broker, node_id))
+        if due:
+            questions.ask(self._send(one, batches.features_request()), configs.take_features)
+        if topics[batches.OFFSETS_TOPIC].error == TOPIC_NOT_FOUND:
             configs.topic = None
-        if configs.topic_due(now, exists=exists):
-            questions.topic_configs.append(self._send(min(live), batches.offsets_topic_config_request()))
-        configs.asked_at(now)
+        elif due or configs.topic is None:  # at once for one that was just created
+            questions.ask(self._send(one, batches.offsets_topic_config_request()), configs.take_topic)
 
     def _ask_offsets(self, metadata: MetadataResponse, questions: Questions) -> None:
         wanted: dict[bool, set[str]] = {False: set(), True: set()}
@@ -238,9 +241,10 @@ class Poll:
             for name in (*interest.topics, *interest.retry.flow, interest.failed_topic)
             if name in topics and not topics[name].error
         }
-        requests = self.part.flow.settings.requests(wanted, self.clock.monotonic())
+        settings = self.part.flow.settings
+        requests = settings.requests(wanted, self.clock.monotonic())
         for node_id, request in zip(cycle(sorted(self.client.brokers)), requests, strict=False):
-            questions.settings.append(self._send(node_id, request))
+            questions.ask(self._send(node_id, request), lambda answer: settings.take(answer, self.clock.monotonic()))
 
     def _led(self, metadata: MetadataResponse, names: Iterable[str]) -> list[tuple[int, list[batches.Partition]]]:
         led = batches.leaders_of(metadata, names)
@@ -341,10 +345,7 @@ class Poll:
                 group.described = replace(REFUSED, group_id=group.group_id)
         self._forget_coordinators(facts)
         ends = self._take_logs(questions, topics, facts)
-        settings = [call.response for call in questions.settings if call.error is None]
-        self.part.flow.settings.take(settings, self.clock.monotonic())
-        self.cluster.configs.take_brokers(questions.broker_configs, self.client.brokers)
-        self.cluster.configs.take(questions.topic_configs, questions.features)
+        questions.take_others()
         return counts, ends
 
     def _forget_coordinators(self, facts: Mapping[str, GroupFacts]) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from operator import is_
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
-from fleet_consumer.net import BrokerAddress, Call
+from fleet_consumer.net import BrokerAddress
 from fleet_consumer.wire.admin import DescribeConfigsResponse
 from fleet_consumer.wire.connection import ApiVersionsResponse
 from fleet_consumer.wire.groups import ListedGroup
 from fleet_operator.observe import aggregation
 from fleet_operator.observe.aggregation import NOT_READ, GroupFacts, History, Offsets, TopicLog, Transactions
-from fleet_operator.observe.batches import OFFSETS_TOPIC
 from fleet_operator.observe.calls import Repeats
 from fleet_operator.observe.flow import FlowMemory
 from fleet_operator.planning.observation import BrokerSettings, GroupObservation
@@ -41,45 +40,22 @@ class ConfigFacts:
     brokers: dict[int, BrokerSettings] = field(default_factory=dict)
     metadata_version: int | None = None
     due_at: float = 0.0
-    asked: bool = False
 
-    def due_brokers(self, live: Iterable[int], now: float) -> tuple[int, ...]:
-        """The brokers to ask in this poll: all of them when it is time, else those that are not known."""
-        if now >= self.due_at:
-            return tuple(sorted(live))
-        return tuple(sorted(set(live) - self.brokers.keys())) if self.asked else ()
-
-    def topic_due(self, now: float, *, exists: bool) -> bool:
-        """True if the settings of the topic are to be read; at once for one that was just created."""
-        return exists and (now >= self.due_at or (self.asked and self.topic is None))
-
-    def take_brokers(self, calls: Mapping[int, Call[DescribeConfigsResponse]], live: Iterable[int]) -> None:
-        """Remember what brokers said, and forget those that are gone."""
-        answers = {node: call.response for node, call in calls.items() if not call.error}
-        self.brokers |= {node: aggregation.broker_settings(answer) for node, answer in answers.items()}
-        for gone in self.brokers.keys() - set(live):
-            del self.brokers[gone]
-
-    def take(
-        self, topic: Iterable[Call[DescribeConfigsResponse]], features: Iterable[Call[ApiVersionsResponse]]
-    ) -> None:
-        """Remember what was said of the topic and of the cluster's features."""
-        self.topic = next((call.response for call in topic if not call.error), self.topic)
-        versions = (aggregation.metadata_version(call.response) for call in features if not call.error)
-        self.metadata_version = next(versions, self.metadata_version)
-
-    def forget(self, changed_topics: Collection[str]) -> bool:
-        """Ask anew about the topic if it was just changed; True if it was."""
-        if OFFSETS_TOPIC not in changed_topics:
-            return False
-        self.topic = None
-        return True
-
-    def asked_at(self, now: float) -> None:
-        """Note that everything that was due was asked."""
-        self.asked = True
-        if now >= self.due_at:
+    def is_due(self, now: float) -> bool:
+        """True if everything is to be read in this poll; then it is due again a while later."""
+        due = now >= self.due_at
+        if due:
             self.due_at = now + CONFIGS_SECONDS
+        return due
+
+    def take_broker(self, node_id: int, response: DescribeConfigsResponse) -> None:
+        self.brokers[node_id] = aggregation.broker_settings(response)
+
+    def take_topic(self, response: DescribeConfigsResponse) -> None:
+        self.topic = response
+
+    def take_features(self, response: ApiVersionsResponse) -> None:
+        self.metadata_version = aggregation.metadata_version(response)
 
 
 COMPARED_SECONDS: Final = 20.0

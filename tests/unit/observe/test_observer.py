@@ -33,9 +33,9 @@ from fleet_operator.observe.observer_memory import (
     DOUBT_SECONDS,
     HURRY_MAX_SECONDS,
     INTERVAL_SECONDS_MAX,
-    Doubt,
+    GroupPart,
     ObserverMemory,
-    PollSchedule,
+    pause_s,
 )
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import (
@@ -59,6 +59,10 @@ def seen(state: str, error: str | None = None) -> ClusterObservation:
     return ClusterObservation(observed_at=0.0, reachable=True, groups={"g": group})
 
 
+def part() -> GroupPart:
+    return GroupPart(patterns=False, interests=interests())
+
+
 def interests() -> dict[str, GroupInterest]:
     return {"g": GroupInterest(group_id="g", topics=("t",))}
 
@@ -75,16 +79,16 @@ def interests() -> dict[str, GroupInterest]:
 )
 def test_groups_that_looks_have_not_seen_are_looked_at_more_often(looked: ClusterObservation, pause: float) -> None:
     """States of the others are merge_states at each second."""
-    assert PollSchedule(5.0).seconds(looked, interests(), 0.0) == pause
+    assert pause_s(part(), 5.0, looked, 0.0) == pause
 
 
 def test_group_that_can_never_be_asked_does_not_keep_the_pace_up_for_ever() -> None:
-    schedule = PollSchedule(5.0)
+    polled = part()
     refused = seen("Unknown", error="AuthorizationFailed")
-    assert schedule.seconds(refused, interests(), 0.0) == 1.0
-    assert schedule.seconds(refused, interests(), HURRY_MAX_SECONDS + 1) == 5.0
-    assert schedule.seconds(seen("Stable"), interests(), HURRY_MAX_SECONDS + 2) == 5.0
-    assert schedule.seconds(refused, interests(), HURRY_MAX_SECONDS + 3) == 1.0
+    assert pause_s(polled, 5.0, refused, 0.0) == 1.0
+    assert pause_s(polled, 5.0, refused, HURRY_MAX_SECONDS + 1) == 5.0
+    assert pause_s(polled, 5.0, seen("Stable"), HURRY_MAX_SECONDS + 2) == 5.0
+    assert pause_s(polled, 5.0, refused, HURRY_MAX_SECONDS + 3) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ def test_scaled_groups_are_looked_at_often_enough_and_sleeping_ones_more(
     interval: float, asleep: bool, pause: float
 ) -> None:
     wished = {"g": replace(interests()["g"], scaled=True, asleep=asleep)}
-    assert PollSchedule(interval).seconds(seen("Empty" if asleep else "Stable"), wished, 0.0) == pause
+    assert pause_s(GroupPart(False, wished), interval, seen("Empty" if asleep else "Stable"), 0.0) == pause
 
 
 @pytest.mark.parametrize(("due_in", "pause"), [(2.5, 2.5), (0.2, 1.0), (-60.0, 1.0), (90.0, 5.0), (None, 5.0)])
@@ -102,15 +106,15 @@ def test_unattended_due_time_is_not_slept_through(due_in: float | None, pause: f
     flow = RetryObservation(observed_at=0.0, next_due_at=due_in)
     stable = GroupObservation(group_id="g", observed_at=0.0, state="Stable", retry=flow)
     looked = ClusterObservation(observed_at=0.0, reachable=True, groups={"g": stable})
-    assert PollSchedule(5.0).seconds(looked, interests(), 0.0) == pause
+    assert pause_s(part(), 5.0, looked, 0.0) == pause
     worker = MemberObservation(member_id="m", instance_id=None, client_id="c", host="h")
     attended = replace(looked, groups={"g": replace(stable, retry=replace(flow, members=(worker,)))})
-    assert PollSchedule(5.0).seconds(attended, interests(), 0.0) == 5.0
+    assert pause_s(part(), 5.0, attended, 0.0) == 5.0
 
 
 def test_looks_become_rarer_with_their_cost_up_to_a_limit() -> None:
     def pause(looked: ClusterObservation, all_cpu_s: float, interval: float = 5.0) -> float:
-        return PollSchedule(interval).seconds(looked, interests(), 0.0, all_cpu_s=all_cpu_s)
+        return pause_s(part(), interval, looked, 0.0, all_cpu_s=all_cpu_s)
 
     assert [pause(seen("Stable"), cpu) for cpu in (0.1, 0.4, 8.0)] == [5.0, 8.0, INTERVAL_SECONDS_MAX]
     assert pause(seen("Stable"), 8.0, interval=60.0) == 60.0, "an interval that was chosen is not shortened"
@@ -133,11 +137,11 @@ def test_failed_look_that_cost_much_rests_as_long_as_one_that_succeeded() -> Non
 
 
 def test_one_look_that_failed_proves_nothing_and_the_next_one_comes_soon() -> None:
-    doubt = Doubt()
-    assert [doubt.failed(at, at + 1.0) for at in (0.0, 5.0, 10.0)] == [False, False, True]
-    doubt.succeeded()
-    assert not doubt.failed(60.0, 61.0)
-    assert doubt.failed(61.0, 60.0 + DOUBT_SECONDS), "looks that hang take long enough"
+    memory = ObserverMemory()
+    assert [memory.is_proven(at, at + 1.0) for at in (0.0, 5.0, 10.0)] == [False, False, True]
+    memory.merge(memory.parts.due(0.0), ClusterObservation(observed_at=0.0, reachable=True), 1.0)
+    assert not memory.is_proven(60.0, 61.0)
+    assert memory.is_proven(61.0, 60.0 + DOUBT_SECONDS), "looks that hang take long enough"
     wondering = ClusterObservation(observed_at=0.0, reachable=False, doubtful=True)
     assert pause_of_failure(wondering, 60.0, 0.0) == DOUBT_PAUSE_SECONDS
 

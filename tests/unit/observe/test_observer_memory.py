@@ -219,7 +219,6 @@ def test_nothing_of_a_group_is_left_when_it_is_gone() -> None:
     memory = memory_of(kept, flow, big)
     for name in ("kept", "gone", "big"):
         look(memory, name, shared=1, mine=1, only=1)
-        memory.schedule(part_of(memory, name), 5.0)
     logs = memory.cluster.logs
     topics = ("shared", "mine", "only", "kept.failed", *flow.named_topics)
     memory.cluster.coordinators |= dict.fromkeys(("kept", "gone", "gone.retry", flow.retry.group_id, "big"), 1)  # type: ignore[union-attr]
@@ -233,7 +232,6 @@ def test_nothing_of_a_group_is_left_when_it_is_gone() -> None:
     assert set(memory.last.groups) == {"kept"}
     assert memory.cluster.coordinators == {"kept": 1}
     assert {*logs._starts, *(t for _, t in logs._ends), *(t for _, t in logs._logs)} == {"shared", "kept.failed"}
-    assert len(memory._schedules) == 1
     look(memory, "kept", shared=1)
     memory.tidy()
     assert set(memory.last.topics) == {"shared", "kept.failed"}

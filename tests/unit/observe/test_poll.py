@@ -15,7 +15,7 @@ from fleet_consumer.wire.offsets import OffsetFetchRequest
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.observer_pool import ObserverPool, _Post
 from fleet_operator.observe.poll import Poll
-from fleet_operator.observe.poll_memory import ClusterMemory, ConfigFacts, PartMemory
+from fleet_operator.observe.poll_memory import ClusterMemory, PartMemory
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.topic_pattern import TopicMatches
 from tests.support.clock import StillClock
@@ -38,7 +38,7 @@ def test_topics_left_by_a_predecessor_are_looked_up_once() -> None:
     left = ("retry.1h", "retry.30s", "redrive", "failed", "retry.60s", "retry.soon")
     others = ("_fleet.orders2.retry.5s", "_fleet.retry.7s", "orders.retry.9s", "_fleet.orders.retry.retry.8s")
     cluster = ScriptedCluster(1, {(name, 0): [] for name in (*(f"_fleet.orders.{name}" for name in left), *others)})
-    memory, part = ClusterMemory(ConfigFacts(due_at=float("inf"))), PartMemory()
+    memory, part = ClusterMemory(), PartMemory()
 
     def look(*, discover: bool) -> RetryObservation:
         interest = GroupInterest(group_id="orders", retry=retry_interest("orders", ["5s"], discover=discover))
@@ -90,7 +90,7 @@ def test_group_of_another_protocol_is_unknown_and_not_dead() -> None:
         clock=StillClock(),
         interests=interests,
         last=None,
-        cluster=ClusterMemory(configs=ConfigFacts(due_at=float("inf"))),
+        cluster=ClusterMemory(),
         part=PartMemory(),
         stopping=lambda: False,
     ).take()
