@@ -18,7 +18,7 @@ from fleet_operator.planning.retry.records import policy_config_map, policy_hash
 from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.state.policy import PolicyState
 from fleet_operator.planning.state.retries import RetriesState
-from fleet_operator.planning.status.retrypolicy import project_retrypolicy_status
+from fleet_operator.planning.status.retry import project_retrypolicy_status
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, is_owned_by, publish
 from fleet_operator.reconcilers.states import StateTakenError
 from fleet_operator.runtime.cache import Key

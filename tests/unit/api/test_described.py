@@ -10,7 +10,7 @@ import pytest
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.model import PAUSED_ANNOTATION, RETRY_ROLLOUT_ANNOTATION
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.status.retrypolicy import project_retrypolicy_status
+from fleet_operator.planning.status.retry import project_retrypolicy_status
 from tests.unit.api.test_parity import KINDS, schema_of
 
 

@@ -341,6 +341,6 @@ def find_condition(conditions: Sequence[Mapping[str, Any]], kind: str) -> Mappin
     return next((condition for condition in conditions if condition.get("type") == kind), None)
 
 
-def shorten(text: str) -> str:
-    """Foreign text cut to `MESSAGE_CHARACTERS_MAX`, with an ellipsis where it was cut."""
-    return text if len(text) <= MESSAGE_CHARACTERS_MAX else text[: MESSAGE_CHARACTERS_MAX - 1] + "…"
+def shorten(text: str, limit: int = MESSAGE_CHARACTERS_MAX) -> str:
+    """Foreign text cut to a limit, with an ellipsis where it was cut."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

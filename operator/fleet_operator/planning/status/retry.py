@@ -1,4 +1,4 @@
-"""`status.retry` of a ConsumerGroup.
+"""`status.retry` of a ConsumerGroup, and the status of a RetryPolicy.
 
 Counts are in the steps of lag, and a time is replaced when it is no longer about right: a flow in which a record
 becomes due every second would otherwise rewrite its status every second.
@@ -20,11 +20,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
 from fleet_operator.planning.lag import HYSTERESIS, count_bucket, lag_bucket
 from fleet_operator.planning.observation import GroupObservation, RetryObservation, WorkerObservation
-from fleet_operator.planning.retry.intent import RetryIntent
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
 from fleet_operator.planning.state.retries import Redriven
 
 TIME_STEP_S: Final = 1.0
@@ -227,3 +230,44 @@ def _kind(entry: Mapping[str, Any]) -> Kind:
 def _records(entry: Mapping[str, Any]) -> int:
     records = entry.get("records")
     return records if isinstance(records, int) and not isinstance(records, bool) and records > 0 else 0
+
+
+DELAYS_TEXT_CHARACTERS_MAX: Final = 1024
+POLICY_KEPT: Final = ("revision", "delaysText", "attempts", "totalText")
+
+
+def project_retrypolicy_status(
+    outcome: PolicyRevision | Problem, *, generation: int, groups: int, previous: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """The whole status. An unusable policy shows its last usable content."""
+    if isinstance(outcome, PolicyRevision):
+        shown: dict[str, Any] = {
+            "revision": outcome.hash,
+            "delaysText": conditions.shorten(",".join(outcome.sequence), DELAYS_TEXT_CHARACTERS_MAX),
+            "attempts": len(outcome.sequence),
+            "totalText": duration_text(outcome.total_seconds),
+        }
+    else:
+        shown = {key: previous[key] for key in POLICY_KEPT if key in previous}
+    shown["groupCount"] = groups
+    ready = _policy_ready(outcome, previous.get("revision"))
+    return conditions.with_conditions(shown, [ready], times.to_text(now), generation, previous)
+
+
+def _policy_ready(outcome: PolicyRevision | Problem, good: str | None) -> Condition:
+    if isinstance(outcome, PolicyRevision):
+        total = duration_text(outcome.total_seconds)
+        message = f"{len(outcome.sequence)} attempts after the first, over {total}"
+        return Condition(conditions.READY, "True", conditions.POLICY_ACCEPTED, message)
+    stays = f"; groups keep revision {good}" if good else "; groups that refer to it wait"
+    return Condition(conditions.READY, "False", outcome.reason, f"{outcome.message}{stays}")
+
+
+def duration_text(seconds: int) -> str:
+    """A duration in its two largest units: `2h40m`, `7d`; 90 seconds are `1m30s`."""
+    parts = []
+    for unit, size in reversed(naming.UNIT_SECONDS.items()):
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2]) or "0s"

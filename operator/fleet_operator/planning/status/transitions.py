@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from fleet_operator.api.v1alpha1.conditions import shorten
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import (
     UNKNOWN_STATE,
@@ -25,8 +26,7 @@ from fleet_operator.planning.problem import NAMED_MAX, name_some
 from fleet_operator.planning.status.members import STABLE
 
 TRANSITIONS_MAX: Final = 10
-CAUSE_CHARACTERS_MAX: Final = 1024
-"""The CRD's limits."""
+"""The CRD's limit."""
 REPORT_SECONDS: Final = 300.0
 """Time after which no worker is expected to say more about a transition. A generation needs an observation and an older
 report; on a busy machine either may come minutes late."""
@@ -114,7 +114,7 @@ def _entry(seen: GroupTransition, before: str, name_of: NameOf) -> Entry:
         "from": before,
         "to": seen.after,
         "at": times.to_milli_text(seen.at),
-        "cause": _cut(cause),
+        "cause": shorten(cause),
         "inferred": inferred,
     }
 
@@ -195,27 +195,23 @@ def _attribute(entries: list[Entry], workers: Sequence[WorkerObservation]) -> No
         if entry["to"] in BEGINNINGS:
             began, before = place + 1, -1 if generation is None else generation
     if before >= 0 and began < len(entries):
-        _report(entries[began], _causes_under_way(workers, before))
+        _report(entries[began], _causes(workers, before, None))
 
 
-def _causes(workers: Iterable[WorkerObservation], before: int, generation: int) -> list[str]:
+def _causes(workers: Iterable[WorkerObservation], before: int, generation: int | None) -> list[str]:
     """The workers' own reasons to join in the generations after `before` up to `generation`, or to leave those that
-    these followed."""
+    these followed. Without a generation those of workers that are on their way from the one before into the next."""
+
+    def fits(joined: int, left: int) -> bool:
+        if generation is None:
+            return joined < 0 and left in (-1, before)
+        return before < joined <= generation or before <= left < generation
+
     return [
         f"{worker.pod}: {rejoin.reason}"
         for worker in workers
         for rejoin in worker.rejoins
-        if rejoin.own and (before < rejoin.generation <= generation or before <= rejoin.before < generation)
-    ]
-
-
-def _causes_under_way(workers: Iterable[WorkerObservation], before: int) -> list[str]:
-    """The same for workers that are on their way from a generation into the next."""
-    return [
-        f"{worker.pod}: {rejoin.reason}"
-        for worker in workers
-        for rejoin in worker.rejoins
-        if rejoin.own and rejoin.generation < 0 and rejoin.before in (-1, before)
+        if rejoin.own and fits(rejoin.generation, rejoin.before)
     ]
 
 
@@ -225,10 +221,6 @@ def _report(entry: Entry, causes: Iterable[str]) -> None:
     if not reported:
         return
     more = len(reported) - NAMED_MAX
-    cause = _cut("; ".join(reported[:NAMED_MAX]) + (f"; and {more} more" if more > 0 else ""))
+    cause = shorten("; ".join(reported[:NAMED_MAX]) + (f"; and {more} more" if more > 0 else ""))
     if entry["inferred"] or len(cause) > len(entry["cause"]):
         entry["cause"], entry["inferred"] = cause, False
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= CAUSE_CHARACTERS_MAX else text[: CAUSE_CHARACTERS_MAX - 1] + "…"

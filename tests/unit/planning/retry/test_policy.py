@@ -22,7 +22,7 @@ from fleet_operator.planning.retry.records import (
     read_policy_record,
     read_published,
 )
-from fleet_operator.planning.status.retrypolicy import delays_text, duration_text
+from fleet_operator.planning.status.retry import duration_text, project_retrypolicy_status
 from tests.unit.planning.builders import consumer_group
 
 HEADLINE = ["5m", "5m", "30m", "30m", "30m", "1h"]
@@ -88,12 +88,18 @@ def test_spec_that_only_another_crd_accepts_is_refused() -> None:
     assert problem.message.startswith("RetryPolicy 'standard': spec: must have exactly one of")
 
 
+def shown_of(revision: PolicyRevision) -> dict[str, Any]:
+    return project_retrypolicy_status(revision, generation=1, groups=0, previous={}, now=0.0)
+
+
 def test_text_of_the_headline_sequence() -> None:
     revision = expand(policy())
-    assert (delays_text(revision.sequence), duration_text(revision.total_seconds)) == ("5m,5m,30m,30m,30m,1h", "2h40m")
+    shown = shown_of(revision)
+    assert (shown["delaysText"], shown["totalText"]) == ("5m,5m,30m,30m,30m,1h", "2h40m")
     assert duration_text(90) == "1m30s"
     assert duration_text(7 * 86_400 + 61) == "7d1m"
-    assert len(delays_text(["604799s"] * 200)) == 1024
+    many = replace(revision, content={**revision.content, "sequence": ["604799s"] * 200})
+    assert len(shown_of(many)["delaysText"]) == 1024
 
 
 @given(st.lists(st.integers(1, naming.DELAY_SECONDS_MAX), min_size=1, max_size=16))
