@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
-from fleet_consumer.contract.backfill_ledger import ALIVE_KEY, LEDGER_KEY
+from fleet_consumer.contract.backfill_ledger import ALIVE_KEY, LEDGER_KEY, Control
 from fleet_consumer.contract.pod import BACKFILL_FILE, WORKER_FILE
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import parse_config as parse_worker
@@ -22,7 +22,7 @@ from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, POD, STATEF
 from fleet_operator.clients.kube import KubeForbiddenError, KubeNotFoundError
 from fleet_operator.clients.spark import SparkBackend
 from fleet_operator.planning.backfill import needs
-from fleet_operator.planning.backfill.attempts import NEVER_WATCHED, Watched, read_end, subject_of, watch
+from fleet_operator.planning.backfill.attempts import NEVER_WATCHED, AttemptEnd, Watched, read_end, subject_of, watch
 from fleet_operator.planning.backfill.manifests import Handlers, SourceFiles
 from fleet_operator.planning.backfill.phase import BackfillFacts
 from fleet_operator.planning.backfill.ranges import (
@@ -168,82 +168,53 @@ UNKNOWN_MAX: Final = 3
 
 
 @dataclass(slots=True)
-class _RangeRead:
+class RangeRead:
     """The reads of one Backfill's range, and the newest resolution.
 
     `now` (wall seconds) and `highs` are those of the first read: neither the time nor the end of a range moves on while
     it waits for something.
     """
 
-    uid: str
     now: float
     highs: Mapping[int, int] | None = None
     resolution: Resolution | None = None
     unknown: int = 0
 
-
-class RangeReads:
-    """The ranges of all Backfills, resolved in the background. Used on the event loop only."""
-
-    def __init__(self, context: Context, questions: Questions) -> None:
-        self._context = context
-        self._questions = questions
-        self._reads: dict[Key, _RangeRead] = {}
-
-    def latest(self, key: Key, backfill: Backfill) -> Resolution | None:
-        """The newest resolution; None before the first."""
-        found = self._reads.get(key)
-        return found.resolution if found is not None and found.uid == backfill.metadata.uid else None
-
-    def ask(self, key: Key, backfill: Backfill, group: ConsumerGroup, topic: str, cluster_id: str | None) -> None:
-        """Have the range resolved on the Kafka cluster with this id."""
-        found = self._reads.get(key)
-        if found is None or found.uid != backfill.metadata.uid:
-            found = self._reads[key] = _RangeRead(backfill.metadata.uid, self._context.clock.wall())
-        own, cluster = found, (group.metadata.namespace, group.spec.cluster_ref.name)
-        question = ask_range(
-            backfill,
-            topic,
-            read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
-            others=needs.other_topics(backfill, group),
-            now=own.now,
-        )
-
-        def take(read: TopicReading) -> None:
-            own.resolution = _resolution(own, backfill, group, question, read)
-
-        def fail(error: Exception) -> None:
-            reason = getattr(error, "reason", conditions.BROKER_UNREACHABLE)
-            message = f"the range cannot be read from Kafka: {error or type(error).__name__}"
-            own.resolution = Unresolved(Problem(str(reason), message))
-            log.warning("range of a backfill cannot be read", extra={"key": "/".join(key), "error": str(error)})
-
-        def read() -> Awaitable[TopicReading]:
-            return self._context.observers.change(cluster, cluster_id, lambda admin: admin.read_topic(question))
-
-        self._questions.ask(key, read, take, fail, seconds=ANSWER_SECONDS)
-
-    def forget(self, key: Key) -> None:
-        """Drop what is known of a Backfill whose range is on record, or which is gone."""
-        self._reads.pop(key, None)
-        self._questions.forget(key)
+    def take(self, backfill: Backfill, group: ConsumerGroup, question: RangeQuestion, read: TopicReading) -> None:
+        self.unknown = self.unknown + 1 if read.partitions is None else 0
+        if read.partitions is not None:
+            self.highs = read.highs if self.highs is None else {**read.highs, **self.highs}
+            read = replace(read, highs=self.highs)
+        if 0 < self.unknown < UNKNOWN_MAX:
+            message = f"topic {question.topic!r} is not known to the brokers yet; it is asked for again"
+            self.resolution = Unresolved(Problem(conditions.SOURCE_TOPIC_NOT_FOUND, message))
+            return
+        missing = needs.missing_topic(backfill, group, read.unknown) if read.partitions is not None else None
+        self.resolution = Unresolved(missing) if missing is not None else resolve(backfill, question, read)
 
 
-def _resolution(
-    asked: _RangeRead, backfill: Backfill, group: ConsumerGroup, question: RangeQuestion, read: TopicReading
-) -> Resolution:
-    asked.unknown = asked.unknown + 1 if read.partitions is None else 0
-    if read.partitions is not None:
-        asked.highs = read.highs if asked.highs is None else {**read.highs, **asked.highs}
-        read = replace(read, highs=asked.highs)
-    if 0 < asked.unknown < UNKNOWN_MAX:
-        message = f"topic {question.topic!r} is not known to the brokers yet; it is asked for again"
-        return Unresolved(Problem(conditions.SOURCE_TOPIC_NOT_FOUND, message))
-    missing = needs.missing_topic(backfill, group, read.unknown) if read.partitions is not None else None
-    return Unresolved(missing) if missing is not None else resolve(backfill, question, read)
+@dataclass(slots=True)
+class Memory:
+    """What this process remembers of a Backfill that has not ended. Times are monotonic seconds.
 
+    `ended` is the attempt whose end is in the status, and when this process first saw that. `orders` are those that the
+    driver was last given, at `ordered_at`.
+    """
 
-GUARD: Final = "Guard"
+    uid: str
+    watched: Watched = NEVER_WATCHED
+    ended: tuple[int, float] | None = None
+    orders: Control | None = None
+    ordered_at: float = 0.0
+    range: RangeRead | None = None
+
+    def since_end(self, end: AttemptEnd | None, now: float) -> float:
+        """Seconds since this process saw the end of the last attempt in status; infinity before the first end."""
+        if end is None:
+            return math.inf
+        if self.ended is None or self.ended[0] != end.attempt:
+            self.ended = (end.attempt, now)
+        return now - self.ended[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,27 +224,30 @@ class Gathered:
     body: JsonObject
     facts: BackfillFacts
     referenced: ReferencedGroup
+    memory: Memory
     application: JsonObject | None = None
     handlers: Handlers | None = None
 
 
 class Gatherer:
-    """Reads, and the times that this process has watched. Used on the event loop only."""
+    """Reads, and what they leave in memory. Used on the event loop only."""
 
-    def __init__(self, context: Context, ranges: RangeReads, backend: SparkBackend) -> None:
+    def __init__(self, context: Context, questions: Questions, backend: SparkBackend) -> None:
         self._context = context
-        self._ranges = ranges
+        self._questions = questions
         self._backend = backend
-        self._watched: dict[Key, Watched] = {}
-        self._ends: dict[Key, tuple[object, float]] = {}
+        self._memories: dict[Key, Memory] = {}
 
     def forget(self, key: Key) -> None:
-        self._watched.pop(key, None)
-        self._ends.pop(key, None)
+        self._memories.pop(key, None)
+        self._questions.forget(key)
 
     async def read(self, body: JsonObject, backfill: Backfill, *, live: bool) -> Gathered:
         """The facts; with `live` pods are read from the API server. Raises KubeError."""
-        key = key_of(body)
+        key, uid, now = key_of(body), backfill.metadata.uid, self._context.clock.monotonic()
+        memory = self._memories.get(key)
+        if memory is None or memory.uid != uid:
+            memory = self._memories[key] = Memory(uid)
         referenced = read_group(self._context, backfill.group_key)
         application, ledger, pods = await self._children(body, backfill, live=live)
         resolved = read_range(backfill)
@@ -285,13 +259,14 @@ class Gatherer:
         driver = self._driver(backfill, seen, pods)
         written = (ledger or {}).get("data") or {}
         text = "".join(written.get(key, "") for key in (LEDGER_KEY, ALIVE_KEY))
+        memory.watched = watch(memory.watched, subject_of(backfill, seen, text), now)
         facts = BackfillFacts(
             backfill=backfill,
             obstacle=needs.find_obstacle(backfill, referenced),
             refusal=needs.find_refusal(backfill, referenced.group),
             group_gone=referenced.gone,
             resolved=resolved,
-            resolution=self._ranges.latest(key, backfill),
+            resolution=memory.range.resolution if memory.range is not None else None,
             elsewhere=find_other_cluster(resolved, referenced.seen),
             progress=progress,
             application=seen,
@@ -299,10 +274,44 @@ class Gatherer:
             driver=driver.end if driver is not None and driver.end is not None else end_by_message(seen.message),
             waiting=_waiting(driver, pods),
             pods_left=tuple(pod.name for pod in pods if not pod.ended),
-            watched=self._watch(key, subject_of(backfill, seen, text)),
-            since_end=self._since_end(key, backfill),
+            watched=memory.watched,
+            since_end=memory.since_end(read_end(backfill.status), now),
         )
-        return await self._with_needs(Gathered(body=body, facts=facts, referenced=referenced, application=application))
+        found = Gathered(body=body, facts=facts, referenced=referenced, memory=memory, application=application)
+        return await self._with_needs(found)
+
+    def ask_range(self, found: Gathered) -> None:
+        """Have the range resolved in the background, for a Backfill without an obstacle."""
+        backfill, group, seen = found.facts.backfill, found.referenced.group, found.referenced.seen
+        assert group is not None, "without a group there is an obstacle"
+        assert seen is not None, "without an observation there is an obstacle"
+        topic = needs.source_topic(backfill, group)
+        if isinstance(topic, Problem):
+            return
+        memory, key = found.memory, key_of(found.body)
+        asked = memory.range = memory.range or RangeRead(self._context.clock.wall())
+        cluster, of = (group.metadata.namespace, group.spec.cluster_ref.name), group
+        question = ask_range(
+            backfill,
+            topic,
+            read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
+            others=needs.other_topics(backfill, group),
+            now=asked.now,
+        )
+
+        def fail(error: Exception) -> None:
+            reason = getattr(error, "reason", conditions.BROKER_UNREACHABLE)
+            message = f"the range cannot be read from Kafka: {error or type(error).__name__}"
+            asked.resolution = Unresolved(Problem(str(reason), message))
+            log.warning("range of a backfill cannot be read", extra={"key": "/".join(key), "error": str(error)})
+
+        self._questions.ask(
+            key,
+            lambda: self._context.observers.change(cluster, seen.cluster_id, lambda admin: admin.read_topic(question)),
+            lambda read: asked.take(backfill, of, question, read),
+            fail,
+            seconds=ANSWER_SECONDS,
+        )
 
     async def _children(
         self, body: JsonObject, backfill: Backfill, *, live: bool
@@ -362,22 +371,6 @@ class Gatherer:
     def _driver(self, backfill: Backfill, seen: SeenApplication, pods: tuple[SparkPod, ...]) -> SparkPod | None:
         usual = f"{naming.backfill_application(backfill.metadata.name, backfill.attempts)}-driver"
         return next((pod for pod in pods if pod.name == (seen.driver_pod or usual)), None)
-
-    def _watch(self, key: Key, subject: str) -> Watched:
-        before, tick = self._watched.get(key, NEVER_WATCHED), self._context.clock.monotonic()
-        self._watched[key] = watch(before, subject, tick)
-        return self._watched[key]
-
-    def _since_end(self, key: Key, backfill: Backfill) -> float:
-        """Seconds since this process saw the end of the last attempt in status; infinity before the first end."""
-        end, now = read_end(backfill.status), self._context.clock.monotonic()
-        if end is None:
-            return math.inf
-        subject = (backfill.metadata.uid, end.attempt)
-        known = self._ends.get(key)
-        if known is None or known[0] != subject:
-            known = self._ends[key] = (subject, now)
-        return now - known[1]
 
 
 def _waiting(driver: SparkPod | None, pods: tuple[SparkPod, ...]) -> Problem | None:

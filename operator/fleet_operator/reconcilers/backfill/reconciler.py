@@ -14,72 +14,27 @@ from fleet_consumer.contract.backfill_ledger import Control
 from fleet_operator.api.v1alpha1 import Backfill, KafkaCluster, conditions
 from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, JsonObject
 from fleet_operator.clients.spark import SparkBackend
-from fleet_operator.planning.backfill import manifests, needs
+from fleet_operator.planning.backfill import manifests
 from fleet_operator.planning.backfill.manifests import backfill_config, for_attempt
-from fleet_operator.planning.backfill.phase import BackfillDecision, BackfillFacts, LiveGroup, control_of, decide
+from fleet_operator.planning.backfill.phase import BackfillDecision, LiveGroup, control_of, decide
 from fleet_operator.planning.backfill.readings import Kept, Progress, read_kept
 from fleet_operator.planning.backfill.status import project_backfill_status
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
-from fleet_operator.planning.run import Act, ReferencedGroup
-from fleet_operator.reconcilers.backfill.gather import GUARD, Frozen, Gathered, Gatherer, RangeReads, read_frozen
+from fleet_operator.planning.run import Act
+from fleet_operator.reconcilers.backfill.gather import Frozen, Gathered, Gatherer, read_frozen
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, read_live, require_ours
 from fleet_operator.reconcilers.run import Questions, RunChildren
 from fleet_operator.runtime.cache import Key, key_of
+
+log = logging.getLogger(__name__)
 
 RENEW_SECONDS: Final = 60.0
 """Orders that stay the same are written again after this time, in case somebody has changed them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    uid: str
-    orders: Control
-    at: float
-
-
-class Orders:
-    """The orders to all drivers. Used on the event loop only."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._given: dict[Key, _Given] = {}
-
-    def forget(self, key: Key) -> None:
-        self._given.pop(key, None)
-
-    def wanted(self, key: Key, facts: BackfillFacts, referenced: ReferencedGroup) -> Control:
-        """The orders for a driver now."""
-        given = self._given.get(key)
-        if given is not None and given.uid == facts.backfill.metadata.uid and given.orders.guard is not None:
-            paused = given.orders.guard.pause
-        else:
-            paused = facts.backfill.status.get("throttledBy") == GUARD
-        return control_of(facts.backfill, _live(referenced), stop=facts.stop, paused=paused)
-
-    async def give(self, found: Gathered) -> None:
-        """Write the orders, unless they are known to stand. Raises KubeError and ForeignObjectError."""
-        key, uid, now = key_of(found.body), found.body["metadata"]["uid"], self._context.clock.monotonic()
-        orders, given = self.wanted(key, found.facts, found.referenced), self._given.get(key)
-        if given is not None and (given.uid, given.orders) == (uid, orders) and now - given.at < RENEW_SECONDS:
-            return
-        body = manifests.control(found.facts.backfill, orders)
-        await require_ours(self._context.store, found.body, body)
-        await self._context.store.kube.apply(body)
-        self._given[key] = _Given(uid, orders, now)
-
-
-def _live(referenced: ReferencedGroup) -> LiveGroup | None:
-    group, seen = referenced.group, referenced.seen
-    if group is None or seen is None:
-        return None
-    view = view_group(group, seen, None, own_cluster=False)
-    lag = view.lag
-    return LiveGroup(seen.observed_at, lag.behind if lag is not None and lag.complete else None)
-
-
-log = logging.getLogger(__name__)
+GUARD: Final = "Guard"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,15 +114,11 @@ class Backfills:
     def __init__(self, context: Context, questions: Questions, backend: SparkBackend) -> None:
         self._context = context
         self._backend = backend
-        self._ranges = RangeReads(context, questions)
-        self._gatherer = Gatherer(context, self._ranges, backend)
-        self._orders = Orders(context)
+        self._gatherer = Gatherer(context, questions, backend)
         self._cleared: dict[Key, str] = {}
 
     def forget(self, key: Key) -> None:
-        self._ranges.forget(key)
         self._gatherer.forget(key)
-        self._orders.forget(key)
         if self._context.store.get(BACKFILL, key) is None:
             self._cleared.pop(key, None)
 
@@ -189,7 +140,7 @@ class Backfills:
         return BackfillStep(
             found=found,
             decision=decision,
-            orders=self._orders.wanted(key_of(body), found.facts, found.referenced),
+            orders=_orders(found),
             backend=self._backend,
             context=self._context,
             frozen=frozen,
@@ -204,21 +155,26 @@ class Backfills:
 
     async def follow_up(self, step: BackfillStep) -> None:
         """Give a driver its orders; have the range of one without it read, for the next reconcile."""
-        facts, referenced, key = step.found.facts, step.found.referenced, key_of(step.body)
+        facts = step.found.facts
         if step.decision.phase == "Running" and not facts.application.state.over:
             try:
-                await self._orders.give(step.found)
+                await self._give_orders(step.found)
             except ForeignObjectError as error:
-                log.warning("orders cannot be given", extra={"key": "/".join(key), "error": str(error)})
+                fields = {"key": "/".join(key_of(step.body)), "error": str(error)}
+                log.warning("orders cannot be given", extra=fields)
         asks = step.decision.phase in ("Resolving", "Pending") and facts.resolved is None and facts.obstacle is None
-        if not asks or step.decision.resolved is not None:
+        if asks and step.decision.resolved is None:
+            self._gatherer.ask_range(step.found)
+
+    async def _give_orders(self, found: Gathered) -> None:
+        """Write the orders, unless they are known to stand. Raises KubeError and ForeignObjectError."""
+        memory, orders, now = found.memory, _orders(found), self._context.clock.monotonic()
+        if memory.orders == orders and now - memory.ordered_at < RENEW_SECONDS:
             return
-        group, seen = referenced.group, referenced.seen
-        assert group is not None, "without a group there is an obstacle"
-        assert seen is not None, "without an observation there is an obstacle"
-        topic = needs.source_topic(facts.backfill, group)
-        if isinstance(topic, str):
-            self._ranges.ask(key, facts.backfill, group, topic, seen.cluster_id)
+        body = manifests.control(found.facts.backfill, orders)
+        await require_ours(self._context.store, found.body, body)
+        await self._context.store.kube.apply(body)
+        memory.orders, memory.ordered_at = orders, now
 
     def project(self, step: BackfillStep, now: float) -> JsonObject:
         return project_backfill_status(step.found.facts, step.decision, now)
@@ -234,3 +190,17 @@ class Backfills:
             await self._context.store.delete(self._backend.kind, found)
         self._cleared[key] = uid
         return 0.0
+
+
+def _orders(found: Gathered) -> Control:
+    """The orders for a driver now."""
+    facts, group, seen, before = found.facts, found.referenced.group, found.referenced.seen, found.memory.orders
+    if before is not None and before.guard is not None:
+        paused = before.guard.pause
+    else:
+        paused = facts.backfill.status.get("throttledBy") == GUARD
+    live = None
+    if group is not None and seen is not None:
+        lag = view_group(group, seen, None, own_cluster=False).lag
+        live = LiveGroup(seen.observed_at, lag.behind if lag is not None and lag.complete else None)
+    return control_of(facts.backfill, live, stop=facts.stop, paused=paused)
