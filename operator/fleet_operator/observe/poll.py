@@ -113,7 +113,7 @@ class Poll:
         self._judge(questions.calls())
         counts, ends = self._answers(questions, topics, facts)
         now = self.clock.wall()
-        aggregation_of_part = GroupAggregation(
+        part = GroupAggregation(
             interests=self.interests,
             last=self.last.groups if self.last is not None else {},
             part=self.part,
@@ -121,15 +121,15 @@ class Poll:
             topics=topics,
             now=now,
         )
-        quiet = aggregation_of_part.quiet()
+        quiet = part.quiet()
         flows = {
             group_id: self.part.flow.spans(interest.retry, facts[interest.retry.group_id], topics, ends)
             for group_id, interest in self.interests.items()
             if interest.retry is not None and group_id not in quiet
         }
         self._search(metadata, flows)
-        groups = aggregation_of_part.aggregate(flows)
-        return self._fold(metadata, topics, groups, counts, now)
+        groups = part.aggregate(flows)
+        return self._observation(metadata, topics, groups, counts, now)
 
     def _discover(self) -> None:
         """Find the retry topics of groups that do not know theirs: once, as that takes the names of all topics."""
@@ -391,7 +391,7 @@ class Poll:
                 group.failed_partitions = failed.partitions if failed is not None else 0
         return {key: end for of in ends[False].values() for key, end in of.items()}
 
-    def _fold(
+    def _observation(
         self,
         metadata: MetadataResponse,
         topics: dict[str, TopicObservation],

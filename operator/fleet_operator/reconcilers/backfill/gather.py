@@ -195,7 +195,7 @@ class RangeRead:
 
 @dataclass(slots=True)
 class Memory:
-    """What this process remembers of a Backfill that has not ended. Times are monotonic seconds.
+    """Facts about a Backfill that only this process knows, until its end. Times are monotonic seconds.
 
     `ended` is the attempt whose end is in the status, and when this process first saw that. `orders` are those that the
     driver was last given, at `ordered_at`.
