@@ -11,7 +11,6 @@ from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, RetryPolicy
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import RETRY
 from fleet_operator.planning.fleet.revision import plan_revision
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.retry.fleet import retry_stateful_set
 from fleet_operator.planning.retry.intent import DelayState, expand
 from fleet_operator.planning.retry.records import Published, group_config_map, policy_config_map
@@ -65,7 +64,7 @@ def children(group_body: JsonObject, cluster_body: JsonObject, namespace: str) -
     assert handler is not None
     return [
         handler,
-        manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash, checked=True)),
+        manifests.revision_config_map(group, revision),
         manifests.headless_service(group),
         manifests.disruption_budget(group),
         manifests.stateful_set(group, revision=revision.hash, pod_template=template, replicas=2),

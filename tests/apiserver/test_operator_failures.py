@@ -212,8 +212,8 @@ def wait_recorded(here: Site) -> None:
     revision = here.get("statefulsets", "flights")["metadata"]["annotations"]["consumerfleet.io/revision"]
 
     def recorded() -> bool:
-        annotations = here.get("configmaps", f"flights-{revision}")["metadata"]["annotations"]
-        return bool(annotations["consumerfleet.io/revision-state"] == "Good")
+        marks = here.get("operatorstates", "flights.consumergroup")["data"]["fleet"]["marks"]
+        return bool(marks[revision].get("state") == "Good")
 
     eventually(recorded, timeout_s=PATIENCE_S, what="the healthy fleet to settle")
 

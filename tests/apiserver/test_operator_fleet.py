@@ -30,9 +30,15 @@ def revision_of(site: Site) -> str:
     return str(site.get("statefulsets", "flights")["metadata"]["annotations"]["consumerfleet.io/revision"])
 
 
+def marks_of(site: Site) -> dict[str, dict[str, Any]]:
+    """What the operator remembers of the fleet's revisions, by their hash."""
+    found: dict[str, dict[str, Any]] = site.get("operatorstates", "flights.consumergroup")["data"]["fleet"]["marks"]
+    return found
+
+
 def state_of(site: Site, revision: str) -> str:
-    annotations = site.get("configmaps", f"flights-{revision}")["metadata"]["annotations"]
-    return str(annotations["consumerfleet.io/revision-state"])
+    """The state of a revision; one at its default is left out of the document."""
+    return str(marks_of(site)[revision].get("state", "Candidate"))
 
 
 def wait_good(site: Site, revision: str) -> None:

@@ -135,8 +135,8 @@ def wait_good(here: Site) -> str:
 
     def seen() -> str:
         revision = str(here.get("statefulsets", "flights")["metadata"]["annotations"]["consumerfleet.io/revision"])
-        record = here.get("configmaps", f"flights-{revision}")["metadata"]["annotations"]
-        assert record["consumerfleet.io/revision-state"] == "Good"
+        marks = here.get("operatorstates", "flights.consumergroup")["data"]["fleet"]["marks"]
+        assert marks[revision]["state"] == "Good"
         return revision
 
     return eventually(seen, timeout_s=PATIENCE_S, what="a good revision")

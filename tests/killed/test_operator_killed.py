@@ -99,6 +99,7 @@ class Snapshot:
 
     groups: dict[str, dict[str, Any]]
     children: dict[str, list[dict[str, Any]]]
+    states: dict[str, dict[str, Any]]
 
     @classmethod
     def take(cls, client: Client) -> Snapshot:
@@ -107,7 +108,12 @@ class Snapshot:
             for body in client.list(plural, None, "consumerfleet.io/group"):
                 children[body["metadata"]["namespace"]].append(body)
         groups = {body["metadata"]["namespace"]: body for body in client.list("consumergroups")}
-        return cls(groups, children)
+        states = {
+            body["metadata"]["namespace"]: body["data"]
+            for body in client.list("operatorstates")
+            if body["metadata"]["name"] == "flights.consumergroup"
+        }
+        return cls(groups, children, states)
 
     def settled(self, namespace: str, replicas: int) -> Any:
         """Return the state of the namespace once the newest revision is good and all workers run it; fail before."""
@@ -117,13 +123,14 @@ class Snapshot:
         counts = [status.get(key) for key in ("readyReplicas", "replicas", "targetReplicas")]
         assert counts == [replicas] * 3, status
         seen = picture(body, self.children[namespace])
-        states = {
-            name: child["metadata"]["annotations"]["consumerfleet.io/revision-state"]
-            for name, child in seen["children"].items()
+        records = {
+            revision_of(child)
+            for child in self.children[namespace]
             if child["metadata"]["labels"]["app.kubernetes.io/component"] == "revision"
         }
-        assert states["ConfigMap/flights-NEWEST"] == "Good", states
-        assert set(states.values()) == {"Good"}, states
+        found = {name: mark.get("state") for name, mark in self.states[namespace]["fleet"]["marks"].items()}
+        assert found == dict.fromkeys(records, "Good"), found
+        assert "ConfigMap/flights-NEWEST" in seen["children"], list(seen["children"])
         assert not [name for name in seen["children"] if "-check-" in name], list(seen["children"])
         return seen
 

@@ -13,7 +13,7 @@ from fleet_operator.planning.fleet.blocking import cluster_id_changed
 from fleet_operator.planning.fleet.image import WorkerImage
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart
 from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
-from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
+from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts, RevisionRecord
 from fleet_operator.planning.observation import (
     BrokerInfo,
     BrokerSettings,
@@ -28,6 +28,8 @@ from fleet_operator.planning.observation import (
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
 from fleet_operator.planning.scaling.decision import ScaleDecision, decide_fixed, decide_stopped
+from fleet_operator.planning.state.fleet import FleetState
+from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 NOW: Final = 1_800_000_000.0
@@ -69,6 +71,11 @@ def kafka_cluster(
     metadata = {"name": "main", "namespace": "shop", "uid": "c1", "generation": 1}
     cluster = KafkaCluster.model_validate({"metadata": metadata, "spec": base | spec, "status": dict(status or {})})
     return cluster.model_copy(update={"identity": known})
+
+
+def remembered(*records: RevisionRecord, wanted: str | None = None) -> GroupState:
+    """The state of a group of whose revisions this was found out."""
+    return GroupState(fleet=FleetState(wanted=wanted, marks={record.hash: record.mark for record in records}))
 
 
 def member(ordinal: int, partitions: Mapping[str, tuple[int, ...]] | None = None) -> MemberObservation:

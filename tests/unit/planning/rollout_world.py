@@ -14,6 +14,7 @@ from enum import Enum
 from functools import partial
 
 from fleet_operator.planning.fleet.deadlines import watch
+from fleet_operator.planning.fleet.readings import marked
 from fleet_operator.planning.fleet.rollout import RolloutDecision, decide
 from fleet_operator.planning.fleet.rollout_facts import (
     CheckFacts,
@@ -24,6 +25,7 @@ from fleet_operator.planning.fleet.rollout_facts import (
     Watched,
 )
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.fleet import RevisionMark
 
 
 class Kind(Enum):
@@ -61,7 +63,8 @@ class World:
     outside_broken: bool = False
     slow: bool = False
     request: str = "r1"
-    records: dict[str, RevisionRecord] = field(default_factory=dict)
+    marks: dict[str, RevisionMark] = field(default_factory=dict)
+    config_maps: set[str] = field(default_factory=set)
     check: CheckFacts | None = None
     template: str | None = None
     applied_replicas: int = 0
@@ -70,6 +73,12 @@ class World:
     uids: int = 0
     checks_run: int = 0
     writes: int = 0
+
+    @property
+    def records(self) -> dict[str, RevisionRecord]:
+        """What was found out about each revision that has its ConfigMap, and about the wanted one."""
+        known = self.config_maps | ({self.wanted} & self.marks.keys())
+        return {each: marked(each, self.marks.get(each), complete=each in self.config_maps) for each in known}
 
     def facts(self) -> RolloutFacts:
         ready = [pod for pod in self.pods.values() if pod.ready]
@@ -91,7 +100,7 @@ class World:
             request=self.request,
             progress_deadline_s=DEADLINE_S,
             check_deadline_s=DEADLINE_S,
-            records=dict(self.records),
+            records=self.records,
             checks=(replace(self.check, waits=SLOW if self.slow else None),) if self.check else (),
             fleet=fleet,
             pods=tuple(
@@ -112,7 +121,7 @@ class World:
         facts = self.facts()
         self.watched = watch(self.watched, facts, counts=True, tick=self.tick)
         decision = decide(replace(facts, watched=self.watched), self.now)
-        actions = [*self._records(decision), *self._checks(decision), *self._fleet(decision), *self._cleaning(decision)]
+        actions = [*self._notes(decision), *self._checks(decision), *self._fleet(decision), *self._cleaning(decision)]
         for action in actions[:cut_after]:
             action()
             self.writes += 1
@@ -157,11 +166,14 @@ class World:
         else:
             self.check = replace(check, ok=True)
 
-    def _records(self, decision: RolloutDecision) -> Iterator[Callable[[], object]]:
-        mark = decision.mark
-        if mark is None:
-            return
-        yield partial(self.records.__setitem__, mark.hash, mark)
+    def _notes(self, decision: RolloutDecision) -> Iterator[Callable[[], object]]:
+        """The state is one write, and comes before all others."""
+        noted = {} if decision.mark is None else {decision.mark.hash: decision.mark.mark}
+        marks = {name: mark for name, mark in (self.marks | noted).items() if name not in decision.prune}
+        if marks != self.marks:
+            yield partial(setattr, self, "marks", marks)
+        if decision.write_revision:
+            yield partial(self.config_maps.add, self.wanted)
 
     def _checks(self, decision: RolloutDecision) -> Iterator[Callable[[], object]]:
         for _ in decision.delete_checks:
@@ -181,7 +193,7 @@ class World:
             ordinal = int(name.rpartition("-")[2])
             yield partial(self.pods.pop, ordinal, None)
         for revision in decision.prune:
-            yield partial(self.records.pop, revision, None)
+            yield partial(self.config_maps.discard, revision)
 
     def _apply(self, template: str) -> None:
         self.template, self.applied_replicas = template, self.replicas

@@ -24,7 +24,7 @@ def test_no_reader_of_foreign_text_fails_on_deep_nesting() -> None:
     metadata = {"name": "x", "annotations": {"consumerfleet.io/revision": "a"}}
     keys = ("pod-template.json", "policies.json", "policy.json", "worker.json")
     config_map = {"metadata": metadata, "data": dict.fromkeys(keys, DEEP)}
-    assert read_revision(config_map, config_map_names=()) is None
+    assert read_revision(config_map, {}, config_map_names=()) is None
     assert read_published(config_map) is None
     assert read_policy_record(config_map) is None
     assert read_progress([(1, DEEP)]) is None

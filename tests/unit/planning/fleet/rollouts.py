@@ -11,13 +11,13 @@ from fleet_operator.planning.fleet.rollout import (
 from fleet_operator.planning.fleet.rollout_facts import (
     CheckFacts,
     RevisionRecord,
-    RevisionState,
     RolloutFacts,
     Standing,
     Stretch,
     Watched,
 )
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.fleet import RevisionState
 from tests.unit.planning.builders import NOW, ready_fleet
 
 PROGRESS_DEADLINE_S = 600.0

@@ -17,7 +17,6 @@ from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.pod_template import check_pod_spec, leave_users_to_platform
 from fleet_operator.planning.fleet.revision import Revision, plan_revision
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.labels import selector_text
 from tests.unit.planning.builders import IMAGE, consumer_group, kafka_cluster, with_containers, with_worker
 
@@ -43,7 +42,7 @@ def children(group: ConsumerGroup, revision: Revision) -> list[dict[str, Any]]:
         manifests.headless_service(group),
         manifests.disruption_budget(group),
         manifests.stateful_set(group, revision=revision.hash, pod_template=template, replicas=3),
-        manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash)),
+        manifests.revision_config_map(group, revision),
         manifests.preflight_pod(group, revision=revision.hash, pod_template=template),
         *([handler] if handler else []),
     ]
@@ -390,7 +389,7 @@ def test_worker_parses_the_written_settings(spec: dict[str, Any], connection: di
     """worker.json as the worker's own parser sees it: strict, so that any drift between the two fails here."""
     group = consumer_group(**spec)
     revision = plan_revision(group, kafka_cluster(**connection), handler_files=FILES, image=IMAGE)
-    config_map = manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash))
+    config_map = manifests.revision_config_map(group, revision)
     config = parse_config(json.loads(config_map["data"]["worker.json"]))
     assert (config.group_id, config.topics) == (group.group_id, group.source_topics)
     assert (config.revision, config.failed_topic) == (revision.hash, naming.failed_topic(group.group_id))
@@ -443,4 +442,4 @@ def test_records_are_immutable() -> None:
     assert handler is not None
     assert handler["immutable"] is True
     assert handler["data"] == FILES
-    assert manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash))["immutable"] is True
+    assert manifests.revision_config_map(group, revision)["immutable"] is True

@@ -9,7 +9,7 @@ import pytest
 
 from fleet_operator.planning.fleet import manifests, readings
 from fleet_operator.planning.fleet.revision import plan_revision
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
+from fleet_operator.planning.state.fleet import RevisionMark, RevisionState
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
 
 
@@ -131,11 +131,10 @@ def test_fresh_check_waits_for_nothing_special() -> None:
 
 @pytest.mark.parametrize("handler_files", [None, {"shop.py": "def handle(record): ..."}])
 def test_revision_is_read_as_it_was_written(handler_files: dict[str, str] | None) -> None:
-    """Round trip of `manifests` and `readings`: there is no other memory."""
+    """Round trip of `manifests` and `readings`, with what the group's state says of the revision."""
     group = consumer_group()
     revision = plan_revision(group, kafka_cluster(), handler_files=handler_files, image=IMAGE)
-    mark = RevisionRecord(
-        hash=revision.hash,
+    mark = RevisionMark(
         state=RevisionState.REFUSED,
         since=NOW,
         reason="HandlerImportFailed",
@@ -146,11 +145,11 @@ def test_revision_is_read_as_it_was_written(handler_files: dict[str, str] | None
     )
     handler = manifests.handler_config_map(group, revision)
     names = [handler["metadata"]["name"]] if handler else []
-    read = readings.read_revision(manifests.revision_config_map(group, revision, mark), config_map_names=names)
+    read = readings.read_revision(
+        manifests.revision_config_map(group, revision), {revision.hash: mark}, config_map_names=names
+    )
     assert read is not None
-    assert (read.hash, read.state, read.since) == (revision.hash, RevisionState.REFUSED, NOW)
-    assert (read.reason, read.message, read.checked) == (mark.reason, mark.message, True)
-    assert (read.request, read.check) == ("r1", "u1")
+    assert (read.hash, read.mark) == (revision.hash, mark)
     assert read.pod_template == revision.pod_template
     assert read.complete
 
@@ -158,8 +157,8 @@ def test_revision_is_read_as_it_was_written(handler_files: dict[str, str] | None
 def test_missing_handler_copy_makes_a_record_incomplete() -> None:
     group = consumer_group()
     revision = plan_revision(group, kafka_cluster(), handler_files={"a.py": ""}, image=IMAGE)
-    body = manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash))
-    read = readings.read_revision(body, config_map_names=[])
+    body = manifests.revision_config_map(group, revision)
+    read = readings.read_revision(body, {}, config_map_names=[])
     assert read is not None
     assert not read.complete
 
@@ -176,20 +175,18 @@ def test_missing_handler_copy_makes_a_record_incomplete() -> None:
 def test_spoilt_record_counts_as_none(spoil: dict[str, Any]) -> None:
     group = consumer_group()
     revision = plan_revision(group, kafka_cluster(), handler_files=None, image=IMAGE)
-    body = manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash))
-    assert readings.read_revision(body | spoil, config_map_names=[]) is None
+    body = manifests.revision_config_map(group, revision)
+    marks = {revision.hash: RevisionMark(state=RevisionState.GOOD)}
+    assert readings.read_revision(body | spoil, marks, config_map_names=[]) is None
 
 
-def test_unknown_state_word_is_read_as_candidate() -> None:
-    """Somebody edited the annotation: the revision must be checked again, not trusted."""
+def test_revision_that_the_state_does_not_know_is_an_unchecked_candidate() -> None:
+    """Somebody made the ConfigMap: the revision must be checked, not trusted."""
     group = consumer_group()
     revision = plan_revision(group, kafka_cluster(), handler_files=None, image=IMAGE)
-    body = manifests.revision_config_map(group, revision, RevisionRecord(hash=revision.hash))
-    body["metadata"]["annotations"] |= {
-        "consumerfleet.io/revision-state": "Excellent",
-        "consumerfleet.io/since": "yesterday",
-    }
-    read = readings.read_revision(body, config_map_names=[])
+    body = manifests.revision_config_map(group, revision)
+    another = {"0" * 10: RevisionMark(state=RevisionState.GOOD, since=NOW, checked=True)}
+    read = readings.read_revision(body, another, config_map_names=[])
     assert read is not None
     assert (read.state, read.since, read.checked) == (RevisionState.CANDIDATE, None, False)
 

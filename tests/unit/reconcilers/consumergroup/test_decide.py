@@ -13,14 +13,15 @@ from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, read_part
 from fleet_operator.planning.fleet.revision import Revision, with_known
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.labels import RETRY_VOLUME
 from fleet_operator.planning.observation import BreakerObservation, RetryObservation, WorkerObservation
 from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.retry.scaling import RetryMemory
+from fleet_operator.planning.state.fleet import RevisionState
 from fleet_operator.reconcilers.consumergroup.decide import Memory, breaker_open, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
+from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, remembered
 from tests.unit.planning.retry.test_plan import GROUP, TOLD, cluster, flow
 from tests.unit.planning.retry.test_publication import DAY, OLD
 
@@ -110,21 +111,23 @@ def test_group_that_never_had_retries_is_not_asked_for_its_policies(
 
 
 def test_forged_record_is_never_rolled_back_to() -> None:
-    """Whoever may write ConfigMaps says of a template of his own that it was the last good one."""
+    """Whoever may write ConfigMaps puts a template of his own under a revision, even a good one of which the state
+    remembers more than its hash."""
     group = consumer_group()
     bare = {"cluster": kafka_cluster(), "group": group, "policy": None}
     wanted = make_plan(gathered(**bare), NOW, image=IMAGE).revision
     assert wanted is not None
     good = RevisionRecord(hash=wanted.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
-    ours = manifests.revision_config_map(group, wanted, good)
+    ours = manifests.revision_config_map(group, wanted)
     evil = replace(wanted, hash="f" * 10, pod_template={"spec": {"hostNetwork": True}})
-    forever = RevisionRecord(hash=evil.hash, state=RevisionState.GOOD, since=4e9, checked=True)
-    forged = manifests.revision_config_map(group, evil, forever)
-    renamed = {**manifests.revision_config_map(group, wanted, replace(good, state=RevisionState.REFUSED))}
+    forged = manifests.revision_config_map(group, evil)
+    renamed = {**manifests.revision_config_map(group, wanted)}
     renamed["metadata"] = {**renamed["metadata"], "name": "orders-looks-like-it"}
     fleet = manifests.stateful_set(group, revision=wanted.hash, pod_template=wanted.pod_template, replicas=2)
     fleet = with_known(fleet, {wanted.hash: wanted.pod_template})
-    found = gathered(**bare, stateful_set=fleet, config_maps=(ours, forged, renamed))
+    forever = RevisionRecord(hash=evil.hash, state=RevisionState.GOOD, since=4e9, checked=True)
+    state = remembered(good, forever)
+    found = gathered(**bare, state=state, stateful_set=fleet, config_maps=(ours, forged, renamed))
     settled = make_plan(found, NOW, image=IMAGE)
     assert set(settled.records) == {wanted.hash}
     assert settled.decision.prune == (evil.hash,)
@@ -156,9 +159,8 @@ def ending(retry: RetryObservation) -> Gathered:
         group=bare,
         policy=None,
         stateful_set=with_known(fleet, {each.hash: each.pod_template for each in known}),
-        config_maps=tuple(
-            manifests.revision_config_map(bare, each, mark) for each, mark in zip(known, good, strict=True)
-        ),
+        config_maps=tuple(manifests.revision_config_map(bare, each) for each in known),
+        state=remembered(*good),
         observation=cluster(retry),
         published=replace(TOLD, ending_since=NOW - DAY),
     )

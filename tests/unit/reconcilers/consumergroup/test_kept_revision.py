@@ -13,11 +13,12 @@ from fleet_operator.planning.fleet import manifests, pod_template
 from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.fleet.parts import MAIN, PartPlan
 from fleet_operator.planning.fleet.rollout import RolloutPhase
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
+from fleet_operator.planning.state.fleet import RevisionState
 from fleet_operator.planning.trimming import trim_stateful_set
 from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, with_worker
+from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, remembered, with_worker
 from tests.unit.planning.retry.test_publication import OLD
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
 
@@ -49,12 +50,12 @@ def settled(group: ConsumerGroup, state: RevisionState = RevisionState.GOOD) -> 
     plan = plan_of(alone(group))
     assert plan.revision is not None
     mark = RevisionRecord(hash=plan.revision.hash, state=state, since=NOW - 60, checked=True)
-    record = manifests.revision_config_map(group, plan.revision, mark)
+    record = manifests.revision_config_map(group, plan.revision)
     body = plan.stateful_set(alone(group), PartPlan(part=MAIN, target=plan.revision.hash, replicas=1), NOW)
     fields = {"namespace": "shop", "uid": "s", "resourceVersion": "1", "generation": 1}
     body = {**body, "metadata": {**body["metadata"], **fields}, "status": {}}
     pinned = group.model_copy(update={"status": plan.image.fields})
-    return alone(pinned, stateful_set=trim_stateful_set(body), config_maps=(record,))
+    return alone(pinned, state=remembered(mark), stateful_set=trim_stateful_set(body), config_maps=(record,))
 
 
 def change_version(monkeypatch: pytest.MonkeyPatch) -> None:

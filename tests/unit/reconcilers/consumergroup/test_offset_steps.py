@@ -14,16 +14,17 @@ from fleet_consumer.net import KafkaError
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.observe.kafka_admin import OffsetsSet
-from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.revision import plan_revision
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, mark_of
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetStep
 from fleet_operator.planning.offsets.targets import GroupOffsets
+from fleet_operator.planning.state.fleet import RevisionState
+from fleet_operator.planning.state.group import GroupState
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.offset_reset import READ_SECONDS, OffsetResets, reset_facts
 from fleet_operator.runtime.metrics import Metrics
-from tests.unit.planning.builders import IMAGE, consumer_group, kafka_cluster
+from tests.unit.planning.builders import IMAGE, consumer_group, kafka_cluster, remembered
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
@@ -246,6 +247,6 @@ def test_fleet_whose_stateful_set_was_deleted_is_no_new_one(
 ) -> None:
     """A reset that waits or has failed would keep it down; only a fleet that never ran has to wait for its reset."""
     record = RevisionRecord(hash=REVISION.hash, state=state or RevisionState.CANDIDATE)
-    made = () if state is None else (manifests.revision_config_map(consumer_group(), REVISION, record),)
-    facts = reset_facts(gathered(config_maps=made, **changes), ("orders",), None)
+    known = GroupState() if state is None else remembered(record)
+    facts = reset_facts(gathered(state=known, **changes), ("orders",), None)
     assert (facts.begun, facts.down) == (begun, True)

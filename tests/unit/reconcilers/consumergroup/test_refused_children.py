@@ -15,15 +15,16 @@ from fleet_operator.clients.kube import KubeError, KubeForbiddenError, KubeInval
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import with_known
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.fleet import RevisionState
 from fleet_operator.reconcilers.consumergroup.children import Children
 from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.store import Store
-from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
+from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, remembered
 from tests.unit.planning.retry.test_plan import cluster, flow
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
 from tests.unit.runtime.memory_kube import MemoryKube
@@ -36,7 +37,7 @@ def scaled_with_another_template() -> tuple[Gathered, Plan]:
     first = make_plan(here, NOW, image=IMAGE).revision
     assert first is not None
     mark = RevisionRecord(hash=first.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
-    good = manifests.revision_config_map(here.group, first, mark)
+    good = manifests.revision_config_map(here.group, first)
     fleet = with_known(
         manifests.stateful_set(here.group, revision=first.hash, pod_template=first.pod_template, replicas=1),
         {first.hash: first.pod_template},
@@ -44,7 +45,7 @@ def scaled_with_another_template() -> tuple[Gathered, Plan]:
     group = consumer_group(replicas=5, template={"metadata": {"labels": {"team": "another"}}})
     observed = cluster(flow(found_delays=()))
     found = gathered(cluster=kafka_cluster(), group=group, policy=None, observation=observed, stateful_set=fleet)
-    found = replace(found, config_maps=(good,))
+    found = replace(found, state=remembered(mark), config_maps=(good,))
     return found, make_plan(found, NOW, image=IMAGE)
 
 

@@ -8,20 +8,27 @@ from typing import Any
 import pytest
 
 from fleet_consumer.contract.joins import JoinStep
-from fleet_operator.clients.kinds import JsonObject, annotated
+from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import MAIN, read_part
 from fleet_operator.planning.fleet.revision import with_known
 from fleet_operator.planning.fleet.rollout import RolloutPhase
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
-from fleet_operator.planning.labels import STATE_ANNOTATION
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.observation import MemberObservation, ProgressSample, TopicObservation
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.fleet import FleetState, RevisionState
 from fleet_operator.planning.state.sizing import Capacity, Growth, SizingState
 from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, observation, observed_group
+from tests.unit.planning.builders import (
+    IMAGE,
+    NOW,
+    consumer_group,
+    kafka_cluster,
+    observation,
+    observed_group,
+    remembered,
+)
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
 
 READY = {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z"}]}
@@ -62,10 +69,10 @@ def found(
     pods = tuple(worker(number, revision.hash) for number in range(replicas))
     defaults: dict[str, Any] = {
         **bare,
-        "state": GroupState(sizing=memory or SizingState()),
+        "state": replace(remembered(good), sizing=memory or SizingState()),
         "observation": observation(seen),
         "parts": {**gathered().parts, MAIN: read_part(MAIN, body, pods, NOW)},
-        "config_maps": (manifests.revision_config_map(group, revision, good),),
+        "config_maps": (manifests.revision_config_map(group, revision),),
     }
     return replace(gathered(), **(defaults | changes))
 
@@ -123,9 +130,9 @@ def rolling(of: Gathered) -> Gathered:
     body = {**body, "status": {**body["status"], "readyReplicas": 1, "availableReplicas": 1}}
     first, *others = of.parts[MAIN].pods
     pods = ({**first, "status": {}}, *others)
-    (record,) = of.config_maps
-    fresh = annotated(record, STATE_ANNOTATION, RevisionState.CANDIDATE)
-    return replace(of, config_maps=(fresh,), parts={**of.parts, MAIN: read_part(MAIN, body, pods, NOW)})
+    fresh = {name: replace(mark, state=RevisionState.CANDIDATE) for name, mark in of.state.fleet.marks.items()}
+    state = replace(of.state, fleet=FleetState(marks=fresh))
+    return replace(of, state=state, parts={**of.parts, MAIN: read_part(MAIN, body, pods, NOW)})
 
 
 def test_workers_of_a_revision_on_their_way_hold_all_but_growth() -> None:

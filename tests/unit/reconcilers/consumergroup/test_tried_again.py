@@ -9,12 +9,15 @@ import pytest
 
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning.fleet import manifests
-from fleet_operator.planning.fleet.revision import request_digest
+from fleet_operator.planning.fleet.blocking import cluster_not_found
+from fleet_operator.planning.fleet.parts import MAIN, read_part
+from fleet_operator.planning.fleet.revision import request_digest, with_known
 from fleet_operator.planning.fleet.rollout import RolloutPhase
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
+from fleet_operator.planning.state.fleet import RevisionState
 from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
+from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, remembered
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
 
 SAME_HASH = (
@@ -28,13 +31,24 @@ def found(group: ConsumerGroup, *marks: RevisionRecord, **changes: Any) -> Gathe
     here = gathered(cluster=kafka_cluster(), group=group, policy=None, **changes)
     revision = make_plan(here, NOW, image=IMAGE).revision
     assert revision is not None
-    maps = tuple(manifests.revision_config_map(group, revision, replace(mark, hash=revision.hash)) for mark in marks)
-    return replace(here, config_maps=maps)
+    records = [replace(mark, hash=revision.hash) for mark in marks]
+    maps = tuple(manifests.revision_config_map(group, revision) for _ in marks)
+    return replace(here, state=remembered(*records, wanted=revision.hash), config_maps=maps)
 
 
 def refused(group: ConsumerGroup) -> RevisionRecord:
     why = {"reason": "HandlerImportFailed", "message": "why", "since": NOW - 60, "request": request_digest(group)}
     return RevisionRecord(hash="", state=RevisionState.REFUSED, **why)  # type: ignore[arg-type]
+
+
+def beside_another(here: Gathered) -> Gathered:
+    """The same with workers of another revision, which knew this one."""
+    revision = make_plan(here, NOW, image=IMAGE).revision
+    assert revision is not None
+    template = revision.pod_template
+    body = manifests.stateful_set(here.group, revision="f" * 10, pod_template=template, replicas=2)
+    main = read_part(MAIN, with_known(body, {revision.hash: template}), (), NOW)
+    return replace(here, parts={**here.parts, MAIN: main})
 
 
 def hash_of(plan: Plan) -> str:
@@ -62,29 +76,42 @@ def test_number_of_workers_asks_for_nothing() -> None:
     assert make_plan(scaled, NOW, image=IMAGE).decision.phase is RolloutPhase.REFUSED
 
 
-def test_revision_wanted_before_is_remembered_where_the_status_is_older() -> None:
-    """A status whose write is put off must not ask for the refused revision with each look."""
+def test_refused_revision_that_is_wanted_after_another_one_is_asked_for_once() -> None:
+    """The state says which one was wanted before; a status may be older, for its write is put off."""
     group = consumer_group()
     here = found(group, refused(group))
-    here = replace(here, body={**here.body, "status": {"revision": "another"}})
-    first = make_plan(here, NOW, image=IMAGE)
-    assert (first.decision.phase, first.memory.wanted) == (RolloutPhase.CHECKING, hash_of(first))
-    second = make_plan(here, NOW, image=IMAGE, memory=first.memory)
-    assert (second.decision.phase, second.decision.mark) == (RolloutPhase.REFUSED, None)
+    shown = replace(here, body={**here.body, "status": {"revision": "another"}})
+    assert make_plan(shown, NOW, image=IMAGE).decision.phase is RolloutPhase.REFUSED
+    after = replace(shown, state=replace(here.state, fleet=replace(here.state.fleet, wanted="another")))
+    first = make_plan(after, NOW, image=IMAGE)
+    assert (first.decision.phase, first.state.fleet.wanted) == (RolloutPhase.CHECKING, hash_of(first))
+    assert first.state.fleet.marks[hash_of(first)].request == "", "in the same write"
+    second = make_plan(replace(after, state=first.state), NOW, image=IMAGE, memory=first.memory)
+    assert second.decision.mark is not None
+    assert second.decision.mark.state is RevisionState.CANDIDATE
 
 
 def test_change_back_and_forth_is_remembered_while_the_plan_is_not_carried_out() -> None:
     """Of a paused group, or between an error of the API server and the next try."""
     group, other = consumer_group(), consumer_group(consumer={"maxPollRecords": 7})
-    mark = refused(group)
-    first = make_plan(found(group, mark), NOW, image=IMAGE)
+    here = beside_another(found(group, refused(group)))
+    first = make_plan(here, NOW, image=IMAGE)
     assert first.decision.phase is RolloutPhase.REFUSED
-    away = make_plan(found(other), NOW, image=IMAGE, memory=first.memory)
-    paused = away.memory_before(first.memory)
+    away = make_plan(replace(here, group=other), NOW, image=IMAGE, memory=first.memory)
+    assert away.state.fleet.wanted == hash_of(away) != hash_of(first)
+    memory = away.memory
     for _ in range(2):
-        back = make_plan(found(group, mark), NOW, image=IMAGE, memory=paused)
+        back = make_plan(replace(here, state=away.state), NOW, image=IMAGE, memory=memory)
         assert (back.decision.phase, back.decision.mark is None) == (RolloutPhase.CHECKING, False)
-        paused = back.memory_before(paused)
+        memory = back.memory
+
+
+def test_revision_wanted_last_is_remembered_while_the_spec_cannot_be_planned() -> None:
+    group = consumer_group()
+    here = beside_another(found(group, refused(group)))
+    blocked = make_plan(replace(here, cluster=cluster_not_found("shop", "main")), NOW, image=IMAGE)
+    assert blocked.revision is None
+    assert blocked.state.fleet == here.state.fleet
 
 
 def hanging_check(revision: str) -> dict[str, Any]:

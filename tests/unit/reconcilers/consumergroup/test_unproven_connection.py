@@ -12,11 +12,12 @@ from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import Revision, with_known
-from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.observation import ClusterObservation
+from fleet_operator.planning.state.fleet import RevisionState
 from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, observation, unreachable
+from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, observation, remembered, unreachable
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
 
 ID: Final = {"clusterId": "cluster-a"}
@@ -53,12 +54,13 @@ def fleet(*, replicas: int = 2, candidate: Revision | None = None, **changes: An
     templates = {each.hash: each.pod_template for each in (good, candidate) if each is not None}
     stateful_set = manifests.stateful_set(GROUP, revision=good.hash, pod_template=good.pod_template, replicas=replicas)
     stateful_set["status"] = {"observedGeneration": 1, "replicas": replicas}
-    state = RevisionRecord(hash=good.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
-    config_maps = [manifests.revision_config_map(GROUP, good, state)]
+    records = [RevisionRecord(hash=good.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)]
+    config_maps = [manifests.revision_config_map(GROUP, good)]
     if candidate is not None:
-        checked = RevisionRecord(hash=candidate.hash, state=RevisionState.CANDIDATE, since=NOW - 1, checked=True)
-        config_maps.append(manifests.revision_config_map(GROUP, candidate, checked))
-    return first(stateful_set=with_known(stateful_set, templates), config_maps=tuple(config_maps), **changes)
+        records.append(RevisionRecord(hash=candidate.hash, since=NOW - 1, checked=True))
+        config_maps.append(manifests.revision_config_map(GROUP, candidate))
+    known = {"state": remembered(*records), "config_maps": tuple(config_maps)}
+    return first(stateful_set=with_known(stateful_set, templates), **known, **changes)
 
 
 def candidate_of(cluster: KafkaCluster) -> Revision:

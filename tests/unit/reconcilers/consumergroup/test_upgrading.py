@@ -13,15 +13,16 @@ from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.fleet.parts import MAIN, PartPlan
 from fleet_operator.planning.fleet.revision import connection_digest
 from fleet_operator.planning.fleet.rollout import RolloutPhase
-from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RevisionState
+from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord
 from fleet_operator.planning.fleet.waves import Turn
 from fleet_operator.planning.labels import PARTS_ANNOTATION
+from fleet_operator.planning.state.fleet import RevisionState
 from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.state.upgrade import Phase, Upgrade, UpgradeState
 from fleet_operator.planning.trimming import trim_stateful_set
 from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, observation, unreachable
+from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, observation, remembered, unreachable
 from tests.unit.planning.retry.test_plan import CAREFUL, flow
 from tests.unit.planning.retry.test_plan import cluster as flowing
 from tests.unit.planning.retry.test_publication import OLD
@@ -63,14 +64,14 @@ def fleet(**spec: Any) -> Gathered:
     plan = plan_of(found)
     assert plan.revision is not None
     mark = RevisionRecord(hash=plan.revision.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
-    record = manifests.revision_config_map(group, plan.revision, mark)
+    record = manifests.revision_config_map(group, plan.revision)
     body = plan.stateful_set(found, PartPlan(part=MAIN, target=plan.revision.hash, replicas=1), NOW)
     fields = {"namespace": "shop", "uid": "s", "resourceVersion": "1", "generation": 1}
     body = {**body, "metadata": {**body["metadata"], **fields}, "status": {"observedGeneration": 1}}
     kept = gathered(
         cluster=of,
         group=group,
-        state=plan.state,
+        state=replace(plan.state, fleet=remembered(mark, wanted=mark.hash).fleet),
         policy=policy,
         observation=looked,
         stateful_set=trim_stateful_set(body),

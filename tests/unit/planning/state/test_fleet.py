@@ -1,0 +1,67 @@
+"""What was found out about a fleet's revisions, as the group's state keeps it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fleet_operator.planning.state.document import UnreadableStateError, read_state, write_state
+from fleet_operator.planning.state.fleet import FleetState, RevisionMark, RevisionState
+from fleet_operator.planning.state.group import GroupState
+
+NOW = 1_800_000_000.0
+GOOD = RevisionMark(state=RevisionState.GOOD, since=NOW, checked=True)
+REFUSED = RevisionMark(
+    state=RevisionState.REFUSED,
+    since=NOW,
+    reason="HandlerImportFailed",
+    message="no module\nnamed 'shöp'",
+    request="r1",
+    check="u1",
+)
+
+
+def read(document: dict[str, Any]) -> FleetState:
+    return read_state(GroupState, {"fleet": document}, "orders").fleet
+
+
+@pytest.mark.parametrize(
+    "fleet",
+    [FleetState(wanted="b", marks={"a": GOOD, "b": REFUSED}), FleetState(marks={"a": RevisionMark()}), FleetState()],
+    ids=["full", "new", "empty"],
+)
+def test_document_is_read_back(fleet: FleetState) -> None:
+    assert read(json.loads(json.dumps(write_state(GroupState(fleet=fleet), {}))).get("fleet", {})) == fleet
+
+
+def test_fields_of_a_mark_at_their_default_are_left_out() -> None:
+    written = write_state(GroupState(fleet=FleetState(marks={"a": RevisionMark(), "b": GOOD})), {})
+    assert written["fleet"] == {"marks": {"a": {}, "b": {"state": "Good", "since": NOW, "checked": True}}}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"wanted": 7},
+        {"marks": ["a"]},
+        {"marks": {"a": "Good"}},
+        {"marks": {"a": {"state": "Excellent"}}},
+        {"marks": {"a": {"since": "yesterday"}}},
+        {"marks": {"a": {"checked": "perhaps"}}},
+        {"marks": {"a": {"reason": None}}},
+    ],
+)
+def test_document_of_somebody_else_is_not_read(document: dict[str, Any]) -> None:
+    """Somebody edited it: nothing may be decided by what it says, and nothing without it."""
+    with pytest.raises(UnreadableStateError, match=r"fleet\."):
+        read(document)
+
+
+@pytest.mark.parametrize(
+    ("marks", "ran"),
+    [({}, False), ({"a": RevisionMark(checked=True), "b": REFUSED}, False), ({"a": GOOD, "b": REFUSED}, True)],
+)
+def test_fleet_with_a_good_revision_ran_once(marks: dict[str, RevisionMark], ran: bool) -> None:
+    assert FleetState(marks=marks).was_good is ran
