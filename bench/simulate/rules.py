@@ -12,9 +12,9 @@ from fleet_operator.api.v1alpha1.consumergroup import Scaling
 from fleet_operator.planning.lag import group_lag
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
-from fleet_operator.planning.state.sizing import SizingState
 from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.scaling.trail import Trail
+from fleet_operator.planning.state.sizing import SizingState
 
 SYNC_S: Final = 15.0
 """Interval of the HPA's controller."""
