@@ -31,7 +31,7 @@ def revision_of(site: Site) -> str:
 
 
 def marks_of(site: Site) -> dict[str, dict[str, Any]]:
-    """What the operator remembers of the fleet's revisions, by their hash."""
+    """The marks of the fleet's revisions, by their hash."""
     found: dict[str, dict[str, Any]] = site.get("operatorstates", "flights.consumergroup")["data"]["fleet"]["marks"]
     return found
 

@@ -76,7 +76,7 @@ class World:
 
     @property
     def records(self) -> dict[str, RevisionRecord]:
-        """What was found out about each revision that has its ConfigMap, and about the wanted one."""
+        """The revisions that have their ConfigMap, and the wanted one once it has a mark."""
         known = self.config_maps | ({self.wanted} & self.marks.keys())
         return {each: marked(each, self.marks.get(each), complete=each in self.config_maps) for each in known}
 

@@ -1,4 +1,4 @@
-"""What was found out about a fleet's revisions, as the group's state keeps it."""
+"""The marks of a fleet's revisions, as the group's state keeps them."""
 
 from __future__ import annotations
 

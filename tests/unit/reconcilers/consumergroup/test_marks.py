@@ -1,4 +1,4 @@
-"""What the state says of revisions: without their ConfigMaps, and where the state itself was lost."""
+"""Marks of revisions: without their ConfigMaps, and where the state itself was lost."""
 
 from __future__ import annotations
 
