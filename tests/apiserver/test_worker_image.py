@@ -136,7 +136,7 @@ def wait_good(here: Site) -> str:
     def seen() -> str:
         revision = str(here.get("statefulsets", "flights")["metadata"]["annotations"]["consumerfleet.io/revision"])
         marks = here.get("operatorstates", "flights.consumergroup")["data"]["fleet"]["marks"]
-        assert marks[revision]["state"] == "Good"
+        assert marks[revision].get("state") == "Good"
         return revision
 
     return eventually(seen, timeout_s=PATIENCE_S, what="a good revision")
