@@ -55,6 +55,12 @@ def patch_status(site: Site, plural: str, name: str, status: JsonObject) -> None
     site.client.merge_status(plural, site.name, name, status)
 
 
+def redriven_of(site: Site) -> JsonObject | None:
+    """The findings of the group's Redrives, as its state keeps them; None without any."""
+    retries: JsonObject = site.get("operatorstates", "flights.consumergroup")["data"].get("retries", {})
+    return retries.get("redriven")
+
+
 def make_pod(site: Site, job: JsonObject, name: str) -> None:
     """The pod of a running Job, as the Job controller would make it."""
     template = job["spec"]["template"]
@@ -132,12 +138,8 @@ def test_life_of_a_redrive(site: MakeSite, broker: KafkaBroker) -> None:
     end_job(here)
     status = wait_phase(here, "Succeeded", "AllMoved")
     assert [status[key] for key in ("selected", "moved", "guarded", "remaining", "redrivenTo")] == [7, 7, 1, 0, 0]
-    memory = {"topicId": status["failedTopicId"], "to": 0}
-
-    def remembered() -> bool:
-        return bool(here.status("consumergroups", "flights").get("retry", {}).get("redriven") == memory)
-
-    eventually(remembered, timeout_s=PATIENCE_S, what="what the run found to be kept in the group's status")
+    found = {"topic_id": status["failedTopicId"], "to": 0}
+    eventually(lambda: redriven_of(here) == found, timeout_s=PATIENCE_S, what="the findings in the group's state")
     header, row = here.kubectl("get", "krd", "mended").strip().splitlines()
     assert header.split() == ["NAME", "GROUP", "PHASE", "SELECTED", "MOVED", "RATE", "READY", "AGE"]
     assert row.split()[:5] == ["mended", "flights", "Succeeded", "7", "7"]
@@ -246,8 +248,7 @@ def test_finished_redrive_is_waited_for_and_deleted_after_its_group_noted_it(
     topic_id = here.status("redrives", "mended")["failedTopicId"]
     here.kubectl("patch", "krd/mended", "--type=merge", "-p", '{"spec": {"ttlSecondsAfterFinished": 1}}')
     here.kubectl("wait", "--for=delete", "redrive/mended", f"--timeout={PATIENCE_S:.0f}s")
-    kept = here.status("consumergroups", "flights")["retry"]["redriven"]
-    assert kept == {"topicId": topic_id, "to": 3}, "noted before it was deleted"
+    assert redriven_of(here) == {"topic_id": topic_id, "to": 3}, "noted before it was deleted"
 
 
 def test_failed_redrive_is_seen_by_kubectl_wait(site: MakeSite, broker: KafkaBroker) -> None:

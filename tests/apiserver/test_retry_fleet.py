@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,12 @@ def policies_of(here: Site) -> dict[str, Any]:
     found = here.get("configmaps", "flights-retry")
     policies: dict[str, Any] = json.loads(found["data"]["policies.json"])
     return policies
+
+
+def state_of(here: Site) -> dict[str, Any]:
+    """The retries part of the group's state; raises NotFoundError before it remembers anything."""
+    state: dict[str, Any] = here.get("operatorstates", "flights.consumergroup")["data"]["retries"]
+    return state
 
 
 def topics_of(here: Site, broker: KafkaBroker) -> set[str]:
@@ -132,8 +138,7 @@ def test_waiting_records_wake_the_retry_workers_before_they_are_due(site: MakeSi
     assert replicas_of(here, "flights-retry") == 0
     produce(broker, f"_fleet.{here.name}.flights.retry.40s")
     eventually(lambda: replicas_of(here, "flights-retry") == 1, timeout_s=PATIENCE_S, what="a retry worker")
-    annotations = here.get("statefulsets", "flights-retry")["metadata"]["annotations"]
-    assert "consumerfleet.io/scaled-at" in annotations
+    assert state_of(here)["sizing"]["count"] == 1
     assert replicas_of(here, "flights") == 1
 
 
@@ -177,8 +182,7 @@ def test_edit_of_the_policy_reaches_running_pods_without_a_restart(site: MakeSit
     assert sorted(len(revision["sequence"]) for revision in after["revisions"].values()) == [1, 2, 3]
     assert before["revisions"].items() <= after["revisions"].items()
     assert topics_of(here, broker) == {"retry.5s", "retry.30m", "retry.1h", "retry.2h", "redrive", "failed"}
-    superseded = here.get("configmaps", "flights-retry")["metadata"]["annotations"]["consumerfleet.io/superseded"]
-    assert set(json.loads(superseded)) == set(after["revisions"]) - {newest}
+    assert set(state_of(here)["superseded"]) == set(after["revisions"]) - {newest}
 
     def touched() -> str:
         (now,) = here.every("pods", "app.kubernetes.io/component=worker")
@@ -225,14 +229,14 @@ def waits(here: Site) -> bool:
     return bool(here.status("consumergroups", "flights").get("retry", {}).get("waiting"))
 
 
-def minutes_ago(minutes: int) -> str:
-    return (datetime.now(UTC) - timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")
+def minutes_ago(minutes: int) -> float:
+    return time.time() - 60 * minutes
 
 
-def remember(here: Site, **annotations: str) -> None:
-    """Set back the operator's memory in the ConfigMap's annotations, so that minutes pass at once."""
-    pairs = [f"consumerfleet.io/{name.replace('_', '-')}={value}" for name, value in annotations.items()]
-    here.kubectl("annotate", "--overwrite", "configmap/flights-retry", *pairs)
+def remember(here: Site, **times: Any) -> None:
+    """Set back times in the group's state, so that minutes pass at once."""
+    patch = json.dumps({"data": {"retries": times}})
+    here.kubectl("patch", "operatorstates/flights.consumergroup", "--type=merge", "-p", patch)
 
 
 def commit(broker: KafkaBroker, group_id: str, topic: str, offset: int) -> None:
@@ -251,7 +255,7 @@ def test_topic_of_a_removed_delay_drains_and_then_goes(site: MakeSite, broker: K
     here.apply(objects.policy(here.name, "5s"))
     eventually(partial(follow, here, 1), timeout_s=PATIENCE_S, what="the edit to be published")
     eventually(partial(waits, here), timeout_s=PATIENCE_S, what="the record to be seen")
-    remember(here, superseded=json.dumps({first: minutes_ago(10)}))
+    remember(here, superseded={first: minutes_ago(10)})
     here.apply(objects.policy(here.name, "5s", "5s"))
     eventually(partial(follow, here, 2), timeout_s=PATIENCE_S, what="another edit to be published")
     assert first in policies_of(here)["revisions"], "a record waits under it"
@@ -276,12 +280,7 @@ def test_retry_workers_stay_after_removed_retries_until_nothing_waits(site: Make
         return not [volume for volume in volumes if volume["name"] == "consumer-fleet-retry"]
 
     eventually(rolled, timeout_s=PATIENCE_S, what="main workers without retries")
-
-    def ending() -> str:
-        annotations = here.get("configmaps", "flights-retry")["metadata"]["annotations"]
-        return str(annotations.get("consumerfleet.io/ending-since", ""))
-
-    eventually(ending, timeout_s=PATIENCE_S, what="the end of retries to be noted")
+    eventually(lambda: "ending_since" in state_of(here), timeout_s=PATIENCE_S, what="the end of retries to be noted")
     eventually(partial(waits, here), timeout_s=PATIENCE_S, what="the record to be seen")
     remember(here, ending_since=minutes_ago(10))
     assert here.get("statefulsets", "flights-retry")["spec"]["template"] == before["spec"]["template"]

@@ -44,7 +44,7 @@ CHANGES: tuple[Callable[[KafkaAdmin], object], ...] = (
     lambda admin: admin.change_topics(TopicsPlan(grow=(TOPIC,)), retry_group="orders.retry"),
     lambda admin: admin.change_topics(TopicsPlan(alter={TOPIC.name: {}}), retry_group="orders.retry"),
     lambda admin: admin.change_topics(TopicsPlan(delete=(TOPIC.name,)), retry_group="orders.retry"),
-    lambda admin: admin.delete_flow(builders.consumer_group()),
+    lambda admin: admin.delete_flow(builders.consumer_group(), had_retries=True),
     lambda admin: admin.delete_topics([TOPIC.name]),
     lambda admin: admin.delete_groups(["orders"]),
     lambda admin: admin.remove_members("orders", ["shop/orders-0"]),

@@ -10,6 +10,7 @@ from fleet_operator.planning.fleet.readings import read_check, read_revision
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.redrive.phase import read_progress
 from fleet_operator.planning.retry.records import read_policy_record, read_published
+from fleet_operator.planning.state.retries import RetriesState
 
 DEEP = '{"a":' * 50_000 + "1" + "}" * 50_000
 
@@ -25,7 +26,7 @@ def test_no_reader_of_foreign_text_fails_on_deep_nesting() -> None:
     keys = ("pod-template.json", "policies.json", "policy.json", "worker.json")
     config_map = {"metadata": metadata, "data": dict.fromkeys(keys, DEEP)}
     assert read_revision(config_map, {}, config_map_names=()) is None
-    assert read_published(config_map) is None
+    assert read_published(config_map, RetriesState()) is None
     assert read_policy_record(config_map) is None
     assert read_progress([(1, DEEP)]) is None
     assert parse_member("orders-0", DEEP.encode()) is None

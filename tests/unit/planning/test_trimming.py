@@ -16,7 +16,7 @@ from fleet_operator.planning.fleet.revision import known_to
 from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME
 from fleet_operator.planning.problem import Problem, spec_problem
 from fleet_operator.planning.redrive.phase import at_work, read_run_pods
-from fleet_operator.planning.retry.fleet import changed_at_of, has_retries
+from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.run import read_job
 from fleet_operator.planning.trimming import (
     SPEC_BYTES_MAX,
@@ -134,7 +134,6 @@ def a_stateful_set(*, hostile: str = "", known: str = '{"abc": "digest"}') -> di
     annotations = {
         "consumerfleet.io/revision": "abc",
         "consumerfleet.io/known-revisions": known,
-        "consumerfleet.io/scaled-at": "2026-01-01T00:00:50Z",
     }
     return {
         "apiVersion": "apps/v1",
@@ -176,7 +175,6 @@ def test_used_fields_of_a_stateful_set_survive_trimming() -> None:
     whole, cut = a_stateful_set(), trim_stateful_set(a_stateful_set())
     assert read_fleet(cut) == read_fleet(whole) is not None
     assert known_to(cut) == known_to(whole) == {"abc"}
-    assert changed_at_of(cut) == changed_at_of(whole) is not None
     assert has_retries(cut["spec"]["template"])
     assert cut["metadata"]["generation"] == 3
 

@@ -11,7 +11,15 @@ import pytest
 
 from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.clients import json_text
-from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject, Kind
+from fleet_operator.clients.kinds import (
+    CONSUMER_GROUP,
+    KAFKA_CLUSTER,
+    OPERATOR_STATE,
+    POD,
+    STATEFUL_SET,
+    JsonObject,
+    Kind,
+)
 from fleet_operator.planning.claims import Claim, is_proven
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.reconcilers.claims import NO_RIVALS, find_rivals
@@ -301,10 +309,29 @@ def test_group_that_is_called_like_a_retry_group_is_no_rival_of_a_group_that_nev
     plain = group("a", 1)
     other = group("a", 2, group_id="orders.retry", metadata={"name": "other", "uid": "other"})
     assert heir_of(Place(plain, other, seen=dict(SAME), rights=EACH).context, plain) is None
-    had = {**plain, "status": {"retry": {"policyRevision": "standard@aaaaaaaaaa"}}}
-    found = heir_of(Place(had, other, seen=dict(SAME), rights=EACH).context, had)
-    assert found is not None, "its retry workers may still drain, and its retry group is deleted with it"
-    assert found.group_id == "orders.retry"
+
+
+@pytest.mark.parametrize(
+    ("content", "had"),
+    [
+        ({"retries": {"published_at": builders.NOW}}, True),
+        ({"retries": {"published_at": 0.0}}, True),  # the time was lost
+        ({"retries": {"sizing": {"count": 0}}}, False),
+        ({"retries": "damaged"}, False),
+        ({}, False),
+    ],
+)
+def test_group_that_published_retry_policies_owns_its_retry_group_also_without_retries(
+    content: JsonObject, had: bool
+) -> None:
+    """Its retry workers may still drain, and its retry group is deleted with it on request."""
+    ended = group("a", 1)
+    other = group("a", 2, group_id="orders.retry", metadata={"name": "other", "uid": "other"})
+    place = Place(ended, other, seen=dict(SAME), rights=EACH)
+    place.run(OPERATOR_STATE, "a", "orders.consumergroup", data=content)
+    older, heir = older_claim(place.context, other), heir_of(place.context, ended)
+    assert (older is not None, heir is not None) == (had, had)
+    assert heir is None or heir.group_id == "orders.retry"
 
 
 def test_rivals_without_workers_are_not_parsed_whatever_their_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from fleet_operator.clients.kinds import CONSUMER_GROUP, REDRIVE
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import TopicObservation
+from fleet_operator.planning.state.retries import Redriven
 from fleet_operator.planning.status.retry import is_noted
 from tests.unit.planning import builders
 from tests.unit.reconcilers.redrive.world import KEY, TOPICS, DeathError, Moment, World, run
@@ -29,11 +30,8 @@ async def ended(world: World, *, word: str = FOUND, code: int = 0, **spec: Any) 
 
 
 def note(world: World, to: int) -> None:
-    """The ConsumerGroup's status has what Redrives found."""
-    group = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
-    world.kube.version += 1
-    group["metadata"]["resourceVersion"] = str(world.kube.version)
-    group["status"] = {"retry": {"redriven": {"topicId": "t1", "to": to}}}
+    """The ConsumerGroup's state has what Redrives found."""
+    world.keep(CONSUMER_GROUP, "orders", {"retries": {"redriven": {"topic_id": "t1", "to": to}}})
 
 
 def is_there(world: World) -> bool:
@@ -151,20 +149,20 @@ SUCCEEDED = {"phase": "Succeeded", "failedTopicId": "t1", "redrivenTo": 48}
 @pytest.mark.parametrize(
     ("status", "redriven", "topic_id", "noted"),
     [
-        (SUCCEEDED, {"topicId": "t1", "to": 50}, None, True),
-        (SUCCEEDED, {"topicId": "t1", "to": 47}, "t1", False),
-        (SUCCEEDED, {"topicId": "t0", "to": 50}, "t1", False),
-        (SUCCEEDED, {}, None, False),
-        (SUCCEEDED, {}, "t2", True),  # the topic was made anew
-        (SUCCEEDED | {"phase": "Failed"}, {}, "t1", True),
-        ({"phase": "Succeeded", "redrivenTo": 48}, {}, "t1", True),  # a broker without topic ids
+        (SUCCEEDED, Redriven("t1", 50), None, True),
+        (SUCCEEDED, Redriven("t1", 47), "t1", False),
+        (SUCCEEDED, Redriven("t0", 50), "t1", False),
+        (SUCCEEDED, None, None, False),
+        (SUCCEEDED, None, "t2", True),  # the topic was recreated
+        (SUCCEEDED | {"phase": "Failed"}, None, "t1", True),
+        ({"phase": "Succeeded", "redrivenTo": 48}, None, "t1", True),  # a broker without topic ids
     ],
 )
 def test_findings_are_noted(
-    status: dict[str, Any], redriven: dict[str, Any], topic_id: str | None, noted: bool
+    status: dict[str, Any], redriven: Redriven | None, topic_id: str | None, noted: bool
 ) -> None:
-    assert is_noted(status, {"retry": {"redriven": redriven}}, topic_id) is noted
-    assert is_noted(status, {}, topic_id) is (noted and "to" not in redriven)
+    assert is_noted(status, redriven, topic_id) is noted
+    assert is_noted(status, None, topic_id) is (noted and redriven is None)
 
 
 def test_redrive_that_was_edited_meanwhile_is_looked_at_again() -> None:

@@ -146,13 +146,10 @@ def test_nothing_is_deleted_while_it_is_not_known_who_takes_over() -> None:
 
 
 def test_groups_are_deleted_only_on_request() -> None:
-    assert doomed_groups(consumer_group()) == ()
-    wish = {"group": "Delete"}
-    assert doomed_groups(consumer_group(deletion=wish)) == ("orders",), "`orders.retry` may be another's main group"
-    retry = {"policyRef": {"name": "standard"}}
-    assert doomed_groups(consumer_group(deletion=wish, retry=retry)) == ("orders", "orders.retry")
-    had = consumer_group(deletion=wish).model_copy(update={"status": {"retry": {"policyRevision": "standard@a1"}}})
-    assert doomed_groups(had) == ("orders", "orders.retry")
+    assert doomed_groups(consumer_group(), had_retries=True) == ()
+    group = consumer_group(deletion={"group": "Delete"})
+    assert doomed_groups(group, had_retries=False) == ("orders",), "`orders.retry` may be another's main group"
+    assert doomed_groups(group, had_retries=True) == ("orders", "orders.retry")
 
 
 def test_finalizer_is_set_only_for_deletion_options() -> None:

@@ -14,15 +14,9 @@ from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.manifests import notices
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.fleet.revision import Revision, plan_revision
-from fleet_operator.planning.retry.fleet import (
-    changed_at_of,
-    pods_with_old_policies,
-    retry_memory_of,
-    retry_stateful_set,
-)
+from fleet_operator.planning.retry.fleet import pods_with_old_policies, retry_stateful_set
 from fleet_operator.planning.retry.plan import retry_target
 from fleet_operator.planning.retry.records import Published
-from fleet_operator.planning.retry.scaling import RetryMemory, read_retry_memory
 from fleet_operator.planning.status.consumergroup import project_consumergroup_status
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, facts, kafka_cluster, ready_fleet, with_worker
 from tests.unit.planning.retry.test_publication import NEW, OLD
@@ -34,12 +28,9 @@ def revision_of(group: ConsumerGroup) -> Revision:
     return plan_revision(group, kafka_cluster(), handler_files=None, image=IMAGE)
 
 
-def retry_fleet(group: ConsumerGroup, *, replicas: int = 2, changed_at: float | None = NOW) -> dict[str, Any]:
+def retry_fleet(group: ConsumerGroup, *, replicas: int = 2) -> dict[str, Any]:
     revision = revision_of(group)
-    template = revision.pod_template
-    return retry_stateful_set(
-        group, revision=revision.hash, pod_template=template, replicas=replicas, changed_at=changed_at
-    )
+    return retry_stateful_set(group, revision=revision.hash, pod_template=revision.pod_template, replicas=replicas)
 
 
 def worker_of(template: dict[str, Any]) -> dict[str, Any]:
@@ -126,13 +117,6 @@ def test_retry_workers_follow_the_main_ones_unless_those_know_no_retries() -> No
     assert retry_target(new, with_retries.hash, templates, ending=True) is None
 
 
-def test_time_of_the_last_change_is_read_back() -> None:
-    group = consumer_group(retry=RETRIES)
-    assert changed_at_of(retry_fleet(group)) == NOW
-    assert changed_at_of(retry_fleet(group, changed_at=None)) is None
-    assert changed_at_of(None) is None
-
-
 def test_pods_are_annotated_once_for_a_file_not_yet_mounted() -> None:
     publication = told()
     (patch,) = notices([pod()], pods_with_old_policies([pod()], publication))
@@ -172,24 +156,3 @@ def test_status_shows_how_many_retry_workers_there_are() -> None:
 def test_names_fit_for_the_longest_name() -> None:
     name = naming.retry_workers("a" * 40)
     assert len(f"{name}-0123456789") <= 63, "the label that the StatefulSet's controller gives its pods"
-
-
-def test_removal_that_was_regretted_is_not_tried_again_after_a_restart() -> None:
-    group = consumer_group(retry=RETRIES)
-    memory = RetryMemory(shrunk_at=NOW - 30, short=2, short_at=NOW - 20)
-    revision = revision_of(group)
-    body = retry_stateful_set(
-        group,
-        revision=revision.hash,
-        pod_template=revision.pod_template,
-        replicas=3,
-        changed_at=NOW,
-        memory=memory.to_text(),
-    )
-    assert retry_memory_of(body) == memory
-    assert retry_memory_of(retry_fleet(group)) == retry_memory_of(None) == RetryMemory()
-
-
-def test_memory_of_somebody_else_is_none() -> None:
-    for text in ("{", "[]", '{"shrunkAt": "soon"}', '{"short": {}}', '{"shortAt": 1e999}'):
-        assert read_retry_memory(text) == RetryMemory()

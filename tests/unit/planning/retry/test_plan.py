@@ -10,7 +10,6 @@ import pytest
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.managed_topics import WantedTopic
-from fleet_operator.planning import times
 from fleet_operator.planning.fleet.parts import RETRY, FleetPart
 from fleet_operator.planning.observation import (
     BrokerSettings,
@@ -26,6 +25,7 @@ from fleet_operator.planning.retry.publication import SUPERSEDED_S, plan_intent
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.retry.topics import view_group, wanted_topics
+from fleet_operator.planning.state.retries import RetrySizing
 from tests.unit.planning.builders import NOW, consumer_group, observation, observed_group, ready_fleet, unreachable
 from tests.unit.planning.retry.test_publication import DAY, OLD, revision
 
@@ -71,10 +71,11 @@ def plan(facts_changes: dict[str, Any] | None = None, **changes: Any) -> RetryPl
     intent = plan_intent(base["group"], base.pop("policy", OLD), base["published"])
     assert intent is not None
     view = view_group(base["group"], base.pop("observation", cluster()), intent)
-    at = changed.pop("changed_at", None)
-    marks = {"scaled-at": times.to_text(at)} if at is not None else {}
-    body = {"metadata": {"annotations": {f"consumerfleet.io/{name}": text for name, text in marks.items()}}}
-    workers = FleetPart(part=RETRY, body=body, fleet=base.pop("fleet", None))
+    fleet, at = base.pop("fleet", None), changed.pop("changed_at", None)
+    if at is not None:
+        count = fleet.replicas if fleet is not None else None
+        changed["memory"] = RetryMemory(kept=RetrySizing(count=count, changed_at=at))
+    workers = FleetPart(part=RETRY, body=None, fleet=fleet)
     return plan_retry(RetryFacts(intent=intent, view=view, workers=workers, **base, **changed), NOW)
 
 
@@ -205,6 +206,32 @@ def test_calm_is_remembered_until_something_is_due() -> None:
     assert plan(before, **quiet, observation=unreachable()).memory.calm_since == NOW - 30
     due = cluster(flow(waiting=1, due_lag=1, oldest_due_at=NOW - 1))
     assert plan(before, **quiet, observation=due).memory.calm_since is None
+
+
+def test_number_of_retry_workers_outlives_the_loss_of_the_state() -> None:
+    quiet: dict[str, Any] = {"published": TOLD, "fleet": ready_fleet(3)}
+    for seen in (cluster(), unreachable(), None):
+        made = plan({"memory": RetryMemory()}, **quiet, observation=seen)
+        assert (made.scale.replicas, made.memory.kept) == (3, RetrySizing(count=3, changed_at=NOW))
+
+
+def test_time_of_the_last_change_is_kept_until_the_number_changes() -> None:
+    before = {"memory": RetryMemory(kept=RetrySizing(count=3, changed_at=NOW - 500))}
+    running: dict[str, Any] = {"published": TOLD, "fleet": ready_fleet(3)}
+    assert plan(before, **running).memory.kept == RetrySizing(count=3, changed_at=NOW - 500)
+    late = cluster(flow(waiting=50, due_lag=50, oldest_due_at=NOW - 600))
+    grown = plan({**before, "breaker_open": False}, **running, observation=late)
+    assert grown.memory.kept == RetrySizing(count=grown.scale.replicas, changed_at=NOW)
+    assert grown.scale.replicas > 3
+
+
+def test_removal_that_was_regretted_is_not_tried_again_after_a_restart() -> None:
+    """The state has the number that was too small."""
+    due = cluster(flow(waiting=1, due_lag=1, oldest_due_at=NOW - 1))
+    for short, replicas in ((0, 2), (2, 3)):
+        kept = RetrySizing(count=4, changed_at=NOW - 600, short=short, short_at=NOW - 300)
+        before = {"memory": RetryMemory(keeping_up_since=NOW - 300, kept=kept)}
+        assert plan(before, published=TOLD, fleet=ready_fleet(4), observation=due).scale.replicas == replicas
 
 
 def test_retry_workers_are_not_doubled_while_breakers_are_unknown() -> None:

@@ -22,6 +22,7 @@ from fleet_operator.planning.retry.records import (
     read_policy_record,
     read_published,
 )
+from fleet_operator.planning.state.retries import RetriesState
 from fleet_operator.planning.status.retry import duration_text, project_retrypolicy_status
 from tests.unit.planning.builders import consumer_group
 
@@ -110,7 +111,7 @@ def test_any_published_file_is_read_back(seconds: list[int]) -> None:
     retiring = {delay: state for delay, state in retiring.items() if delay not in revision.sequence}
     told = published(older, revision, retiring=retiring, published_at=1_800_000_000.0)
     body = group_config_map(consumer_group(retry={"policyRef": {"name": "standard"}}), told)
-    read = read_published(json.loads(json.dumps(body)))
+    read = read_published(json.loads(json.dumps(body)), told.state(RetriesState()))
     assert read is not None
     assert sorted(r.hash for r in read.known) == sorted(r.hash for r in told.known)
     assert (read.file, read.leaving, read.published_at) == (told.file, told.leaving, told.published_at)
@@ -121,16 +122,16 @@ def test_any_published_file_is_read_back(seconds: list[int]) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', "null"])
 def test_damaged_records_count_as_not_there(text: str) -> None:
     body = {"metadata": {"name": "orders-retry"}, "data": {"policies.json": text}}
-    assert read_published(body) is None
+    assert read_published(body, RetriesState()) is None
     assert read_policy_record({"metadata": {}, "data": {"policy.json": text}}) is None
 
 
 def test_edited_policies_file_is_not_read_back() -> None:
-    """Somebody edited the group's ConfigMap: it is written anew, from the policy."""
+    """Somebody edited the group's ConfigMap: it is written again, from the policy."""
     body = group_config_map(consumer_group(retry={"policyRef": {"name": "standard"}}), published(expand(policy())))
     body["data"]["policies.json"] = body["data"]["policies.json"].replace('"undecodable": "Fail"', '"undecodable": 7')
     assert '"undecodable": 7' in body["data"]["policies.json"]
-    assert read_published(body) is None
+    assert read_published(body, RetriesState()) is None
 
 
 def test_policy_record_is_valid_only_if_its_hash_matches() -> None:

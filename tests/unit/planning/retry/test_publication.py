@@ -20,6 +20,7 @@ from fleet_operator.planning.retry.publication import (
     tell_of_kept,
 )
 from fleet_operator.planning.retry.records import Published, group_config_map, read_published
+from fleet_operator.planning.state.retries import RetriesState
 from tests.unit.planning.builders import NOW, consumer_group
 
 DAY = 86_400
@@ -250,7 +251,7 @@ def test_often_edited_policy_leaves_the_longest_drained_delays_unread_and_says_s
         assert before is not None
         assert group.told is not None
         told += tell_of_kept("orders", before, group.told, group.seen)
-        group.told = read_published(group_config_map(consumer_group(), group.told))
+        group.told = read_published(group_config_map(consumer_group(), group.told), group.told.state(RetriesState()))
     assert group.told is not None
     assert len(group.told.drained) == DRAINED_MAX
     assert "1m" in group.delays, "a record waits in it"

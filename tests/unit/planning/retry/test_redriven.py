@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from fleet_consumer.redrive.progress import RedriveProgress
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import TopicObservation
-from fleet_operator.planning.status.retry import Redriven, count_failures, find_redriven
+from fleet_operator.planning.state.retries import Redriven
+from fleet_operator.planning.status.retry import count_failures, find_redriven
 from tests.unit.planning.builders import NOW, facts, observation, observed_group
 from tests.unit.planning.status.projecting import project
 
@@ -22,55 +23,58 @@ def redrive(to: int, topic_id: str = TOPIC, *, ended: float = NOW - 60, phase: s
     return {"phase": phase, "finishedAt": times.to_text(ended), "failedTopicId": topic_id, "redrivenTo": to}
 
 
-def status(
-    *redrives: dict[str, Any], previous: dict[str, Any] | None = None, topic_id: str | None = TOPIC, end: int = 1_100
-) -> dict[str, Any]:
-    """`status.retry` of a group whose failed topic holds 100 records."""
+def looked_at(
+    *redrives: dict[str, Any], known: Redriven | None = None, topic_id: str | None = TOPIC, end: int = 1_100
+) -> tuple[int, Redriven | None]:
+    """`status.retry.failed` of a group whose failed topic holds 100 records, and what its state has afterwards."""
     seen = observation(
         observed_group(failed_records=100, failed_end=end),
         topics={"_fleet.orders.failed": TopicObservation(partitions=4, topic_id=topic_id)},
     )
-    retry = project(facts(observation=seen, redrives=redrives), {"retry": previous or {}})["retry"]
+    after = find_redriven(redrives, NOW, topic_id, known) or known
+    retry = project(facts(observation=seen, redriven=after))["retry"]
     assert isinstance(retry, dict)
-    return retry
+    assert "redriven" not in retry, "the state has it"
+    return retry["failed"], after
 
 
 def test_redriven_records_do_not_count_as_failed() -> None:
-    assert status(redrive(1_070), redrive(1_020)) == {"failed": 30, "redriven": {"topicId": TOPIC, "to": 1_070}}
+    assert looked_at(redrive(1_070), redrive(1_020)) == (30, Redriven(TOPIC, 1_070))
 
 
 def test_a_redrive_may_be_deleted() -> None:
-    before = status(redrive(1_070))
-    assert status(previous=before) == before
+    failed, known = looked_at(redrive(1_070))
+    assert looked_at(known=known) == (failed, known)
 
 
 def test_records_removed_by_retention_are_not_counted_twice() -> None:
-    assert status(redrive(900))["failed"] == 100
+    assert looked_at(redrive(900))[0] == 100
 
 
 @pytest.mark.parametrize("topic_id", [OTHER, None])
 def test_recreated_topic_has_no_redriven_records(topic_id: str | None) -> None:
-    before = status(redrive(1_070))
-    assert status(redrive(1_070), previous=before, topic_id=topic_id)["failed"] == 100
+    _, known = looked_at(redrive(1_070))
+    assert looked_at(redrive(1_070), known=known, topic_id=topic_id)[0] == 100
 
 
 def test_redriven_count_is_kept_while_the_topic_is_unknown() -> None:
-    before = status(redrive(1_070))
-    assert status(previous=status(previous=before, topic_id=None)) == before
+    before = looked_at(redrive(1_070))
+    _, known = looked_at(known=before[1], topic_id=None)
+    assert looked_at(known=known) == before
 
 
 def test_end_offset_that_decreased_is_ignored() -> None:
-    assert status(redrive(1_070), end=1_069)["failed"] == 100
+    assert looked_at(redrive(1_070), end=1_069)[0] == 100
 
 
 @pytest.mark.parametrize("told", [redrive(1_070, ended=NOW), redrive(1_070, phase="Failed"), {"phase": "Succeeded"}])
 def test_a_run_counts_once_a_look_was_taken_after_its_end(told: dict[str, Any]) -> None:
-    assert status(told)["failed"] == 100
+    assert looked_at(told)[0] == 100
 
 
 @pytest.mark.parametrize("to", [-1, True, "5", None, 1.5])
 def test_a_damaged_status_is_nothing_known(to: Any) -> None:
-    assert find_redriven([redrive(to)], NOW, TOPIC, {"topicId": TOPIC, "to": to}) is None
+    assert find_redriven([redrive(to)], NOW, TOPIC, None) is None
 
 
 def test_unknown_count_stays_unknown() -> None:

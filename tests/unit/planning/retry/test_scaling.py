@@ -25,6 +25,7 @@ from fleet_operator.planning.retry.scaling import (
     remember,
 )
 from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.state.retries import RetrySizing
 
 NOW = 1_800_000_000.0
 
@@ -79,7 +80,8 @@ def scenes(draw: st.DrawFn) -> Scene:
         shortest_delay_s=draw(st.none() | st.sampled_from((5.0, 60.0))),
         empty=draw(st.booleans()),
     )
-    memory = RetryMemory(calm_since=draw(times), keeping_up_since=draw(times), short=draw(st.integers(0, 40)))
+    kept = RetrySizing(short=draw(st.integers(0, 40)))
+    memory = RetryMemory(calm_since=draw(times), keeping_up_since=draw(times), kept=kept)
     return Scene(load, memory)
 
 
@@ -247,7 +249,7 @@ class Fleet:
             scale = decide_retry_scale(found.load, found.memory, self.now)
             memory = remember(found.memory, found.load, self.now)
             if scale.replicas < current and is_busy(found.load.due, self.now):
-                memory = replace(memory, shrunk_at=self.now)
+                memory = replace(memory, kept=replace(memory.kept, shrunk_at=self.now))
             self.scene = Scene(self.scene.load, memory)
             if scale.replicas != current:
                 self.scene = change(self.scene, current=scale.replicas, changed_at=self.now)

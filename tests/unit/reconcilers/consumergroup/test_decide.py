@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.api.v1alpha1.refs import has_had_retries
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.blocking import cluster_not_found
@@ -93,23 +92,6 @@ def test_breaker_is_closed_only_when_every_worker_reports_it_closed(
     assert breaker_open(found) is known
 
 
-@pytest.mark.parametrize(
-    ("spec", "status", "knows"),
-    [
-        ({}, {}, False),
-        ({}, {"retry": {"failed": 3}}, False),
-        ({"retry": {"policyRef": {"name": "standard"}}}, {}, True),
-        ({}, {"retry": {"policyRevision": "standard@aaaaaaaaaa"}}, True),
-    ],
-)
-def test_group_that_never_had_retries_is_not_asked_for_its_policies(
-    spec: JsonObject, status: JsonObject, knows: bool
-) -> None:
-    """Each question would be a request in every reconcile; every group has a count of failed records."""
-    body = {"metadata": {"namespace": "shop", "name": "orders"}, "spec": spec, "status": status}
-    assert has_had_retries(body) is knows
-
-
 def test_forged_record_is_never_rolled_back_to() -> None:
     """Whoever may write ConfigMaps puts a template of his own under a revision, even a good one of which the state
     remembers more than its hash."""
@@ -174,7 +156,7 @@ def test_retry_workers_that_are_gone_are_made_again_while_records_wait_at_the_en
     assert has_retries(plan.templates[made.target])
     assert (made.replicas, made.remove) == (1, False)
     assert made.target not in plan.decision.prune
-    body = plan.stateful_set(found, made, NOW)
+    body = plan.stateful_set(found, made)
     assert body["metadata"]["name"] == "orders-retry"
 
 

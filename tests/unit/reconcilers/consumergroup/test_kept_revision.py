@@ -51,7 +51,7 @@ def settled(group: ConsumerGroup, state: RevisionState = RevisionState.GOOD) -> 
     assert plan.revision is not None
     mark = RevisionRecord(hash=plan.revision.hash, state=state, since=NOW - 60, checked=True)
     record = manifests.revision_config_map(group, plan.revision)
-    body = plan.stateful_set(alone(group), PartPlan(part=MAIN, target=plan.revision.hash, replicas=1), NOW)
+    body = plan.stateful_set(alone(group), PartPlan(part=MAIN, target=plan.revision.hash, replicas=1))
     fields = {"namespace": "shop", "uid": "s", "resourceVersion": "1", "generation": 1}
     body = {**body, "metadata": {**body["metadata"], **fields}, "status": {}}
     pinned = group.model_copy(update={"status": plan.image.fields})
@@ -148,7 +148,7 @@ def test_digest_of_inputs_survives_while_the_spec_cannot_be_planned() -> None:
     blocked = plan_of(replace(before, cluster=cluster_not_found("shop", "main")))
     assert blocked.revision is None
     (main,) = (part for part in blocked.parts if part.part is MAIN)
-    body = blocked.stateful_set(before, main, NOW)
+    body = blocked.stateful_set(before, main)
     digests = [
         each["metadata"]["annotations"]["consumerfleet.io/revision-inputs"]
         for each in (body, before.parts[MAIN].body or {})

@@ -65,7 +65,7 @@ def fleet(**spec: Any) -> Gathered:
     assert plan.revision is not None
     mark = RevisionRecord(hash=plan.revision.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
     record = manifests.revision_config_map(group, plan.revision)
-    body = plan.stateful_set(found, PartPlan(part=MAIN, target=plan.revision.hash, replicas=1), NOW)
+    body = plan.stateful_set(found, PartPlan(part=MAIN, target=plan.revision.hash, replicas=1))
     fields = {"namespace": "shop", "uid": "s", "resourceVersion": "1", "generation": 1}
     body = {**body, "metadata": {**body["metadata"], **fields}, "status": {"observedGeneration": 1}}
     kept = gathered(
@@ -111,7 +111,7 @@ def test_changed_connection_waits_for_its_turn() -> None:
     assert held.decision.phase is RolloutPhase.SETTLED
     assert upgrade_of(held).connection == upgrade_of(first).connection
     assert not held.facts(before).kept, "no other version of the operator has planned it"
-    body = held.stateful_set(before, PartPlan(part=MAIN, target=hash_of(held), replicas=1), NOW)
+    body = held.stateful_set(before, PartPlan(part=MAIN, target=hash_of(held), replicas=1))
     main = before.parts[MAIN].body
     assert main is not None
     assert body["metadata"]["annotations"][PARTS_ANNOTATION] == main["metadata"]["annotations"][PARTS_ANNOTATION]

@@ -1,4 +1,4 @@
-"""The findings of a finished Redrive reach the status of its group."""
+"""The findings of a finished Redrive reach the state of its group."""
 
 from __future__ import annotations
 

@@ -9,7 +9,16 @@ from types import SimpleNamespace
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from fleet_consumer.net import NetworkClient
-from fleet_operator.clients.kinds import CONSUMER_GROUP, JOB, KAFKA_CLUSTER, POD, REDRIVE, JsonObject, Kind
+from fleet_operator.clients.kinds import (
+    CONSUMER_GROUP,
+    JOB,
+    KAFKA_CLUSTER,
+    OPERATOR_STATE,
+    POD,
+    REDRIVE,
+    JsonObject,
+    Kind,
+)
 from fleet_operator.clients.kube import KubeClient
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import ClusterObservation, TopicObservation
@@ -18,7 +27,7 @@ from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.redrive import Redrives
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.reconcilers.run import Questions, RunReconciler
-from fleet_operator.reconcilers.states import States
+from fleet_operator.reconcilers.states import States, state_name
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import EventRecorder
@@ -117,6 +126,14 @@ class World:
         body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
         self.kube.objects[kind.kind, "shop", name] = body | {"status": known.get("status", {})}
 
+    def keep(self, kind: Kind, name: str, content: JsonObject) -> None:
+        """The state of an object as an operator leaves it."""
+        self.put(OPERATOR_STATE, state_name(kind, name), {})
+        state = self.kube.objects[OPERATOR_STATE.kind, "shop", state_name(kind, name)]
+        reference = {"apiVersion": kind.api_version, "kind": kind.kind, "name": name, "uid": f"uid-of-{name}"}
+        state["metadata"]["ownerReferences"] = [reference]
+        state["data"] = content
+
     def redrive(self, name: str = "mended", *, at: int = 0, **spec: Any) -> None:
         self.put(REDRIVE, name, {"groupRef": {"name": "orders"}} | spec, at=at)
 
@@ -127,7 +144,7 @@ class World:
         metrics, observers = Metrics(), cast("ObserverPool", self.sight)
         self.store = Store(kube, self.clock, WATCHED)
         self.noted: list[Key] = []
-        context = Context(
+        self.context = Context(
             settings=Settings(),
             clock=self.clock,
             store=self.store,
@@ -138,12 +155,12 @@ class World:
             events=EventRecorder(kube, self.clock, metrics, instance="test"),
             metrics=metrics,
             observers=observers,
-            workers=cast("Any", SimpleNamespace()),
+            workers=cast("Any", SimpleNamespace(answers=lambda *_: ())),
             queues=cast("Any", {CONSUMER_GROUP: SimpleNamespace(add=self.noted.append)}),
         )
         self.again: list[Key] = []
-        redrives = Redrives(context, Questions(self.clock, self.again.append))
-        self.reconciler = RunReconciler(context, redrives)
+        redrives = Redrives(self.context, Questions(self.clock, self.again.append))
+        self.reconciler = RunReconciler(self.context, redrives)
         return self.client
 
     async def look(self, name: str = "mended") -> Result:
