@@ -26,7 +26,6 @@ from tests.unit.api.crd_objects import (
     full_retry_policy,
     kafka_cluster,
 )
-from tests.unit.planning.builders import NOW
 
 UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
 FILES = {"shop.py": "def handle(record): ..."}
@@ -88,7 +87,7 @@ def retry_children(group: ConsumerGroup, template: Mapping[str, Any]) -> list[di
         max_message_bytes=1,
         retiring={"9s": DelayState.LEAVING},
     )
-    fleet = retry_stateful_set(group, revision="0123456789", pod_template=template, replicas=1, changed_at=NOW)
+    fleet = retry_stateful_set(group, revision="0123456789", pod_template=template, replicas=1)
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "r-0", "namespace": group.metadata.namespace}}
     return [
         manifests.headless_service(group, RETRY),

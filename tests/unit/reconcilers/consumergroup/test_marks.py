@@ -39,7 +39,7 @@ def fleet(*, ready: int = 2, **changes: Any) -> Gathered:
     bare = gathered(group=GROUP, cluster=kafka_cluster(), policy=None, observation=cluster(flow(found_delays=())))
     first = plan_of(bare)
     assert first.revision is not None
-    body = first.stateful_set(bare, PartPlan(part=MAIN, target=hash_of(first), replicas=2), NOW)
+    body = first.stateful_set(bare, PartPlan(part=MAIN, target=hash_of(first), replicas=2))
     body["metadata"] |= {"generation": 1}
     counts = {"replicas": 2, "currentReplicas": 2, "updatedReplicas": 2, "readyReplicas": ready}
     body["status"] = {"observedGeneration": 1, "availableReplicas": ready} | counts
