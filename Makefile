@@ -41,7 +41,7 @@ release-check: venv ## Whether recorded benchmark results are of this version an
 images: venv ## Build the operator's, the worker's and the Spark jobs' image
 	$(PY) -m e2e.local_cluster images --spark
 
-chart: venv ## Copy the CRDs into the chart
+chart: venv ## Copy the version into the chart
 	$(PY) -m charts.sync
 
 lock: venv ## Resolve requirements/*.txt again from pyproject.toml

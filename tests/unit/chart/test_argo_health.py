@@ -9,7 +9,6 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from charts import sync
 from fleet_operator.api.v1alpha1 import Backfill, Redrive
 from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.planning.backfill.phase import BackfillFacts
@@ -28,8 +27,9 @@ from tests.unit.api.crd_objects import redrive
 from tests.unit.planning import builders
 from tests.unit.planning.status.projecting import brand_new, cause, project
 
+CRDS: Final = Path(__file__).resolve().parents[3] / "crds"
 KINDS: Final = tuple(
-    re.findall(r"^    kind: (\w+)$", path.read_text(), re.MULTILINE)[0] for path in sorted(sync.CRDS.glob("*.yaml"))
+    re.findall(r"^    kind: (\w+)$", path.read_text(), re.MULTILINE)[0] for path in sorted(CRDS.glob("*.yaml"))
 )
 Given = dict[str, Any]
 

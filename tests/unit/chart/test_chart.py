@@ -58,12 +58,6 @@ def declared(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
             yield here
 
 
-def test_crds_in_the_chart_are_those_of_the_repository() -> None:
-    """Run `python -m charts.sync` after changing a CRD."""
-    found = {path: path.read_text() for path in (CHART / "templates").glob("crd-*.yaml")}
-    assert found == sync.templates()
-
-
 def test_version_is_one_everywhere() -> None:
     """`python -m charts.sync` carries the version of pyproject.toml into the chart."""
     version = tomllib.loads((sync.ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -72,13 +66,6 @@ def test_version_is_one_everywhere() -> None:
     assert (chart["version"], chart["appVersion"]) == (version, version)
     assert (CHART / "values.yaml").read_text().count(f":{version}\n") == 3
     assert re.findall(r"(?m)^## (\S+)", (sync.ROOT / "CHANGELOG.md").read_text())[0] == version
-
-
-def test_crd_that_helm_would_misread_is_refused(tmp_path: Path) -> None:
-    crd = tmp_path / "x_y.yaml"
-    crd.write_text("metadata:\n  name: '{{ x }}'\n")
-    with pytest.raises(ValueError, match="braces"):
-        sync.template_of(crd)
 
 
 def test_every_value_is_used_and_declared() -> None:

@@ -1,0 +1,63 @@
+"""The chart as Helm renders it, by its values; no server is asked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.install import CHART
+from e2e.local_cluster.gomodules import HELM, ensure_programs
+
+Object = dict[str, Any]
+ORIGINALS = CHART.parents[1] / "crds"
+
+
+def helm(*arguments: str) -> str:
+    done = subprocess.run(
+        [str(ensure_programs(HELM) / "helm"), *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+    if done.returncode:
+        raise ValueError(done.stderr)
+    return done.stdout
+
+
+def rendered(*values: str, chart: Path = CHART) -> list[Object]:
+    """Every object of a release, with some values set."""
+    sets = [word for value in values for word in ("--set", value)]
+    text = helm("template", "consumer-fleet", str(chart), "--namespace", "fleet-system", *sets)
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def of_kind(found: list[Object], kind: str) -> dict[str, Object]:
+    return {each["metadata"]["name"]: each for each in found if each["kind"] == kind}
+
+
+def test_chart_of_a_clone_and_packed_chart_have_the_crds_of_the_repository(tmp_path: Path) -> None:
+    """Git has one copy of each CRD: Helm follows the chart's link to it."""
+    wanted = {as_text(yaml.safe_load(path.read_text())) for path in ORIGINALS.glob("*.yaml")}
+    helm("package", str(CHART), "--destination", str(tmp_path))
+    (packed,) = tmp_path.iterdir()
+    for chart in (CHART, packed):
+        crds = of_kind(rendered(chart=chart), "CustomResourceDefinition").values()
+        for crd in crds:
+            del crd["metadata"]["annotations"]
+        assert set(map(as_text, crds)) == wanted
+
+
+def as_text(value: Any) -> str:
+    """A value in which 1 and 1.0 differ."""
+    return json.dumps(value, sort_keys=True)
+
+
+def test_chart_that_was_copied_without_its_crds_is_refused(tmp_path: Path) -> None:
+    """Tools that skip symbolic links would otherwise take the CRDs, and with them all groups, out of a release."""
+    copied = shutil.copytree(CHART, tmp_path / "chart", ignore=shutil.ignore_patterns("definitions"))
+    with pytest.raises(ValueError, match="helm package"):
+        rendered(chart=copied)
+    assert not of_kind(rendered("crds.enabled=false", chart=copied), "CustomResourceDefinition")
