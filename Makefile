@@ -15,7 +15,7 @@ demo-down: venv ## Remove everything the demo made, cluster included
 	$(PY) -m e2e.demo down
 
 ##@ Work on it
-.PHONY: test lint format bench soak images chart lock release-check
+.PHONY: test lint format bench soak images lock release-check
 test: venv ## Every suite; what was skipped, and why, on the last lines
 	$(PY) -m tests.run
 
@@ -40,9 +40,6 @@ release-check: venv ## Whether recorded benchmark results are of this version an
 
 images: venv ## Build the operator's, the worker's and the Spark jobs' image
 	$(PY) -m e2e.local_cluster images --spark
-
-chart: venv ## Copy the version into the chart
-	$(PY) -m charts.sync
 
 lock: venv ## Resolve requirements/*.txt again from pyproject.toml
 	./requirements/lock.sh

@@ -34,6 +34,12 @@ def version() -> str:
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
 
 
+def image_values(part: str, image: str) -> dict[str, str]:
+    """The chart's values for an image that is named with its tag."""
+    repository, _, tag = image.rpartition(":")
+    return {f"{part}.image.repository": repository, f"{part}.image.tag": tag}
+
+
 class Installation:
     """Consumer Fleet on one cluster. Every step may be repeated."""
 
@@ -85,9 +91,9 @@ class Installation:
     def install_chart(self) -> None:
         """Install or upgrade the operator from the checkout, and wait until it is ready."""
         values = {
-            "operator.image": self.operator_image,
-            "consumer.image": self.consumer_image,
-            "spark.image": self.spark_image,
+            **image_values("operator", self.operator_image),
+            **image_values("consumer", self.consumer_image),
+            **image_values("spark", self.spark_image),
             # The tag stays the same while the sources change: without this an upgrade would leave the old pods running.
             "podAnnotations.consumerfleet\\.io/sources": OPERATOR.digest(),
         }

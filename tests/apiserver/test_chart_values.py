@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.install import CHART
+from e2e.install import CHART, version
 from e2e.local_cluster.gomodules import HELM, ensure_programs
+from fleet_operator.runtime.settings import parse
 
 Object = dict[str, Any]
 ORIGINALS = CHART.parents[1] / "crds"
@@ -32,6 +33,13 @@ def rendered(*values: str, chart: Path = CHART) -> list[Object]:
     sets = [word for value in values for word in ("--set", value)]
     text = helm("template", "consumer-fleet", str(chart), "--namespace", "fleet-system", *sets)
     return [each for each in yaml.safe_load_all(text) if each]
+
+
+def deployed(*values: str) -> Object:
+    """The operator's pod template."""
+    (deployment,) = of_kind(rendered(*values), "Deployment").values()
+    found: Object = deployment["spec"]["template"]
+    return found
 
 
 def of_kind(found: list[Object], kind: str) -> dict[str, Object]:
@@ -61,3 +69,28 @@ def test_chart_that_was_copied_without_its_crds_is_refused(tmp_path: Path) -> No
     with pytest.raises(ValueError, match="helm package"):
         rendered(chart=copied)
     assert not of_kind(rendered("crds.enabled=false", chart=copied), "CustomResourceDefinition")
+
+
+def images(*values: str) -> list[str]:
+    """Images of the operator, of workers and of Backfills."""
+    (operator,) = deployed(*values)["spec"]["containers"]
+    settings = parse(operator["args"], {})
+    return [operator["image"], settings.consumer_image, settings.spark_image]
+
+
+def test_mirror_is_named_once_and_tags_are_the_chart_s_version() -> None:
+    assert images() == [f"consumer-fleet-{part}:{version()}" for part in ("operator", "consumer", "spark")]
+    mirrored = images("imageRegistry=registry.example.com/mirror", "spark.image.registry=other:5000")
+    assert mirrored == [
+        f"registry.example.com/mirror/consumer-fleet-operator:{version()}",
+        f"registry.example.com/mirror/consumer-fleet-consumer:{version()}",
+        f"other:5000/consumer-fleet-spark:{version()}",
+    ]
+
+
+def test_image_is_named_by_tag_by_digest_or_by_both() -> None:
+    digest = f"sha256:{'0a' * 32}"
+    named = ("consumer.image.tag=v1", f"consumer.image.digest={digest}", f"spark.image.digest={digest}")
+    operator, *rest = images("operator.image.repository=fleet/operator", *named)
+    assert operator == f"fleet/operator:{version()}"
+    assert rest == [f"consumer-fleet-consumer:v1@{digest}", f"consumer-fleet-spark@{digest}"]

@@ -35,6 +35,16 @@ app.kubernetes.io/part-of: consumer-fleet
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{- /* The whole name of an image, given as a list of the root and the image's values. */}}
+{{- define "consumer-fleet.image" -}}
+{{- $root := index . 0 }}
+{{- with index . 1 }}
+{{- with .registry | default $root.Values.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}{{ .repository }}
+{{- if or .tag (not .digest) }}:{{ .tag | default $root.Chart.AppVersion }}{{ end }}
+{{- with .digest }}@{{ . }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- /* The ClusterRole of the drivers of Backfills. */}}
 {{- define "consumer-fleet.sparkDriverRole" -}}
 {{- include "consumer-fleet.fullname" . | trunc 50 | trimSuffix "-" }}-spark-driver

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from charts import sync
 from fleet_operator.clients.kinds import KINDS
 
 CHART = Path(__file__).resolve().parents[3] / "charts" / "consumer-fleet"
@@ -36,11 +34,12 @@ def templates() -> str:
     return "\n".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
 
 
-WHOLE = ("resources", "podSecurityContext", "containerSecurityContext")
+WHOLE = ("image", "resources", "podSecurityContext", "containerSecurityContext")
 
 
 def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Paths of the values that stand for themselves; objects of Kubernetes' own, such as resources, are one each."""
+    """Paths of the values that stand for themselves; images, and objects of Kubernetes' own such as
+    resources, are one each."""
     for name, value in tree.items():
         here = f"{path}.{name}" if path else name
         if isinstance(value, dict) and value and name not in WHOLE:
@@ -52,20 +51,10 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
 def declared(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
     for name, inner in tree.get("properties", {}).items():
         here = f"{path}.{name}" if path else name
-        if inner.get("properties"):
+        if inner.get("properties") and name not in WHOLE:
             yield from declared(inner, here)
         else:
             yield here
-
-
-def test_version_is_one_everywhere() -> None:
-    """`python -m charts.sync` carries the version of pyproject.toml into the chart."""
-    version = tomllib.loads((sync.ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert {path: path.read_text() for path in sync.VERSIONED} == sync.versioned()
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert (chart["version"], chart["appVersion"]) == (version, version)
-    assert (CHART / "values.yaml").read_text().count(f":{version}\n") == 3
-    assert re.findall(r"(?m)^## (\S+)", (sync.ROOT / "CHANGELOG.md").read_text())[0] == version
 
 
 def test_every_value_is_used_and_declared() -> None:
