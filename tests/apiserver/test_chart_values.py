@@ -16,6 +16,7 @@ from e2e.local_cluster.gomodules import HELM, ensure_programs
 from fleet_operator.runtime.settings import parse
 
 Object = dict[str, Any]
+CRD = "CustomResourceDefinition"
 ORIGINALS = CHART.parents[1] / "crds"
 
 
@@ -52,7 +53,7 @@ def test_chart_of_a_clone_and_packed_chart_have_the_crds_of_the_repository(tmp_p
     helm("package", str(CHART), "--destination", str(tmp_path))
     (packed,) = tmp_path.iterdir()
     for chart in (CHART, packed):
-        crds = of_kind(rendered(chart=chart), "CustomResourceDefinition").values()
+        crds = of_kind(rendered(chart=chart), CRD).values()
         for crd in crds:
             del crd["metadata"]["annotations"]
         assert set(map(as_text, crds)) == wanted
@@ -68,7 +69,7 @@ def test_chart_that_was_copied_without_its_crds_is_refused(tmp_path: Path) -> No
     copied = shutil.copytree(CHART, tmp_path / "chart", ignore=shutil.ignore_patterns("definitions"))
     with pytest.raises(ValueError, match="helm package"):
         rendered(chart=copied)
-    assert not of_kind(rendered("crds.enabled=false", chart=copied), "CustomResourceDefinition")
+    assert not of_kind(rendered("crds.enabled=false", chart=copied), CRD)
 
 
 def images(*values: str) -> list[str]:
@@ -94,3 +95,43 @@ def test_image_is_named_by_tag_by_digest_or_by_both() -> None:
     operator, *rest = images("operator.image.repository=fleet/operator", *named)
     assert operator == f"fleet/operator:{version()}"
     assert rest == [f"consumer-fleet-consumer:v1@{digest}", f"consumer-fleet-spark@{digest}"]
+
+
+def test_everything_has_the_common_labels_and_its_own_win() -> None:
+    monitors = ("podMonitor.enabled=true", "serviceMonitor.enabled=true", "networkPolicy.enabled=true")
+    given = ("commonLabels.team=data", "commonLabels.tier=one", "podLabels.tier=two")
+    found = rendered(*monitors, *given, "commonLabels.app\\.kubernetes\\.io/name=mine")
+    labels = {(each["kind"], each["metadata"]["name"]): each["metadata"]["labels"] for each in found}
+    assert [name for name, each in labels.items() if (each.get("team"), each.get("tier")) != ("data", "one")] == []
+    assert {each["app.kubernetes.io/name"] for (kind, _), each in labels.items() if kind != CRD} == {"consumer-fleet"}
+    (deployment,) = of_kind(found, "Deployment").values()
+    pod, selector = deployment["spec"]["template"]["metadata"]["labels"], deployment["spec"]["selector"]["matchLabels"]
+    assert (pod["team"], pod["tier"]) == ("data", "two")
+    assert selector.items() <= pod.items()
+    assert "team" not in selector, "a selector cannot be changed afterwards"
+
+
+def test_deployment_has_annotations_of_its_own() -> None:
+    found = of_kind(rendered("deploymentAnnotations.reloader=on"), "Deployment")["consumer-fleet"]
+    assert found["metadata"]["annotations"] == {"reloader": "on"}
+    assert "annotations" not in found["spec"]["template"]["metadata"]
+
+
+def test_replicas_are_spread_over_nodes_unless_values_say_otherwise() -> None:
+    pod = deployed()
+    (spread,) = pod["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    assert spread["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert spread["matchLabelKeys"] == ["pod-template-hash"], "an upgrade does not count the pods that it replaces"
+    zones = deployed("topologySpreadConstraints[0].topologyKey=zone")["spec"]["topologySpreadConstraints"]
+    assert zones == [{"topologyKey": "zone"}]
+
+
+def test_operator_gets_further_volumes_but_no_other_scratch() -> None:
+    volume = ("operator.extraVolumes[0].name=ca", "operator.extraVolumes[0].configMap.name=corporate")
+    spec = deployed(*volume, "operator.extraVolumeMounts[0].name=ca", "operator.extraVolumeMounts[0].mountPath=/ca")
+    names = [each["name"] for each in spec["spec"]["volumes"]]
+    mounts = {each["name"]: each["mountPath"] for each in spec["spec"]["containers"][0]["volumeMounts"]}
+    assert (names, mounts) == (["scratch", "ca"], {"scratch": "/tmp", "ca": "/ca"})
+    with pytest.raises(ValueError, match="extraVolumes"):
+        deployed("operator.extraVolumes[0].name=scratch")

@@ -28,6 +28,10 @@ app.kubernetes.io/component: operator
 {{- end }}
 
 {{- define "consumer-fleet.labels" -}}
+{{- merge (include "consumer-fleet.ownLabels" . | fromYaml) (.Values.commonLabels | default dict) | toYaml }}
+{{- end }}
+
+{{- define "consumer-fleet.ownLabels" -}}
 {{ include "consumer-fleet.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}

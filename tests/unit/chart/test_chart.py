@@ -51,7 +51,7 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
 def declared(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
     for name, inner in tree.get("properties", {}).items():
         here = f"{path}.{name}" if path else name
-        if inner.get("properties") and name not in WHOLE:
+        if inner.get("properties"):
             yield from declared(inner, here)
         else:
             yield here
