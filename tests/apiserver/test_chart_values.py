@@ -135,3 +135,12 @@ def test_operator_gets_further_volumes_but_no_other_scratch() -> None:
     assert (names, mounts) == (["scratch", "ca"], {"scratch": "/tmp", "ca": "/ca"})
     with pytest.raises(ValueError, match="extraVolumes"):
         deployed("operator.extraVolumes[0].name=scratch")
+
+
+def test_pages_are_closed_to_everybody_while_nobody_is_named_to_scrape() -> None:
+    found = of_kind(rendered("networkPolicy.enabled=true", "watch.namespaces={shop}"), "NetworkPolicy")
+    assert found["consumer-fleet"]["spec"]["ingress"] == [{"ports": [{"port": "health"}]}]
+    (rule,) = found["consumer-fleet-workers"]["spec"]["ingress"]
+    (peer,) = rule["from"]
+    operator = deployed("watch.namespaces={shop}")["metadata"]["labels"]
+    assert peer["podSelector"]["matchLabels"].items() <= operator.items()
