@@ -13,6 +13,7 @@ import yaml
 
 from e2e.install import CHART, version
 from e2e.local_cluster.gomodules import HELM, ensure_programs
+from fleet_operator.planning.labels import BACKFILL_LABEL
 from fleet_operator.runtime.settings import parse
 
 Object = dict[str, Any]
@@ -144,3 +145,16 @@ def test_pages_are_closed_to_everybody_while_nobody_is_named_to_scrape() -> None
     (peer,) = rule["from"]
     operator = deployed("watch.namespaces={shop}")["metadata"]["labels"]
     assert peer["podSelector"]["matchLabels"].items() <= operator.items()
+
+
+def test_pods_of_backfills_reach_each_other_where_workers_are_closed() -> None:
+    """They have the labels of workers too, and an executor connects to its driver."""
+    closed = ("networkPolicy.enabled=true", "watch.namespaces={shop}")
+    found = of_kind(rendered(*closed), "NetworkPolicy")
+    selector = found["consumer-fleet-workers"]["spec"]["podSelector"]
+    of_backfills = {"key": BACKFILL_LABEL, "operator": "Exists"}
+    assert selector["matchExpressions"] == [{**of_backfills, "operator": "DoesNotExist"}]
+    spec = found["consumer-fleet-backfills"]["spec"]
+    assert spec["podSelector"] == {"matchExpressions": [of_backfills]}
+    assert spec["ingress"] == [{"from": [{"podSelector": spec["podSelector"]}]}]
+    assert "consumer-fleet-backfills" not in of_kind(rendered(*closed, "backfills.enabled=false"), "NetworkPolicy")
