@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from fleet_consumer.clock import Clock, SystemClock
-from fleet_operator.clients.kinds import CONSUMER_GROUP, Kind
+from fleet_operator.clients.kinds import BACKFILL, CONSUMER_GROUP, Kind
 from fleet_operator.clients.kube import AioKubeClient, KubeClient
 from fleet_operator.clients.worker_status import WorkerStatusClient
 from fleet_operator.observe.observer_pool import ObserverPool
@@ -197,8 +197,9 @@ class App:
         `holding` fails when the Lease is lost, and that ends everything, an orderly stop as well.
         """
         self._not_ready = "no namespace could be listed yet: see the log"
+        watched = [each for each in WATCHED if self.settings.backfills or each.kind is not BACKFILL]
         self._sweeper = Sweeper(
-            self._store, WATCHED, self.settings.namespaces, self.metrics, interval=self.settings.sweep_seconds
+            self._store, watched, self.settings.namespaces, self.metrics, interval=self.settings.sweep_seconds
         )
         sweeping = asyncio.create_task(self._sweeper.run(self._router.changed), name="sweep")
         serving = asyncio.create_task(self._sweeper.serving.wait(), name="serving")
@@ -210,7 +211,7 @@ class App:
         self._events.start()
         await self._worker_status.open()
         watcher = Watcher(self._router.observed, self.settings.namespaces, self._sweeper)
-        watcher.start(WATCHED)
+        watcher.start(watched)
         for dispatcher in self._dispatchers.values():
             dispatcher.start()
         context = self._context

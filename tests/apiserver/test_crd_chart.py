@@ -138,24 +138,26 @@ def test_monitors_are_selected_by_labels_and_select_workers(helm: Helm) -> None:
 
 
 def test_installation_without_backfills_makes_no_accounts_and_no_applications(helm: Helm) -> None:
-    def rendered(*arguments: str) -> list[dict[str, Any]]:
-        text = helm("template", "consumer-fleet", str(CHART), *arguments)
-        return [each for each in yaml.safe_load_all(text) if each and each["kind"] != "CustomResourceDefinition"]
-
     def granted(found: list[dict[str, Any]]) -> set[str]:
         rules = [rule for each in found if each["kind"] in ("Role", "ClusterRole") for rule in each.get("rules") or ()]
         return {resource for rule in rules for resource in rule["resources"]}
 
-    special = {"sparkapplications", "serviceaccounts", "roles", "rolebindings", "backfills/executors"}
+    special = {"sparkapplications", "serviceaccounts", "roles", "rolebindings", "backfills", "backfills/executors"}
+    special |= {"backfills/status", "backfills/finalizers"}
     policy = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
     for namespaces in ((), ("--set", "watch.namespaces={shop}")):
-        whole = rendered(*namespaces)
+        whole = rendered(helm, *namespaces)
         assert special <= granted(whole)
         assert policy <= {each["kind"] for each in whole}
-        without = rendered(*namespaces, "--set", "backfills.enabled=false")
+        without = rendered(helm, *namespaces, "--set", "backfills.enabled=false")
         assert not special & granted(without)
+        crds = [each["metadata"]["name"] for each in without if each["kind"] == "CustomResourceDefinition"]
+        assert crds == [crd for crd in CRDS if crd != "backfills.consumerfleet.io"]
+        (deployment,) = [each for each in without if each["kind"] == "Deployment"]
+        settings = parse(deployment["spec"]["template"]["spec"]["containers"][0]["args"], {})
+        assert not settings.backfills, "the operator watches no kind that it cannot read"
         assert not policy & {each["kind"] for each in without}
-        open_ = rendered(*namespaces, "--set", "backfills.executorPolicy.enabled=false")
+        open_ = rendered(helm, *namespaces, "--set", "backfills.executorPolicy.enabled=false")
         assert not policy & {each["kind"] for each in open_}
 
 

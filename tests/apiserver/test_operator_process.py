@@ -128,6 +128,19 @@ def test_operator_waits_for_crds_and_goes_on_when_one_goes() -> None:
         assert running.stop() == 0
 
 
+@pytest.mark.together
+def test_operator_without_backfills_misses_nothing_where_their_crd_is_not_installed() -> None:
+    with ApiServer() as bare, Client(bare.kubeconfig) as client:
+        install_crds(bare)
+        bare.kubectl("delete", "crd", "backfills.consumerfleet.io")
+        with Operator(bare, "--backfills=false") as running:
+            here = Site(bare, client, "default")
+            here.apply(objects.group(here.name))
+            here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="ClusterNotFound")
+            assert "ackfill" not in running.log.read_text()
+            assert running.stop() == 0
+
+
 def test_operator_logs_no_traceback(operator: Operator) -> None:
     """Not run beside the others: it reads the log of all of them afterwards."""
     text = operator.log.read_text()

@@ -66,10 +66,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- /* Permissions of the operator in namespaces with ConsumerGroups, apart from Secrets. */}}
 {{- define "consumer-fleet.rules" -}}
 - apiGroups: [consumerfleet.io]
-  resources: [kafkaclusters, consumergroups, retrypolicies, redrives, backfills]
+  resources: [kafkaclusters, consumergroups, retrypolicies, redrives]
   verbs: [get, list, watch]
 - apiGroups: [consumerfleet.io]
-  resources: [kafkaclusters/status, consumergroups/status, retrypolicies/status, redrives/status, backfills/status]
+  resources: [kafkaclusters/status, consumergroups/status, retrypolicies/status, redrives/status]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
   # For the finalizers of objects with spec.deletion and of their KafkaClusters; nothing else of them is ever written.
@@ -81,11 +81,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get, list, watch, create, update, patch]
 - apiGroups: [consumerfleet.io]
   # For spec.ttlSecondsAfterFinished.
-  resources: [redrives, backfills]
+  resources: [redrives]
   verbs: [delete]
 - apiGroups: [consumerfleet.io]
   # For blockOwnerDeletion of children, where the API server checks this permission.
-  resources: [kafkaclusters/finalizers, consumergroups/finalizers, retrypolicies/finalizers, redrives/finalizers, backfills/finalizers]
+  resources: [kafkaclusters/finalizers, consumergroups/finalizers, retrypolicies/finalizers, redrives/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [statefulsets]
@@ -107,8 +107,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [create, patch]
 {{- end }}
 
-{{- /* Further permissions for Backfills: applications of Spark, and accounts for their drivers. */}}
+{{- /* Further permissions for Backfills: the objects, applications of Spark, and accounts for their drivers. */}}
 {{- define "consumer-fleet.backfillRules" -}}
+- apiGroups: [consumerfleet.io]
+  resources: [backfills]
+  verbs: [get, list, watch]
+- apiGroups: [consumerfleet.io]
+  resources: [backfills/status]
+  verbs: [patch]
+- apiGroups: [consumerfleet.io]
+  resources: [backfills]
+  verbs: [delete]
+- apiGroups: [consumerfleet.io]
+  resources: [backfills/finalizers]
+  verbs: [update]
 - apiGroups: [""]
   # Not used by the operator itself: it may give the drivers of Backfills only what it has.
   resources: [configmaps]

@@ -40,6 +40,7 @@ class Settings:
     upgrade_deadline_seconds: float = 3600
     force_upgrades: bool = False
     platform_assigns_users: bool = False
+    backfills: bool = True
     workers: int = 24
     resync_seconds: float = 600.0
     sweep_seconds: float = 300.0
@@ -117,6 +118,7 @@ FLAGS: Final[Mapping[str, tuple[Callable[[str], object] | tuple[str, ...], str]]
     ),
     "force_upgrades": (_truth, "upgrades wait for no canary and stop at no failure"),
     "platform_assigns_users": (_truth, "pods ask for no user, as OpenShift gives them one"),
+    "backfills": (_truth, "serve Backfills; if not, their CRD may be missing"),
     "workers": (_count, "reconciles at once for each kind"),
     "resync_seconds": (_seconds, "seconds after which every object is reconciled again"),
     "sweep_seconds": (_seconds, "seconds between comparisons of the caches with a list"),
