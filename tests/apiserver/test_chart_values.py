@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,40 +11,12 @@ import pytest
 import yaml
 
 from e2e.install import CHART, version
-from e2e.local_cluster.gomodules import HELM, ensure_programs
 from fleet_operator.planning.labels import BACKFILL_LABEL
 from fleet_operator.runtime.settings import parse
+from tests.apiserver.chart import deployed, helm, of_kind, rendered
 
-Object = dict[str, Any]
 CRD = "CustomResourceDefinition"
 ORIGINALS = CHART.parents[1] / "crds"
-
-
-def helm(*arguments: str) -> str:
-    done = subprocess.run(
-        [str(ensure_programs(HELM) / "helm"), *arguments], capture_output=True, text=True, check=False, timeout=60
-    )
-    if done.returncode:
-        raise ValueError(done.stderr)
-    return done.stdout
-
-
-def rendered(*values: str, chart: Path = CHART) -> list[Object]:
-    """Every object of a release, with some values set."""
-    sets = [word for value in values for word in ("--set", value)]
-    text = helm("template", "consumer-fleet", str(chart), "--namespace", "fleet-system", *sets)
-    return [each for each in yaml.safe_load_all(text) if each]
-
-
-def deployed(*values: str) -> Object:
-    """The operator's pod template."""
-    (deployment,) = of_kind(rendered(*values), "Deployment").values()
-    found: Object = deployment["spec"]["template"]
-    return found
-
-
-def of_kind(found: list[Object], kind: str) -> dict[str, Object]:
-    return {each["metadata"]["name"]: each for each in found if each["kind"] == kind}
 
 
 def test_chart_of_a_clone_and_packed_chart_have_the_crds_of_the_repository(tmp_path: Path) -> None:
@@ -158,3 +129,15 @@ def test_pods_of_backfills_reach_each_other_where_workers_are_closed() -> None:
     assert spec["podSelector"] == {"matchExpressions": [of_backfills]}
     assert spec["ingress"] == [{"from": [{"podSelector": spec["podSelector"]}]}]
     assert "consumer-fleet-backfills" not in of_kind(rendered(*closed, "backfills.enabled=false"), "NetworkPolicy")
+
+
+def test_limits_of_tenants_are_for_served_namespaces_only_and_absent_by_default() -> None:
+    kind = "ValidatingAdmissionPolicy"
+    limits = ("tenantLimits[0].name=all", "tenantLimits[0].maxReplicas=5")
+    assert list(of_kind(rendered("backfills.enabled=false"), kind)) == []
+    for values, namespaces in (((), None), (("watch.namespaces={shop,bank}",), ["shop", "bank"])):
+        matched = of_kind(rendered(*limits, *values), kind)["consumer-fleet-tenants-all"]["spec"]["matchConstraints"]
+        (served,) = matched.get("namespaceSelector", {"matchExpressions": [{"values": None}]})["matchExpressions"]
+        assert served["values"] == namespaces
+    with pytest.raises(ValueError, match="groupIdPrefix"):
+        rendered(*limits, "tenantLimits[0].groupIdPrefix=it's")
