@@ -1,4 +1,4 @@
-"""What Helm makes of the chart; no server is asked."""
+"""Helm, and the objects that it renders the chart to; no server is asked."""
 
 from __future__ import annotations
 

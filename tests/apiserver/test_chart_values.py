@@ -1,4 +1,4 @@
-"""The chart as Helm renders it, by its values; no server is asked."""
+"""The chart as Helm renders it, by its values."""
 
 from __future__ import annotations
 
