@@ -37,7 +37,7 @@ class FleetApi(AioKubeClient):
 
         return await asyncio.gather(*map(one, bodies))
 
-    async def watch(self, kind: Kind, selector: str = "") -> AsyncIterator[tuple[str, JsonObject]]:
+    async def follow(self, kind: Kind, selector: str = "") -> AsyncIterator[tuple[str, JsonObject]]:
         """Every object as it is, then every change: (ADDED, MODIFIED, DELETED) and the object, without end."""
         version = "0"
         connector = aiohttp.TCPConnector(ssl=self._api.rest_client.ssl_context)

@@ -154,7 +154,7 @@ class Stage:
 
     async def follow(self) -> None:
         """Note what becomes of the groups, until cancelled."""
-        async for change, body in self.kube.watch(CONSUMER_GROUP):
+        async for change, body in self.kube.follow(CONSUMER_GROUP):
             if change != "DELETED":
                 self.watched.take(body)
 

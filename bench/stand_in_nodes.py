@@ -53,7 +53,7 @@ class Nodes:
         await asyncio.gather(*tasks)
 
     async def _watch_pods(self) -> None:
-        async for change, pod in self._kube.watch(POD, GROUP_LABEL):
+        async for change, pod in self._kube.follow(POD, GROUP_LABEL):
             metadata = pod["metadata"]
             if metadata["labels"][COMPONENT_LABEL] == CHECK:
                 if change == "ADDED" and pod["status"]["phase"] == "Pending":
@@ -67,7 +67,7 @@ class Nodes:
                 self._pods[owner][metadata["name"]] = pod
 
     async def _watch_fleets(self) -> None:
-        async for change, fleet in self._kube.watch(STATEFUL_SET, GROUP_LABEL):
+        async for change, fleet in self._kube.follow(STATEFUL_SET, GROUP_LABEL):
             uid = fleet["metadata"]["uid"]
             if change == "DELETED":
                 self._fleets.pop(uid, None)

@@ -1,8 +1,8 @@
 """The operator's process: wiring, the order of starting and stopping, and the command line.
 
 Start: health endpoints, Lease, caches filled by lists, watches, observers (by reconciles), workers. Stop: the reverse;
-reconciles in flight may finish within a bound, then the Lease is given up. Losing the Lease, and the death of a watch,
-end the process at once with a failure: a new one starts from the cluster's state, the only state there is.
+reconciles in flight may finish within a bound, then the Lease is given up. Losing the Lease, and credentials that are
+refused, end the process at once with a failure: a new one starts from the cluster's state, the only state there is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fleet_operator.clients.worker_status import WorkerStatusClient
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.labels import APPLIED_ANNOTATION
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
-from fleet_operator.reconcilers.registry import CONTROLLERS, WATCHED
+from fleet_operator.reconcilers.registry import CONTROLLERS, OWNED, WATCHED
 from fleet_operator.reconcilers.routing import Router
 from fleet_operator.reconcilers.states import States
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
@@ -35,6 +35,7 @@ from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Dispatcher, Result
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.health import HealthServer, LoopWatchdog
+from fleet_operator.runtime.informer import Informer
 from fleet_operator.runtime.lease import Elector, LeaseLoop, Scope
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.settings import VERSION, Settings, parse
@@ -69,8 +70,11 @@ class App:
         self.settings = settings
         self.lost: Callable[[Exception], None] = lambda error: None
         """Called on the Lease's thread when the Lease is lost: the operator's loop may be blocked."""
+        self.take_signals: Callable[[], None] = lambda: None
+        """Called at each start of kopf, which has taken SIGTERM and SIGINT for itself."""
         self.lease_loop: LeaseLoop | None = None
         self.metrics = Metrics()
+        self._kube = kube
         self._lease_kube = lease_kube
         self._clock = clock
         self._stop = asyncio.Event()
@@ -126,7 +130,7 @@ class App:
         self._stop.set()
 
     async def run(self) -> None:
-        """Work until `stop`. Raises LeaseLostError, or whatever ended a watch; the process must then end.
+        """Work until `stop`. Raises LeaseLostError, or whatever ended the watches; the process must then end.
 
         A standby is ready: it does its part by waiting. So is one that works while any namespace can be served.
         """
@@ -210,24 +214,27 @@ class App:
             return
         self._events.start()
         await self._worker_status.open()
-        watcher = Watcher(self._router.observed, self.settings.namespaces, self._sweeper)
-        watcher.start(watched)
+        sink, namespaces = self._router.observed, self.settings.namespaces
+        own = [each.watched for each in CONTROLLERS if each.watched in watched]
+        watcher = Watcher(own, sink, namespaces, self._sweeper, spawned=self.take_signals)
+        informer = Informer(self._kube, OWNED, sink, namespaces, self._sweeper)
         for dispatcher in self._dispatchers.values():
             dispatcher.start()
         context = self._context
-        endless = (*context.beside, context.observers.keep_checking, context.workers.keep_asking)
+        watches = (watcher.run, informer.run)
+        endless = (*watches, *context.beside, context.observers.keep_checking, context.workers.keep_asking)
         beside = [asyncio.create_task(work(), name=work.__qualname__) for work in endless]
         self._not_ready = None
         log.info("working", extra={"version": VERSION, "namespaces": self.settings.namespaces or "all"})
-        await first_of(stopping, holding, sweeping, watcher.ended, *beside)
+        await first_of(stopping, holding, sweeping, *beside)
         self._not_ready = "stopping"
         for task in (sweeping, *beside):
             task.cancel()
-        await first_of(holding, asyncio.create_task(self._drain(watcher), name="drain"))
+        await first_of(holding, asyncio.create_task(self._drain(beside), name="drain"))
 
-    async def _drain(self, watcher: Watcher) -> None:
-        """Let reconciles and actions in flight finish, within bounds."""
-        await watcher.stop()
+    async def _drain(self, cancelled: Sequence[asyncio.Task[None]]) -> None:
+        """Let watches, reconciles and actions in flight come to their ends, within bounds."""
+        await asyncio.wait(cancelled)
         await asyncio.gather(*(dispatcher.stop() for dispatcher in self._dispatchers.values()))
         await self._context.ending.aclose()
         await self._context.observers.close()
@@ -250,9 +257,13 @@ async def serve(settings: Settings) -> None:
     for client in (kube, lease_kube):
         client.answered = app.metrics.count_request
     app.lost = end_without_lease
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, app.stop)
+
+    def take_signals() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, app.stop)
+
+    app.take_signals = take_signals
+    take_signals()
     await app.run()
     await kube.close()
     if app.lease_loop is not None:

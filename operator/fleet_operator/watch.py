@@ -1,192 +1,186 @@
-"""The watches, by kopf: they deliver changed objects to the event loop of the operator.
+"""kopf: the watches of the operator's own kinds, whose events go to the caches.
 
-kopf runs on a thread with a loop of its own, because it takes the loop it runs on for its own: on its way out it
-cancels every task it finds there, and on the main thread it takes the signals. Handlers are `on.event` only, so kopf
-writes nothing to the cluster: no finalizers, no annotations, no Events. Nor are the handlers ever called: the objects
-are taken out of the streams before (see `watch_session`).
-
-kopf's caches, indices, retries and daemons are not used: an index over a few thousand objects delays the start by
-minutes. Level-based reconciling needs none of them.
+kopf runs on the operator's loop, and its handlers are `on.event` only, so it writes nothing to the cluster: no
+finalizers, no annotations, no Events. Its tasks are spawned and awaited here (`kopf.spawn_tasks`), because
+`kopf.operator` cancels every task that was begun on its loop since, and the end of a watch is not the end of the
+operator (see docs/decisions/0001-dependencies.md).
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-import threading
-from collections.abc import Callable, Iterable, Sequence
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol, cast
 
 import kopf
 
 from fleet_operator.clients.kinds import JsonObject, Kind
 from fleet_operator.runtime.cache import WatchedKind
-from fleet_operator.watch_session import delivering
+from fleet_operator.runtime.informer import Sink
 
 log = logging.getLogger(__name__)
 
-Sink = Callable[[Kind, JsonObject, bool], None]
-"""Called on the operator's loop with the kind, the object, and whether it is gone."""
-
+IDENTITY: Final = "consumer-fleet"
+FINALIZER: Final = "consumerfleet.io/kopf"
+"""Never set. kopf takes its finalizer away from an object without a handler that needs it, and the default one is also
+that of every other operator that is made with kopf."""
 SERVER_TIMEOUT_SECONDS: Final = 300
-"""A watch is renewed at least this often, beside kopf's own check for silence."""
+"""A watch is renewed at least this often, whatever kopf's own check for silence finds."""
+PAGE_OBJECTS: Final = 10
+"""A page of whole objects is in memory, and read, at once."""
+RETRY_SECONDS_MAX: Final = 30.0
+RESTART_SECONDS: Final = 2.0
+RESTART_SECONDS_MAX: Final = 60.0
+STREAM: Final = "watcher for "
+"""Beginning of the names of the tasks that read kopf's streams."""
 STOP_SECONDS: Final = 10.0
 """The longest wait for kopf to come to its end."""
-PAGE_OBJECTS: Final = 10
-"""kopf has one page size for all kinds; a page of whole objects is in memory, and read, at once."""
 
 
 class Lists(Protocol):
     """The operator's own lists of the same kinds."""
 
-    def refused(self, kind: Kind, namespace: str | None) -> None:
-        """A list or watch was refused, in a namespace or with None in all; on the operator's loop."""
+    returned: asyncio.Event
+    """Set when a kind is listed that the API server did not know before; cleared here."""
 
-    def listed(self, kind: Kind, namespace: str | None) -> str | None:
-        """The version from which a watch may go on; None if it has to list. Any thread."""
+    def again(self, kind: Kind, namespace: str | None) -> None:
+        """List a kind soon, in one namespace or with None in all."""
 
 
-class WatchesEndedError(Exception):
-    """kopf has given up watching, and says why in the log."""
+class EndlessBackoffs:
+    """The pauses between the attempts of a request, in seconds: growing, with jitter, and without an end.
+
+    kopf repeats a request that failed, a forbidden one too, as long as this has a next pause, and ends all watches
+    afterwards. One namespace that withdraws the operator's rights must not take the watches of the others.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        for number in itertools.count():
+            yield random.uniform(0.5, 1.0) * min(2.0 ** min(number, 10), RETRY_SECONDS_MAX)
+
+
+class NoDiffs(kopf.DiffBaseStorage):
+    """Nothing of an object is compared with what was handled before: `on.event` has no use for it.
+
+    kopf would copy each object three times for it, which is most of what an event costs.
+    """
+
+    def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
+        return cast("kopf.BodyEssence", {})
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Nothing is written."""
+
+
+def make_registry(watched: Sequence[WatchedKind], sink: Sink) -> kopf.OperatorRegistry:
+    """The handlers of the operator; they need no state of kopf."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+        settings.posting.enabled = False
+        settings.persistence.finalizer = FINALIZER
+        settings.persistence.diffbase_storage = NoDiffs()
+        settings.scanning.disabled = True  # the CRDs exist before we start; needs no rights on CRDs and namespaces
+        settings.process.ultimate_exiting_timeout = None
+        settings.networking.request_timeout = 30
+        settings.networking.connect_timeout = 10
+        settings.networking.error_backoffs = EndlessBackoffs()
+        settings.watching.server_timeout = SERVER_TIMEOUT_SECONDS
+        settings.watching.chunk_size = PAGE_OBJECTS
+
+    # A registry of our own has no login handlers; these two are kopf's, in the order of the client's own rules. They
+    # need ids of their own: kopf keeps one result for each id.
+    kopf.on.login(id="service-account", registry=registry)(kopf.login_with_service_account)
+    kopf.on.login(id="kubeconfig", registry=registry)(kopf.login_with_kubeconfig)
+
+    kinds = {each.kind.plural: each.kind for each in watched}
+
+    async def observe(event: kopf.RawEvent, resource: kopf.Resource, **_: Any) -> None:
+        sink(kinds[resource.plural], cast("JsonObject", event["object"]), event["type"] == "DELETED")
+
+    for kind in kinds.values():
+        # The group must be named: other products have kinds of the same plural.
+        kopf.on.event(kind.group, kind.version, kind.plural, registry=registry)(observe)
+    return registry
 
 
 class Watcher:
-    """The watches, on the operator's loop. `start` and `stop` once each.
+    """The watches of some kinds in some namespaces (none named: all). `run` once, on the operator's loop."""
 
-    `ended` completes when they have ended: with the error, unless they were stopped.
-    """
-
-    def __init__(self, sink: Sink, namespaces: Sequence[str], lists: Lists) -> None:
-        self._sink = sink
-        self._lists = lists
+    def __init__(
+        self,
+        watched: Sequence[WatchedKind],
+        sink: Sink,
+        namespaces: Sequence[str],
+        lists: Lists,
+        *,
+        spawned: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`spawned` is called after each start of kopf, which has taken SIGTERM and SIGINT for itself then."""
+        self._kinds = [each.kind for each in watched]
         self._namespaces = namespaces
-        self._loop = asyncio.get_running_loop()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._alarmed: asyncio.Task[None] | None = None
-        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._lists = lists
+        self._spawned = spawned
+        self._registry = make_registry(watched, sink)
 
-    def start(self, watched: Sequence[WatchedKind]) -> None:
-        """Watch these kinds; their CRDs exist."""
-        self._thread = threading.Thread(target=self._run, args=(watched,), name="kopf", daemon=True)
-        self._thread.start()
+    async def run(self) -> None:
+        """Watch until it is cancelled. Raises kopf.LoginError without valid credentials.
 
-    async def stop(self) -> None:
-        """Stop watching and wait, within a bound, for the thread."""
-        self._stop.set()
-        assert self._thread is not None, "call start first"
-        await asyncio.to_thread(self._thread.join, STOP_SECONDS)
-        if self._thread.is_alive():
-            log.warning("the watches did not end in time")
+        Another error that ends kopf is a kind whose CRD is gone, or a stream that cannot be read. kopf starts again
+        then, without the kind, and once more when the kind is back.
+        """
+        loop, starts = asyncio.get_running_loop(), 0
+        while True:
+            began = loop.time()
+            self._lists.returned.clear()
+            error = await self._watch()
+            if isinstance(error, kopf.LoginError):
+                raise error
+            starts = starts + 1 if loop.time() - began < RESTART_SECONDS_MAX else 1
+            if error is not None:
+                log.warning("the watches of our kinds have ended", extra={"error": str(error)})
+                for kind, namespace in itertools.product(self._kinds, self._namespaces or (None,)):
+                    self._lists.again(kind, namespace)
+            await asyncio.sleep(min(RESTART_SECONDS * 2.0 ** min(starts - 1, 10), RESTART_SECONDS_MAX))
 
-    def _run(self, watched: Sequence[WatchedKind]) -> None:
-        """A thread: kopf until it is stopped or fails. Its failure ends the operator (see `app`)."""
-        error: BaseException | None = None
-        try:
-            asyncio.run(self._watch(watched))
-        except Exception as caught:
-            error = caught
-        self._loop.call_soon_threadsafe(self._finish, error)
-
-    async def _watch(self, watched: Sequence[WatchedKind]) -> None:
+    async def _watch(self) -> BaseException | None:
+        """Run kopf until it ends or a kind has returned; returns the error that ended it."""
         scope: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
+        # Without an identity kopf asks for the user's name, which a container's bare uid does not have.
+        tasks = await kopf.spawn_tasks(
+            registry=self._registry,
+            settings=kopf.OperatorSettings(),
+            standalone=True,
+            identity=cast("Any", IDENTITY),
+            **scope,
+        )
+        self._spawned()
+        returned = asyncio.create_task(self._lists.returned.wait(), name="returned")
         try:
-            await kopf.operator(
-                registry=self._registry(watched),
-                settings=watch_settings(watched),
-                standalone=True,
-                # Without it kopf asks for the user's name, which a container's bare uid does not have.
-                identity=cast("Any", "consumer-fleet"),
-                stop_flag=self._stop,
-                **scope,
-            )
+            await asyncio.wait({*tasks, returned}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # kopf waits for the flag on a thread of its loop's pool, and the loop does not close before that ends.
-            self._stop.set()
-
-    async def _arm(self, **_: Any) -> None:
-        self._alarmed = asyncio.create_task(self._alarm(), name="alarm")
-
-    async def _alarm(self) -> None:
-        """Report the end of the watches if kopf, which is ending, has not come to its end and its error after a while.
-
-        An error in a stream ends kopf; but its other watches then wait for credentials that nobody fetches any more,
-        survive being cancelled, and kopf waits for them without end.
-        It cancels all tasks that were begun after it, so this one, which a handler of its start begins.
-        """
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            if not self._stop.is_set():
-                given_up = WatchesEndedError("kopf has given up watching")
-                self._loop.call_soon_threadsafe(self._loop.call_later, STOP_SECONDS, self._finish, given_up)
-            raise
-
-    def _finish(self, error: BaseException | None) -> None:
-        if self.ended.done():
-            return
-        if error is not None:
-            self.ended.set_exception(error)
-        else:
-            self.ended.set_result(None)
-
-    def _registry(self, watched: Sequence[WatchedKind]) -> kopf.OperatorRegistry:
-        """A registry of our own has no login handlers; these two are kopf's, in the order of the client's own rules.
-
-        They need ids of their own: kopf keeps one result for each id, and both functions have the same name.
-        """
-        registry = kopf.OperatorRegistry()
-        for name, login in (
-            ("service-account", kopf.login_with_service_account),
-            ("kubeconfig", kopf.login_with_kubeconfig),
-        ):
-            kopf.on.login(id=name, registry=registry)(
-                delivering(login, watched, self._deliver, self._refuse, self._listed)
-            )
-        kopf.on.startup(id="alarm", registry=registry)(self._arm)
-        for each in watched:
-            kind = each.kind
-            # The group must be named: other products have kinds of the same plural.
-            kopf.on.event(
-                group=kind.group, version=kind.version, plural=kind.plural, id=f"watch-{kind.plural}", registry=registry
-            )(_unused)
-        return registry
-
-    def _deliver(self, watched: WatchedKind, changes: Sequence[tuple[JsonObject, bool]]) -> None:
-        """Hand objects over to the operator's loop, cut on this side: there a burst waits in the form in which it will
-        be kept."""
-        kind, view = watched.kind, watched.view
-        typed = {"apiVersion": kind.api_version, "kind": kind.kind}
-        cut = [(view.trim({**body, **typed}), gone) for body, gone in changes]
-        self._loop.call_soon_threadsafe(self._take, kind, cut)
-
-    def _refuse(self, watched: WatchedKind, namespace: str | None) -> None:
-        self._loop.call_soon_threadsafe(self._lists.refused, watched.kind, namespace)
-
-    def _listed(self, watched: WatchedKind, namespace: str | None) -> str | None:
-        return self._lists.listed(watched.kind, namespace)
-
-    def _take(self, kind: Kind, changes: Sequence[tuple[JsonObject, bool]]) -> None:
-        for body, gone in changes:
-            self._sink(kind, body, gone)
+            returned.cancel()
+            await _end(tasks)
+        errors = (task.exception() for task in tasks if task.done() and not task.cancelled())
+        return next((error for error in errors if error is not None), None)
 
 
-async def _unused(**_: Any) -> None:
-    """Makes kopf watch a kind."""
+async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """End kopf's tasks.
 
-
-def watch_settings(watched: Iterable[WatchedKind]) -> kopf.OperatorSettings:
-    """kopf with everything switched off that it would do beside watching."""
-    settings = kopf.OperatorSettings()
-    settings.posting.enabled = False
-    settings.scanning.disabled = True  # the CRDs exist before we start; needs no rights on CRDs and namespaces
-    settings.process.ultimate_exiting_timeout = None
-    settings.networking.request_timeout = 30
-    settings.networking.connect_timeout = 10
-    settings.watching.server_timeout = SERVER_TIMEOUT_SECONDS
-    settings.watching.chunk_size = PAGE_OBJECTS
-    for each in watched:
-        if each.selector:
-            address = (each.kind.group, each.kind.version, each.kind.plural)
-            settings.watching.label_selectors[address] = each.selector
-    return settings
+    A stream that fails ends kopf and leaves the other streams, which `kopf.run_tasks` finds by cancelling every task of
+    the loop. All at once they hang: a stream waits for its helpers, and they are to be ended by it alone.
+    """
+    ending = {*tasks, *(task for task in asyncio.all_tasks() if task.get_name().startswith(STREAM))}
+    for task in ending:
+        task.cancel()
+    _, late = await asyncio.wait(ending, timeout=STOP_SECONDS)
+    if late:
+        log.warning("the watches did not end in time", extra={"tasks": sorted(task.get_name() for task in late)})

@@ -17,7 +17,7 @@ from typing import Literal, ParamSpec, TypeVar
 from fleet_consumer.clock import SystemClock
 from fleet_operator.app import App, end
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, RETRY_POLICY, WHOLE, JsonObject, Kind, View
-from fleet_operator.clients.kube import AioKubeClient, Listing
+from fleet_operator.clients.kube import AioKubeClient, Listing, WatchEvent
 from fleet_operator.runtime import logs
 from fleet_operator.runtime.settings import Settings
 
@@ -61,6 +61,11 @@ class KillingClient:
         self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE
     ) -> AsyncIterator[Listing]:
         yield await self.list(kind, namespace, label_selector=label_selector, view=view)
+
+    def watch(
+        self, kind: Kind, namespace: str | None, version: str, *, label_selector: str = "", view: View = WHOLE
+    ) -> AsyncIterator[WatchEvent]:
+        return self._kube.watch(kind, namespace, version, label_selector=label_selector, view=view)
 
     async def apply(self, body: JsonObject) -> JsonObject:
         return await self._counted(self._kube.apply)(body)
@@ -129,7 +134,8 @@ def run(
         kube = await AioKubeClient.connect()
         client = KillingClient(kube, calls, counted, fatal, moment, namespace=namespace, writes_only=writes_only)
         app = App(settings, client, client, SystemClock())
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.stop)
+        app.take_signals = lambda: asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.stop)
+        app.take_signals()
         await app.run()
         await kube.close()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import aiohttp
 
 
@@ -13,3 +15,17 @@ async def read_body(answer: aiohttp.ClientResponse, bytes_max: int) -> bytes | N
         pieces.append(piece)
         left -= len(piece)
     return b"".join(pieces) if left > 0 else None
+
+
+async def read_lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The lines of a body as they arrive, of any length, without empty ones. Raises what aiohttp raises."""
+    parts: list[bytes] = []
+    async for data in answer.content.iter_any():
+        head, newline, rest = data.rpartition(b"\n")
+        if not newline:
+            parts.append(data)  # a long line comes in many pieces, which are joined once
+            continue
+        for line in b"".join((*parts, head)).split(b"\n"):
+            if line:
+                yield line
+        parts = [rest]

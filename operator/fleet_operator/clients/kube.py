@@ -25,7 +25,7 @@ from kubernetes.aio.client.configuration import Configuration
 from yarl import URL
 
 from fleet_operator.clients import json_text
-from fleet_operator.clients.bodies import read_body
+from fleet_operator.clients.bodies import read_body, read_lines
 from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View, kind_of
 
 FIELD_MANAGER: Final = "consumer-fleet"
@@ -34,6 +34,12 @@ FIELD_MANAGER: Final = "consumer-fleet"
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 CALLS_AT_ONCE_MAX: Final = 32
 """Bounds sockets and the load on the API server; a reconcile makes its calls one after the other."""
+
+WATCH_SECONDS: Final = 300
+"""Time after which the API server ends a watch, for the next one to go on."""
+SILENCE_SECONDS: Final = 70.0
+"""A connection that is silent for longer is dead: the API server sends a bookmark every minute."""
+CONNECT_SECONDS: Final = 10.0
 
 PAGE_OBJECTS: Final = 5
 """Objects in the first page of a list; an object can have a little over a MiB."""
@@ -65,6 +71,12 @@ class KubeConflictError(KubeError):
     """The object changed in between, exists already, or another field manager owns the field (409)."""
 
     reason = "Conflict"
+
+
+class KubeExpiredError(KubeError):
+    """The API server remembers nothing as old as what was asked for (410): list again."""
+
+    reason = "Expired"
 
 
 class KubeForbiddenError(KubeError):
@@ -103,6 +115,18 @@ class Listing:
     resource_version: str
 
 
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """A change of an object, or with None as its body only a version that the watch has come to.
+
+    `gone`: the object is deleted, or is selected no longer.
+    """
+
+    resource_version: str
+    body: JsonObject | None
+    gone: bool = False
+
+
 class KubeClient(Protocol):
     """The verbs the operator needs. Every method may raise a KubeError subclass; anything else is a bug."""
 
@@ -116,6 +140,14 @@ class KubeClient(Protocol):
         self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE
     ) -> AsyncIterator[Listing]:
         """The same, page by page: no more than one page is in memory. All pages are of one resourceVersion."""
+
+    def watch(
+        self, kind: Kind, namespace: str | None, version: str, *, label_selector: str = "", view: View = WHOLE
+    ) -> AsyncIterator[WatchEvent]:
+        """Changes of a list after a version, each object cut to the view, until the API server ends the watch.
+
+        Raises KubeExpiredError when the version is too old.
+        """
 
     async def apply(self, body: JsonObject) -> JsonObject:
         """Server-side apply the operator's full intent for an object, taking over fields others hold (force).
@@ -163,6 +195,8 @@ def _error(status: int, text: str, where: str, retry_after: float | None) -> Kub
             return KubeNotFoundError(message, status=status)
         case 409:
             return KubeConflictError(message, status=status)
+        case 410:
+            return KubeExpiredError(message, status=status)
         case _ if status == 429 or status >= 500:
             return KubeUnavailableError(message, status=status, retry_after=retry_after)
         case _:
@@ -232,7 +266,8 @@ class AioKubeClient:
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
         # With `trust_env` aiohttp reads ~/.netrc in a thread, twice for each request; no API server needs that.
-        connector = aiohttp.TCPConnector(limit=CALLS_AT_ONCE_MAX, ssl=self._api.rest_client.ssl_context)
+        # Calls are bounded by their slots; each watch keeps a connection.
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._api.rest_client.ssl_context)
         return aiohttp.ClientSession(connector=connector, trust_env=False)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
@@ -272,6 +307,24 @@ class AioKubeClient:
             query = [*(pair for pair in query if pair[0] != "continue"), ("continue", token)]
             limit = max(1, min(2 * limit, limit * PAGE_BYTES // size, PAGE_OBJECTS_MAX))
 
+    async def watch(
+        self, kind: Kind, namespace: str | None, version: str, *, label_selector: str = "", view: View = WHOLE
+    ) -> AsyncIterator[WatchEvent]:
+        path = kind.path(namespace)
+        where, timeout = f"WATCH {path}", aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
+        query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(WATCH_SECONDS))]
+        query += [("resourceVersion", version), *([("labelSelector", label_selector)] if label_selector else ())]
+        try:
+            url, headers = await self._addressed("GET", path, query, accept=view.accepts(many=False))
+            async with self._session.get(url, headers=headers, **{**self._route, "timeout": timeout}) as response:
+                if response.status != 200:
+                    text = await response.text(errors="replace")
+                    raise _error(response.status, text, where, _retry_after(response.headers))
+                async for line in read_lines(response):
+                    yield _event_of(line, kind, view, where)
+        except UNREACHABLE as error:
+            raise _unreachable(where, error) from error
+
     async def apply(self, body: JsonObject) -> JsonObject:
         return await self._apply(body, subresource=None)
 
@@ -310,6 +363,20 @@ class AioKubeClient:
         query = [("fieldManager", FIELD_MANAGER), ("force", "true")]
         return await self._call("PATCH", path, query, body, content_type="application/apply-patch+yaml")
 
+    async def _addressed(
+        self, method: str, path: str, query: Sequence[tuple[str, str]], *, accept: str, content_type: str = ""
+    ) -> tuple[URL, dict[str, str]]:
+        """The URL and the headers of a request, with credentials that are valid now."""
+        headers = {
+            "Accept": accept,
+            "User-Agent": FIELD_MANAGER,
+            **({"Content-Type": content_type} if content_type else {}),
+        }
+        await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
+        return URL(
+            f"{self._api.configuration.host}{path}{'?' + urlencode(query) if query else ''}", encoded=True
+        ), headers
+
     async def _call(self, method: str, path: str, *args: Any, **kwargs: Any) -> JsonObject:
         answer, _ = await self._answer(method, path, *args, **kwargs)
         return answer
@@ -326,19 +393,15 @@ class AioKubeClient:
     ) -> tuple[JsonObject, int]:
         """The answer and its size in bytes. Raises _PageTooLargeError if it has more than `bytes_max`."""
         where = f"{method} {path}"
-        headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": FIELD_MANAGER}
-        url = URL(f"{self._api.configuration.host}{path}{'?' + urlencode(query) if query else ''}", encoded=True)
         data = json_text.dumps(body) if body is not None else None
         async with self._slots:
             try:
-                await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+                url, headers = await self._addressed(method, path, query, accept=accept, content_type=content_type)
                 async with self._session.request(method, url, data=data, headers=headers, **self._route) as response:
                     payload = await (response.read() if bytes_max is None else read_body(response, bytes_max))
-            except (aiohttp.ClientError, OSError, TimeoutError, kube_config.ConfigException) as error:
+            except UNREACHABLE as error:
                 self.answered(method, _plural_of(path), 0)
-                raise KubeUnavailableError(
-                    f"{where}: {type(error).__name__}: {error}"[:MESSAGE_CHARACTERS_MAX]
-                ) from error
+                raise _unreachable(where, error) from error
         self.answered(method, _plural_of(path), response.status)
         if payload is None:
             raise _PageTooLargeError(where)
@@ -350,6 +413,30 @@ class AioKubeClient:
             raise KubeInvalidError(f"{where}: the answer cannot be read: {error}") from error
         assert isinstance(parsed, dict), f"{where}: the API server always answers with an object"
         return parsed, len(payload)
+
+
+UNREACHABLE: Final = (aiohttp.ClientError, OSError, TimeoutError, kube_config.ConfigException)
+
+
+def _unreachable(where: str, error: BaseException) -> KubeUnavailableError:
+    return KubeUnavailableError(f"{where}: {type(error).__name__}: {error}"[:MESSAGE_CHARACTERS_MAX])
+
+
+def _event_of(line: bytes, kind: Kind, view: View, where: str) -> WatchEvent:
+    """A line of a watch. Raises the error that the API server ends a watch with."""
+    try:
+        event = json_text.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise KubeInvalidError(f"{where}: an event cannot be read: {error}") from error
+    seen: JsonObject = event["object"]
+    if event["type"] == "ERROR":
+        raise _error(seen.get("code", 500), json.dumps(seen), where, None)
+    version: str = seen["metadata"]["resourceVersion"]
+    if event["type"] == "BOOKMARK":
+        return WatchEvent(version, None)
+    # The metadata alone has a type of its own.
+    body = view.trim({**seen, "apiVersion": kind.api_version, "kind": kind.kind})
+    return WatchEvent(version, body, gone=event["type"] == "DELETED")
 
 
 def _plural_of(path: str) -> str:

@@ -11,7 +11,6 @@ from typing import Final, Literal
 LogFormat = Literal["json", "text"]
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_NOT_THE_MAIN_THREAD: Final = "OS signals are ignored: running not in the main thread."
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
@@ -46,9 +45,9 @@ class TextFormatter(logging.Formatter):
 
 
 def _wanted(record: logging.LogRecord) -> bool:
-    """Drop what kopf says of signals, which are ours to handle, and of refused watches, which the sweeper reports."""
+    """Drop what kopf says of each attempt of a forbidden request, which the sweeper reports."""
     text = record.getMessage()
-    return text != _NOT_THE_MAIN_THREAD and not (text.startswith("Request attempt ") and "WatchRefused" in text)
+    return not (text.startswith("Request attempt ") and "APIForbiddenError" in text)
 
 
 def configure(log_format: LogFormat, level: str) -> None:

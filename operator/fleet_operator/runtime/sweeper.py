@@ -1,6 +1,6 @@
 """Lists that fill the caches before anything else happens, and correct them from time to time.
 
-The first lists are what makes the caches complete: watches never report the end of theirs. They also prove that the
+The first lists are what makes the caches complete, and the informer's watches go on from them. They also prove that the
 CRDs exist and that the operator may read what it must, with a warning that names the kind and the namespace if not.
 
 Each namespace is listed by itself, and served while all that its reconciles read has been listed: in one that refuses,
@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from fleet_operator.clients.kinds import JsonObject, Kind
@@ -28,10 +28,11 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 5.0
 RETRY_SECONDS_MAX: Final = 60.0
 SOON_SECONDS: Final = 30.0
-"""The second list comes early: a deletion between the first and the start of the watches is seen by neither."""
+"""The second list comes early: a deletion between the first and the start of kopf's watches is seen by neither."""
 LISTS_AT_ONCE: Final = 4
 """A page of each is in memory; and one namespace whose lists hang must not keep the others waiting."""
 CHANGES_AT_ONCE: Final = 100
+REFUSALS: Final = (KubeForbiddenError, KubeNotFoundError)
 
 Changed = Callable[[Kind, JsonObject, Change], None]
 
@@ -41,6 +42,8 @@ class _Listing:
     """One kind in one namespace: when it is listed next (loop's seconds), and failures in a row.
 
     `filled`: the cache has all of it. `known`: it was filled once. `apart`: it is missing, and others can do without.
+    `absent`: the API server does not know the kind. `version` is that of the last list, and `fresh` is set while no
+    watch has begun there.
     """
 
     due: float = 0.0
@@ -48,10 +51,16 @@ class _Listing:
     filled: bool = False
     known: bool = False
     apart: bool = False
+    absent: bool = False
+    version: str = ""
+    fresh: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Sweeper:
-    """Lists every watched kind in the served namespaces (none named: all). `serving` is set once one is served."""
+    """Lists every watched kind in the served namespaces (none named: all).
+
+    `serving` is set once one is served, `returned` whenever a kind is listed that the API server did not know before.
+    """
 
     def __init__(
         self,
@@ -63,13 +72,13 @@ class Sweeper:
         interval: float,
     ) -> None:
         self.serving = asyncio.Event()
+        self.returned = asyncio.Event()
         self._store = store
         self._watched = {each.kind: each for each in watched}
         self._metrics = metrics
         self._interval = interval
         self._namespaces: Sequence[str | None] = tuple(namespaces) or (None,)
         self._listings = {at: {kind: _Listing() for kind in self._watched} for at in self._namespaces}
-        self._versions: dict[tuple[Kind, str | None], str] = {}
         self._wakes = {at: asyncio.Event() for at in self._namespaces}
         self._slots = asyncio.Semaphore(LISTS_AT_ONCE)
         for kind in self._watched:
@@ -80,16 +89,22 @@ class Sweeper:
         listings = self._listings[None if None in self._listings else namespace]
         return all(each.filled or (each.apart and other is not kind) for other, each in listings.items())
 
-    def listed(self, kind: Kind, namespace: str | None) -> str | None:
-        """The version of the last list, for a watch to go on from; once, for it may be too old. Any thread."""
-        return self._versions.pop((kind, namespace), None)
-
-    def refused(self, kind: Kind, namespace: str | None) -> None:
-        """A watch was refused: what the cache has is not complete until it is listed again."""
+    async def version(self, kind: Kind, namespace: str | None) -> str:
+        """The version of the last list, for a watch to go on from; waits for a list if a watch has begun there."""
         listing = self._listings[namespace][kind]
-        if listing.filled:
-            self._fail(kind, namespace, KubeForbiddenError(f"the watch of {kind.plural} is refused"))
-            self._wakes[namespace].set()
+        await listing.fresh.wait()
+        listing.fresh.clear()
+        return listing.version
+
+    def again(self, kind: Kind, namespace: str | None, error: KubeError | None = None) -> None:
+        """List soon: a watch cannot go on. If it was refused, what the cache has is not complete until then."""
+        listing = self._listings[namespace][kind]
+        listing.fresh.clear()
+        if not isinstance(error, REFUSALS):
+            listing.due = 0.0
+        elif listing.filled:
+            self._fail(kind, namespace, error)
+        self._wakes[namespace].set()
 
     async def run(self, changed: Changed) -> None:
         """List, and report each correction as if a watch had delivered it. Never returns."""
@@ -121,9 +136,12 @@ class Sweeper:
             return
         if not listing.filled:
             self._show(kind, namespace, missing=False)
+        if listing.absent:
+            self.returned.set()
+        listing.fresh.set()
         pause = self._interval if listing.filled else min(SOON_SECONDS, self._interval)
         listing.due = asyncio.get_running_loop().time() + pause
-        listing.filled, listing.known, listing.apart, listing.failures = True, True, False, 0
+        listing.filled, listing.known, listing.apart, listing.absent, listing.failures = True, True, False, False, 0
         await self._report(kind, corrected, dropped, changed)
 
     def _fail(self, kind: Kind, namespace: str | None, error: KubeError) -> None:
@@ -131,9 +149,10 @@ class Sweeper:
         delay = min(RETRY_SECONDS * 2.0 ** min(listing.failures, 10), RETRY_SECONDS_MAX)
         listing.due = asyncio.get_running_loop().time() + delay
         listing.failures += 1
-        if isinstance(error, KubeForbiddenError | KubeNotFoundError):
+        if isinstance(error, REFUSALS):
             listing.filled = False
-            # kopf watches the kinds that exist when it begins, and those only.
+            listing.absent = isinstance(error, KubeNotFoundError)
+            # The CRDs of an installation come one after the other, and all of them before the first start.
             may_miss = listing.known or isinstance(error, KubeForbiddenError)
             listing.apart = self._watched[kind].apart and may_miss
             self._show(kind, namespace, missing=True)
@@ -168,5 +187,5 @@ class Sweeper:
             living |= {body["metadata"]["uid"] for body in page.items}
             corrected += cache.take(page.items)
             version = int(page.resource_version)
-        self._versions[watched.kind, namespace] = str(version)
+        self._listings[namespace][watched.kind].version = str(version)
         return corrected, cache.drop_missing(living, version, namespace=namespace)

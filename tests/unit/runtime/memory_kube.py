@@ -1,16 +1,17 @@
 """A Kubernetes API server in memory, as far as the runtime needs one: versions, conflicts, uids; and faults on demand.
 
-Gaps: no schemas, no field ownership (apply merges by replacing), no watch, no selectors beyond equality, no deletion
-by owner. The suites on a real API server cover those.
+Gaps: no schemas, no field ownership (apply merges by replacing), watches that show nothing, no selectors beyond
+equality, no deletion by owner. The suites on a real API server cover those.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable
 
 from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View, kind_of
-from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError, Listing
+from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError, Listing, WatchEvent
 
 Address = tuple[str, str, str]
 
@@ -44,6 +45,12 @@ class MemoryKube:
         self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE
     ) -> AsyncIterator[Listing]:
         yield await self.list(kind, namespace, label_selector=label_selector, view=view)
+
+    async def watch(
+        self, kind: Kind, namespace: str | None, version: str, *, label_selector: str = "", view: View = WHOLE
+    ) -> AsyncIterator[WatchEvent]:
+        await asyncio.get_running_loop().create_future()
+        yield WatchEvent(version, None)
 
     async def apply(self, body: JsonObject) -> JsonObject:
         self._begin("apply", body)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,6 @@ from fleet_operator.app import App
 from fleet_operator.clients.kinds import LEASE, WHOLE, Kind, View
 from fleet_operator.clients.kube import KubeForbiddenError, KubeUnavailableError, Listing
 from fleet_operator.runtime import lease as lease_module
-from fleet_operator.runtime.cache import WatchedKind
 from fleet_operator.runtime.lease import LeaseLostError, LeaseTiming
 from fleet_operator.runtime.settings import Settings
 from tests.unit.runtime.memory_kube import MemoryKube
@@ -41,17 +39,18 @@ class Bare(MemoryKube):
 
 
 class Unwatched:
-    """Stands in for kopf."""
+    """Stands in for kopf and the informer: nothing is delivered."""
 
-    def __init__(self, *_: Any) -> None:
-        self.ended = asyncio.get_running_loop().create_future()
+    end_seconds = 0.0
 
-    def start(self, watched: Sequence[WatchedKind]) -> None:
-        """Nothing is delivered."""
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Nothing is watched."""
 
-    async def stop(self) -> None:
-        """A stop that takes its time."""
-        await asyncio.sleep(600.0)
+    async def run(self) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.sleep(self.end_seconds)
 
 
 class Silent:
@@ -77,6 +76,7 @@ class Here:
 @pytest.fixture(autouse=True)
 def no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "Watcher", Unwatched)
+    monkeypatch.setattr(app_module, "Informer", Unwatched)
     monkeypatch.setattr(app_module, "HealthServer", Silent)
 
 
@@ -175,8 +175,9 @@ async def test_loss_of_the_lease_is_reported_while_the_event_loop_is_blocked() -
 
 
 @pytest.mark.usefixtures("on_one_loop")
-def test_lease_that_is_lost_during_an_orderly_stop_ends_the_process_at_once() -> None:
+def test_lease_that_is_lost_during_an_orderly_stop_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work still in flight would write beside the next leader."""
+    monkeypatch.setattr(Unwatched, "end_seconds", 600.0)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

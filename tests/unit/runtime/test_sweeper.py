@@ -148,7 +148,7 @@ def test_objects_of_a_namespace_that_refuses_later_are_not_taken_for_deleted() -
         async with sweeping(kube, "bank", "shop") as (store, sweeper, told):
             await asyncio.sleep(1.0)
             kube.rule = forbid("bank")
-            sweeper.refused(POD, "bank")
+            sweeper.again(POD, "bank", KubeForbiddenError("forbidden"))
             assert (sweeper.serves(POD, "shop"), sweeper.serves(POD, "bank")) == (True, False)
             await kube.delete(POD, "bank", "b", uid=gone["metadata"]["uid"])
             told.clear()
@@ -217,3 +217,55 @@ def test_refused_kind_that_others_can_do_without_is_not_served_alone(known: bool
             assert sweeper.serves(REDRIVE, "ns")
 
     run_virtual(main())
+
+
+def test_watch_goes_on_from_each_list_once() -> None:
+    async def main() -> tuple[str, str, float]:
+        kube, now = MemoryKube(), asyncio.get_running_loop().time
+        await kube.create(pod("a"))
+        async with sweeping(kube) as (_, sweeper, _):
+            first = await sweeper.version(POD, None)
+            await kube.create(pod("b"))
+            began = now()
+            sweeper.again(POD, None)
+            return first, await sweeper.version(POD, None), now() - began
+
+    assert run_virtual(main()) == ("101", "102", 0.0)
+
+
+def test_refused_watch_has_no_version_before_its_kind_is_listed() -> None:
+    async def main() -> float:
+        kube, now = Ruled(), asyncio.get_running_loop().time
+        async with sweeping(kube) as (_, sweeper, _):
+            await sweeper.version(POD, None)
+            kube.rule = forbid(None)
+            sweeper.again(POD, None, KubeForbiddenError("forbidden"))
+            waiting, began = asyncio.create_task(sweeper.version(POD, None)), now()
+            await asyncio.sleep(1000.0)
+            assert not waiting.done()
+            kube.rule = forbid()
+            await waiting
+            return now() - began
+
+    assert run_virtual(main()) < 1061.0
+
+
+@pytest.mark.parametrize(("refusal", "told"), [(KubeForbiddenError("no"), False), (KubeNotFoundError("no"), True)])
+def test_kind_that_is_known_again_is_told_and_not_one_that_was_forbidden(refusal: KubeError, told: bool) -> None:
+    async def main() -> bool:
+        kube = Ruled()
+
+        def refuse(verb: str, kind: str, namespace: str | None) -> None:
+            raise refusal
+
+        async with sweeping(kube) as (_, sweeper, _):
+            await sweeper.serving.wait()
+            assert not sweeper.returned.is_set()
+            kube.rule = refuse
+            await asyncio.sleep(400.0)
+            kube.rule = forbid()
+            await asyncio.sleep(61.0)
+            assert sweeper.serves(POD, "ns")
+            return sweeper.returned.is_set()
+
+    assert run_virtual(main()) is told

@@ -1,0 +1,83 @@
+"""The watches of the kinds that belong to others: pods, StatefulSets, and whatever else a reconcile reads from a cache.
+
+A watch goes on from the version of the sweeper's list, so nothing is listed twice and no change is missed in between.
+It is made again when the API server ends it or the connection breaks. Where it cannot go on, because its version is too
+old or it is refused, the sweeper lists again, and the watch begins there. Each kind in each namespace is watched by
+itself: one that is refused ends no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from fleet_operator.clients.kinds import JsonObject, Kind
+from fleet_operator.clients.kube import KubeClient, KubeError, KubeUnavailableError
+from fleet_operator.runtime.cache import WatchedKind
+from fleet_operator.runtime.sweeper import Sweeper
+
+log = logging.getLogger(__name__)
+
+Sink = Callable[[Kind, JsonObject, bool], None]
+"""Called with the kind, the object, and whether it is gone."""
+
+RENEW_SECONDS: Final = 0.1
+RETRY_SECONDS_MAX: Final = 30.0
+
+
+class Informer:
+    """Watches of some kinds in some namespaces (none named: all). `run` once, beside the sweeper of the same."""
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        watched: Sequence[WatchedKind],
+        sink: Sink,
+        namespaces: Sequence[str],
+        sweeper: Sweeper,
+    ) -> None:
+        self._kube = kube
+        self._watched = watched
+        self._sink = sink
+        self._namespaces: Sequence[str | None] = tuple(namespaces) or (None,)
+        self._sweeper = sweeper
+
+    async def run(self) -> None:
+        """Watch until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for watched in self._watched:
+                for namespace in self._namespaces:
+                    name = f"watch-{watched.kind.plural}-{namespace or 'all'}"
+                    tasks.create_task(self._follow(watched, namespace), name=name)
+
+    async def _follow(self, watched: WatchedKind, namespace: str | None) -> None:
+        """Watch one kind in one namespace."""
+        kind, version, failures = watched.kind, "", 0
+        while True:
+            version = since = version or await self._sweeper.version(kind, namespace)
+            try:
+                async for event in self._kube.watch(
+                    kind, namespace, since, label_selector=watched.selector, view=watched.view
+                ):
+                    version = event.resource_version
+                    if event.body is not None:
+                        self._sink(kind, event.body, event.gone)
+                failures = 0
+            except KubeError as error:
+                failures = failures + 1 if version == since else 1
+                if not isinstance(error, KubeUnavailableError):
+                    version = ""
+                    self._sweeper.again(kind, namespace, error)
+                elif failures & (failures - 1) == 0:  # the first, the second, the fourth
+                    fields = {"kind": kind.kind, "namespace": namespace or "all", "error": str(error)}
+                    log.warning("watch failed", extra=fields)
+            await asyncio.sleep(pause_after(failures))
+
+
+def pause_after(failures: int) -> float:
+    """Seconds before a watch is made again, with jitter: many break at once."""
+    longest = min(RENEW_SECONDS * 2.0 ** min(3 * failures, 10), RETRY_SECONDS_MAX)
+    return random.uniform(0.5, 1.0) * longest
