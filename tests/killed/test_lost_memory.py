@@ -50,7 +50,7 @@ def test_status_wiped_at_any_write_changes_no_action(
 
 
 def footprint(client: Client, namespace: str) -> dict[str, Any]:
-    """What must not change: objects by uid, steps of the StatefulSet, revisions, and pods."""
+    """The part that must not change: objects by uid, steps of the StatefulSet, revisions, and pods."""
     snapshot = Snapshot.take(client)
     return {
         f"{child['kind']}/{child['metadata']['name']}": (
@@ -63,7 +63,7 @@ def footprint(client: Client, namespace: str) -> dict[str, Any]:
 
 
 def wipe(client: Client, namespace: str, *, states: bool) -> None:
-    """What a restore without statuses leaves, and one without the operator's states as well."""
+    """Leave the objects as a restore without statuses does, and one without the operator's states as well."""
     for kind, name in ((KAFKA_CLUSTER, "main"), (CONSUMER_GROUP, "flights")):
         client.ask(
             "PATCH",

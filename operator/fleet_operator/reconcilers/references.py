@@ -44,7 +44,10 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
     seen = read_observation(context, cluster, cluster_of(body))
     fleet = context.store.get(STATEFUL_SET, (key[0], MAIN.child(key[1])))
     own = fleet if fleet is not None and is_owned_by(fleet, body) else None
-    state = read_group_state(context, body)
+    try:
+        state = context.states.read(body, GroupState)
+    except UnreadableStateError:  # its own reconcile reports it in a condition
+        return ReferencedGroup()
     image = choose_image(group, state.upgrade, own, default=context.settings.consumer_image).name
     older = find_rivals(context, body).older
     return ReferencedGroup(

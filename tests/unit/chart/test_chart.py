@@ -145,7 +145,8 @@ def test_no_rule_has_a_wildcard() -> None:
 
 
 def test_specs_of_users_are_never_written() -> None:
-    """Nothing may write users' objects but their status; of ConsumerGroups and KafkaClusters finalizers too.
+    """Nothing may write users' objects but their status; of ConsumerGroups and KafkaClusters finalizers too. The states
+    are the operator's own.
 
     Redrives and Backfills may be deleted, as spec.ttlSecondsAfterFinished asks for.
     """
@@ -153,6 +154,7 @@ def test_specs_of_users_are_never_written() -> None:
         (["consumergroups", "kafkaclusters"], ["patch"]),
         (["redrives"], ["delete"]),
         (["backfills"], ["delete"]),
+        (["operatorstates"], ["get", "list", "watch", "create", "update", "patch"]),
     )
     own = [rule for rule in rules() if rule["apiGroups"] == ["consumerfleet.io"]]
     for rule in own:

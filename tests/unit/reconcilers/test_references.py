@@ -17,7 +17,8 @@ HEAD: dict[str, Any] = {"name": "main", "namespace": "shop"}
 
 def read(body: dict[str, Any] | None) -> KafkaCluster | Problem:
     store = SimpleNamespace(get=lambda kind, key: body)
-    return read_cluster(cast(Context, SimpleNamespace(store=store)), ("shop", "main"))
+    states = SimpleNamespace(read=lambda body, model: model())
+    return read_cluster(cast(Context, SimpleNamespace(store=store, states=states)), ("shop", "main"))
 
 
 @pytest.mark.parametrize(

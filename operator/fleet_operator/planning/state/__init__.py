@@ -1,1 +1,1 @@
-"""What the operator remembers of one object: decisions that no observation shows again, one part for each concern."""
+"""The operator's memory of one object: decisions that no observation shows again, one part for each concern."""

@@ -17,7 +17,7 @@ class RevisionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionMark:
-    """What was found out about one revision.
+    """The findings about one revision.
 
     `since` (epoch seconds) is when it became Good, or when its last failed check ended. `reason` and `message` are
     those of the refusal, or of the last failed check. `request` is the digest of what asked for the revision when it

@@ -13,7 +13,7 @@ from fleet_operator.planning.state.upgrade import UpgradeState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """What the operator remembers of a ConsumerGroup."""
+    """The operator's memory of a ConsumerGroup."""
 
     upgrade: UpgradeState = field(default_factory=UpgradeState)
     fleet: FleetState = field(default_factory=FleetState)

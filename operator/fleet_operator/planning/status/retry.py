@@ -48,7 +48,7 @@ def find_redriven(
 
 
 def redriven_of(known: Redriven | None, topic_id: str | None) -> Redriven | None:
-    """What is known, if it is about the topic with this id."""
+    """The number that is known, if it is about the topic with this id."""
     return known if known is not None and known.topic_id == topic_id else None
 
 
@@ -79,7 +79,7 @@ def _had_ended(status: Mapping[str, Any], seen_at: float) -> bool:
 
 
 def _read(redrive: Mapping[str, Any]) -> Redriven | None:
-    """What a Redrive has found; None for an unreadable status, as people may edit it."""
+    """The number that a Redrive has found; None for an unreadable status, as people may edit it."""
     topic_id, to = redrive.get("failedTopicId"), redrive.get("redrivenTo")
     if not isinstance(topic_id, str) or not isinstance(to, int) or isinstance(to, bool) or to < 0:
         return None

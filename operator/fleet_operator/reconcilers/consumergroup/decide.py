@@ -29,7 +29,6 @@ from fleet_operator.planning.fleet.revision import (
 from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord, RolloutFacts, Watched
 from fleet_operator.planning.fleet.waves import Turn
 from fleet_operator.planning.foreign_json import read_object
-from fleet_operator.planning.labels import REVISION_ANNOTATION
 from fleet_operator.planning.observation import ClusterObservation, believed
 from fleet_operator.planning.offsets.reset import Finding, ResetDecision, decide_reset
 from fleet_operator.planning.problem import Problem
@@ -49,16 +48,15 @@ from fleet_operator.planning.retry.topics import GroupView, view_group
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.trail import Trail
-from fleet_operator.planning.state.fleet import FleetState, RevisionMark
+from fleet_operator.planning.state.fleet import RevisionMark
 from fleet_operator.planning.state.group import GroupState
-from fleet_operator.planning.state.retries import RetriesState
 from fleet_operator.planning.state.sizing import SizingState
-from fleet_operator.planning.status.facts import ConsumerGroupFacts, failed_topic_id
-from fleet_operator.planning.status.retry import find_redriven
+from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.offset_reset import reset_facts
 from fleet_operator.reconcilers.consumergroup.scaling import ScalingBefore, Surroundings, count_before, scale_fleet
+from fleet_operator.reconcilers.consumergroup.state import fleet_after, retries_after, revisions_of
 from fleet_operator.reconcilers.consumergroup.upgrading import image_after, plan_wanted, upgrade_after, usable_turn
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
@@ -201,24 +199,27 @@ def make_plan(
     facts = replace(
         _rollout_facts(gathered, revision, records, problem),
         wanted_replicas=count_before(gathered, resetting=reset.stop),
-        wanted_before=gathered.state.fleet.wanted,
-        used=used_revisions(retry, _revisions_of(gathered.parts[RETRY]), records.values()),
+        used=used_revisions(retry, revisions_of(gathered.parts[RETRY]), records.values()),
     )
     facts = replace(
         facts, watched=watch(memory.watched, facts, counts=facts.outside_ok and not group.paused, tick=tick)
     )
+    may_pause = intent is not None and intent.may_pause
     surroundings = Surroundings(
-        view=view,
-        shown=shown,
-        resetting=reset.stop,
-        breaker_open=breaker_open(gathered),
-        may_pause=intent is not None and intent.may_pause,
+        view=view, shown=shown, resetting=reset.stop, breaker_open=breaker_open(gathered), may_pause=may_pause
     )
     scaled = scale_fleet(gathered, surroundings, facts, ScalingBefore(memory.trail, memory.scale), now)
     decision = scaled.rollout
     # A revision that was never applied is no fallback: its record is removed.
-    unused = strangers - facts.used - _revisions_of(main)
+    unused = strangers - facts.used - revisions_of(main)
     decision = replace(decision, prune=(*decision.prune, *sorted(unused)))
+    state = GroupState(
+        fleet=fleet_after(gathered, revision, decision),
+        upgrade=upgrade_after(gathered, turn, chosen, revision, default=image),
+        sizing=scaled.decision.memory or SizingState(),
+        retries=retries_after(gathered, retry, shown),
+        offsets=gathered.state.offsets,
+    )
     plan = Plan(
         view=view,
         shown=shown,
@@ -226,13 +227,7 @@ def make_plan(
         retry=retry,
         reset=reset,
         scale=scaled.decision,
-        state=replace(
-            gathered.state,
-            fleet=_fleet_after(gathered, revision, decision),
-            upgrade=upgrade_after(gathered, turn, chosen, revision, default=image),
-            sizing=scaled.decision.memory or SizingState(),
-            retries=_retries_after(gathered, retry, shown),
-        ),
+        state=state,
         image=chosen,
         turn=turn,
         revision=revision,
@@ -252,6 +247,7 @@ def _rollout_facts(
     spec, main, observation = gathered.group.spec, gathered.parts[MAIN], gathered.observation
     return RolloutFacts(
         wanted=revision.hash if revision else None,
+        wanted_before=gathered.state.fleet.wanted,
         wanted_replicas=0,
         request=request_digest(gathered.group),
         blocked=blocked,
@@ -337,31 +333,6 @@ def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, Rev
     return records, strangers
 
 
-def _retries_after(gathered: Gathered, retry: RetryPlan | None, shown: GroupView) -> RetriesState:
-    """The state of the retries after a plan."""
-    state, observed = gathered.state.retries, shown.observed
-    if retry is not None:
-        state = replace(state, sizing=retry.memory.kept)
-        state = retry.publication.state(state) if retry.publication is not None else state
-    if observed is None:
-        return state
-    topic_id = failed_topic_id(gathered.group, shown.observation)
-    found = find_redriven(gathered.redrive_statuses, observed.observed_at, topic_id, state.redriven)
-    return replace(state, redriven=found or state.redriven)
-
-
-def _fleet_after(gathered: Gathered, wanted: Revision | None, decision: rollout.RolloutDecision) -> FleetState:
-    """The state of the fleet's revisions after a decision."""
-    before, mark = gathered.state.fleet, decision.mark
-    # A record may be left unread, or be missing for a while: what is known of its revision stays.
-    seen = {(body["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION) for body in gathered.config_maps}
-    kept = seen.union(*(_revisions_of(part) for part in gathered.parts.values())) | {wanted.hash if wanted else None}
-    marks = {name: known for name, known in before.marks.items() if name in kept - set(decision.prune)}
-    if mark is not None:
-        marks[mark.hash] = mark.mark
-    return FleetState(wanted=wanted.hash if wanted is not None else before.wanted, marks=marks)
-
-
 def _retry_facts(gathered: Gathered, intent: RetryIntent, view: GroupView, memory: RetryMemory) -> RetryFacts:
     return RetryFacts(
         group=gathered.group,
@@ -389,12 +360,6 @@ def breaker_open(gathered: Gathered) -> bool | None:
 def _writers(part: FleetPart) -> list[PodFacts]:
     """The workers whose revision has retries."""
     return [facts for pod, facts in zip(part.pods, part.workers, strict=True) if has_retries({"spec": pod["spec"]})]
-
-
-def _revisions_of(part: FleetPart) -> frozenset[str]:
-    """The revisions that a part runs. Retry workers may lag behind the main ones, or outlive them."""
-    running = {pod.revision for pod in part.workers}
-    return frozenset(running | {part.fleet.revision} if part.fleet else running)
 
 
 def _patience(gathered: Gathered) -> float:
