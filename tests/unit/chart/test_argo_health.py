@@ -28,11 +28,8 @@ from tests.unit.planning import builders
 from tests.unit.planning.status.projecting import brand_new, cause, project
 
 CRDS: Final = Path(__file__).resolve().parents[3] / "crds"
-KINDS: Final = tuple(
-    re.findall(r"^    kind: (\w+)$", path.read_text(), re.MULTILINE)[0]
-    for path in sorted(CRDS.glob("*.yaml"))
-    if "status: {}" in path.read_text()
-)
+WITH_STATUS: Final = tuple(text for path in sorted(CRDS.glob("*.yaml")) if "status: {}" in (text := path.read_text()))
+KINDS: Final = tuple(re.findall(r"^    kind: (\w+)$", text, re.MULTILINE)[0] for text in WITH_STATUS)
 Given = dict[str, Any]
 
 
