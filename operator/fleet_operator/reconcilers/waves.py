@@ -7,11 +7,13 @@ import logging
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
+from fleet_operator.api.v1alpha1.refs import cluster_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
 from fleet_operator.planning.fleet.revision import connection_digest
 from fleet_operator.planning.fleet.wave_ledger import WaveLedger
 from fleet_operator.planning.fleet.waves import Standing, Turn
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.upgrade import UpgradeState
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.references import parse
 from fleet_operator.runtime.cache import Key
@@ -70,13 +72,15 @@ class Waves:
                 self._unheard = set()
                 self._wake()
 
-    def turn(self, body: JsonObject, key: Key) -> Turn:
-        """The turn of a group; one that brings something holds a place until it is noted, or given back."""
+    def turn(self, body: JsonObject, key: Key, state: UpgradeState) -> Turn:
+        """The turn of a group in this state; one that brings something holds a place until it is noted, or given
+        back."""
         self._begin_first_round()
         if not self.off and self._generations.get(key) != body["metadata"].get("generation"):
             self._ledger.edited(key)
         if self._is_first_round() and not self._ledger.turn_alone(key).begins:
-            return Turn(waves=not self.off, wait=None if self.off else FIRST_ROUND)
+            behind = self._ledger.is_behind(cluster_of(body), state)
+            return Turn(waves=True, wait=FIRST_ROUND if behind and not body["spec"].get("image") else None)
         return self._ledger.turn(key)
 
     def give_back(self, key: Key) -> None:

@@ -74,10 +74,10 @@ class Place:
         standing = read_standing(body, found, UpgradeState(**pinned | state), ("shop", "main"))
         self.waves.note(body, key(number), standing)
 
-    def turn(self, number: int, *, generation: int = 1) -> Turn:
+    def turn(self, number: int, *, generation: int = 1, image: str = "worker:1") -> Turn:
         """The beginning of a reconcile."""
-        spec = {"clusterRef": {"name": "main"}}
-        return self.waves.turn(self.see(CONSUMER_GROUP, f"g-{number}", spec=spec, generation=generation), key(number))
+        body = self.see(CONSUMER_GROUP, f"g-{number}", spec={"clusterRef": {"name": "main"}}, generation=generation)
+        return self.waves.turn(body, key(number), UpgradeState(image=image, source="Operator", connection="c"))
 
     def cached(self, *numbers: int) -> None:
         """Groups that the caches have when the operator begins to work."""
@@ -185,6 +185,7 @@ def test_new_operator_begins_nothing_before_it_has_looked_at_all_groups_once() -
         assert not waiting.begins
         assert waiting.wait is not None
         assert waiting.wait.reason == "WaitingForWave"
+        assert place.turn(1, image=NEW).wait is None, "there is nothing to wait for"
         assert place.asked.keys == []
         place.group(0, image=NEW, last=Upgrade(Phase.ROLLING, NEW))
         assert not place.turn(1).begins, "one is on its way"

@@ -28,7 +28,7 @@ from typing import Final
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning.fleet.waves import NO_TURN, Key, Standing, Turn
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.upgrade import Phase
+from fleet_operator.planning.state.upgrade import Phase, UpgradeState
 
 IMAGE_REMEDY: Final = (
     "It goes on when that group runs the image after all, has one of its own (spec.image), or is deleted; another "
@@ -233,6 +233,11 @@ class WaveLedger:
         if turn.begins:
             self._given[key], self._last = turn, key[0]
         return turn
+
+    def is_behind(self, cluster: Key, state: UpgradeState) -> bool:
+        """True if a group of this KafkaCluster has another image or connection than it could have."""
+        image = state.source == "Operator" and state.image not in (None, self.image)
+        return image or (state.connection is not None and self._digests.get(cluster) not in (None, state.connection))
 
     def turn_alone(self, key: Key) -> Turn:
         """The turn of a group whose fleet is down: no bound, canary or failure of another group holds it up."""

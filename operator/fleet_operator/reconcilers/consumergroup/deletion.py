@@ -23,6 +23,7 @@ from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet import deletion
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
 from fleet_operator.planning.problem import Problem, name_some
+from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.reconcilers.claims import NO_RIVALS, find_rivals
 from fleet_operator.reconcilers.consumergroup.decide import Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
@@ -81,6 +82,9 @@ class DeletionWork:
             gathered = await gather(context, {field: part for field, part in body.items() if field != TOO_LARGE})
         except ValidationError as error:
             await self._leave(body, f"its spec cannot be read: {error}")
+            return Result()
+        except UnreadableStateError as error:
+            await self._leave(body, str(error))
             return Result()
         plan = make_plan(gathered, now, image=context.settings.consumer_image)
         context.observers.watch(gathered.key, gathered.cluster_key, interest_of(gathered, plan))

@@ -101,7 +101,8 @@ class ConsumerGroupReconciler:
         now = context.clock.wall()
         previous = body.get("status") or {}
         try:
-            gathered = replace(await gather(context, body), turn=self._waves.turn(body, key))
+            gathered = await gather(context, body)
+            gathered = replace(gathered, turn=self._waves.turn(body, key, gathered.state.upgrade))
         except (ValidationError, UnreadableStateError) as error:
             self._series.remove(key)
             self._lenses.forget(key)
