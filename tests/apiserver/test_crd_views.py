@@ -12,6 +12,7 @@ import pytest
 
 from fleet_consumer.contract.backfill_ledger import Comparison, Counts, Ledger, Sample
 from fleet_operator.api.v1alpha1 import Backfill, Redrive, conditions
+from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.planning import times
 from fleet_operator.planning.backfill.attempts import AttemptEnd
@@ -68,7 +69,9 @@ def busy_status() -> dict[str, Any]:
 
 def cluster_status() -> dict[str, Any]:
     observation = builders.observation(metadata_version=29)
-    return project_kafkacluster_status(builders.kafka_cluster(), observation, {}, builders.NOW)
+    return project_kafkacluster_status(
+        builders.kafka_cluster(identity=ClusterIdentity(cluster_id="cluster-a")), observation, {}, builders.NOW
+    )
 
 
 def redrive_status() -> dict[str, Any]:

@@ -50,6 +50,7 @@ class Waves:
         self._generations: dict[Key, int | None] = {}  # those at which groups were noted
         self._unheard: set[Key] | None = None  # groups of the first round that were not noted yet; None before it
         self._first_round_until = 0.0  # monotonic
+        self._told: set[Key] = set()  # groups that show that they wait for the first round
         self.off = settings.max_concurrent_rollouts == 0
         if self.off:
             return
@@ -80,7 +81,10 @@ class Waves:
             self._ledger.edited(key)
         if self._is_first_round() and not self._ledger.turn_alone(key).begins:
             behind = self._ledger.is_behind(cluster_of(body), state)
-            return Turn(waves=True, wait=FIRST_ROUND if behind and not body["spec"].get("image") else None)
+            if not behind or body["spec"].get("image"):
+                return Turn(waves=True)
+            self._told.add(key)
+            return Turn(waves=True, wait=FIRST_ROUND)
         return self._ledger.turn(key)
 
     def give_back(self, key: Key) -> None:
@@ -132,7 +136,8 @@ class Waves:
 
     def _wake(self) -> None:
         if not self._is_first_round():
-            for key in self._ledger.next():
+            for key in dict.fromkeys((*self._ledger.next(), *sorted(self._told))):
                 self._queue.add(key)
+            self._told.clear()
         for state, count in self._ledger.counts().items():
             self._metrics.upgrades.labels(state).set(count)

@@ -188,6 +188,7 @@ def test_new_operator_begins_nothing_before_it_has_looked_at_all_groups_once() -
         assert place.turn(1, image=NEW).wait is None, "there is nothing to wait for"
         assert place.asked.keys == []
         place.group(0, image=NEW, last=Upgrade(Phase.ROLLING, NEW))
+        assert key(1) in place.asked.keys, "it shows that it waits for the first round"
         assert not place.turn(1).begins, "one is on its way"
         place.group(0, image=NEW, last=Upgrade(Phase.COMPLETE, NEW))
         assert place.turn(1).image
