@@ -391,7 +391,11 @@ def test_operator_killed_at_any_write_leaves_a_fleet_of_one_image(
     died = mortal.die_all(deaths)
     print(f"{len(died)} of {len(deaths)} operators died")
     assert len(died) > len(deaths) * 0.8
-    pinned = {name: client.get("consumergroups", name, "flights").get("status", {}).get("image") for name in deaths}
+    states = {
+        body["metadata"]["namespace"]: body["data"]
+        for body in client.list("operatorstates", None, "consumerfleet.io/group=flights")
+    }
+    pinned = {name: states.get(name, {}).get("upgrade", {}).get("image") for name in deaths}
     print(f"pinned when the operator died: {pinned}")
     assert {"worker:1", None} == set(pinned.values())
 
