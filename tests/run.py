@@ -68,7 +68,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     (
         Suite("apiserver", ("tests/apiserver",), 900, Need.API_SERVER),
-        Suite("killed", ("tests/killed",), 480, Need.API_SERVER),
+        Suite("killed", ("tests/killed",), 720, Need.API_SERVER),
         Suite("operators", ("tests/operators",), 600, Need.API_SERVER),
         Suite("observe", ("tests/observe",), 480),
         Suite("broker", ("tests/broker",), 660),
