@@ -29,7 +29,7 @@ RETRY_SECONDS_MAX: Final = 30.0
 
 
 class Informer:
-    """Watches of some kinds in some namespaces (none named: all). `run` once, beside the sweeper of the same."""
+    """Watches of some kinds in some namespaces (none named: all). `run` once, while the sweeper of the same runs."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
 Script = list[WatchEvent | KubeError | None]
-"""What a watch shows; it ends with an error or with None, and stays open without one."""
+"""The events of a watch; it ends with an error or with None, and stays open without one."""
 
 
 def pod(name: str, version: int, namespace: str = "ns") -> JsonObject:

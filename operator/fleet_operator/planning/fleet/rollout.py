@@ -71,8 +71,8 @@ class RolloutPhase(StrEnum):
 class RolloutDecision:
     """The next steps, in this order.
 
-    1. `write_revision`: create the wanted revision's copy of the handler's source, if it has one.
-    2. `mark`: apply the wanted revision's ConfigMap with this state (never another revision's).
+    1. `mark`: remember this of the wanted revision (never of another one), in the group's state.
+    2. `write_revision`: create the wanted revision's copy of the handler's source, if it has one, and its ConfigMap.
     3. `delete_checks`, `run_check`: delete these check pods; create the wanted revision's.
     4. `target`: hash of the revision for the StatefulSet; None leaves a StatefulSet as it is and makes none.
     5. `delete_pods`, `prune`: delete these worker pods, and the ConfigMaps of these revisions.

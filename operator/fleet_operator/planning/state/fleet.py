@@ -35,7 +35,9 @@ class RevisionMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetState:
-    """- `wanted`: hash of the revision that was wanted last.
+    """The revisions of a fleet.
+
+    - `wanted`: hash of the revision that was wanted last.
     - `marks`: what was found out about each known revision, by its hash.
     """
 

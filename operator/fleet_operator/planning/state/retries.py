@@ -24,7 +24,9 @@ class Redriven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrySizing:
-    """- `count`: the number of retry workers that was decided last, and `changed_at` when it changed.
+    """The number of retry workers, and the one that was too small lately.
+
+    - `count`: the number of retry workers that was decided last, and `changed_at` when it changed.
     - `shrunk_at`: when workers were last removed while records were due; `short` workers were too few at `short_at`.
     """
 

@@ -32,7 +32,9 @@ class Upgrade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeState:
-    """- `image`: the workers' image, and by whom it was chosen; None before the first plan.
+    """The workers' image, the connection that was planned with, and the last upgrade.
+
+    - `image`: the workers' image, and by whom it was chosen; None before the first plan.
     - `connection`: digest of the connection that the wanted revision was planned with.
     - `last`: the last upgrade; None before the first.
     """
