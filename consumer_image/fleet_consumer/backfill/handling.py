@@ -88,8 +88,8 @@ class LoadedHandler:
         self._performer = Performer(
             self.handler.call,
             batch=self.handler.batch,
-            decode_key=decoder("key", settings.decode_key),
-            decode_value=decoder("value", settings.decode_value),
+            decode_key=decoder("key", settings.decode.key),
+            decode_value=decoder("value", settings.decode.value),
             outputs=Outputs(settings.outputs),
             timeout_s=settings.timeout_seconds,
         )

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from fleet_consumer.contract import fields
 from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.contract.pod import BACKFILL_FILE
 from fleet_consumer.contract.section import Section, SettingsInvalid, load_json
@@ -17,6 +17,8 @@ from fleet_consumer.contract.worker_config import parse_config as parse_worker
 
 VERSION: Final = 1
 """Version of the file format."""
+RUN_ID: Final = r"[A-Za-z0-9-]{1,64}"
+"""Ids of runs: readers of headers take no other characters in one."""
 TIME_MAX: Final = 2**53
 """Largest time in epoch milliseconds; a larger number is a mistake."""
 ORDERINGS: Final = ("Partition", "None")
@@ -25,7 +27,14 @@ PASSES: Final = ("Both", "Live", "Candidate")
 """Handlers that a driver of a comparison calls: both side by side, or one of them where their images differ."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _headers(section: Section, name: str) -> Mapping[str, str]:
+    headers = section.take(name)
+    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
+        raise SettingsInvalid(section.at(name), "must map names of headers to texts")
+    return headers
+
+
+@fields.settings
 class BackfillFilter:
     """Selection of records within the ranges; None and empty select all.
 
@@ -34,13 +43,13 @@ class BackfillFilter:
     timestamp.
     """
 
-    key: Pattern | None = None
-    headers: Mapping[str, str]
-    from_ms: int | None = None
-    to_ms: int | None = None
+    headers: Mapping[str, str] = fields.read_by(_headers, name="headerEquals")
+    key: Pattern | None = fields.pattern(name="keyRegex", null=True, default=None)
+    from_ms: int | None = fields.integer(0, TIME_MAX, name="fromTime", null=True, default=None)
+    to_ms: int | None = fields.integer(0, TIME_MAX, name="toTime", null=True, default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fields.settings
 class SinkConfig:
     """The place of returned records; both None: they are counted only.
 
@@ -48,94 +57,29 @@ class SinkConfig:
     folder of its own.
     """
 
-    topic: str | None = None
-    parquet: str | None = None
+    topic: str | None = fields.text(null=True, default=None)
+    parquet: str | None = fields.text(null=True, default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _sink(section: Section) -> SinkConfig:
+    sink = fields.parse(SinkConfig, section)
+    if sink.topic is not None and sink.parquet is not None:
+        raise SettingsInvalid(section.path, "must not have both `topic` and `parquet`")
+    return sink
+
+
+@fields.settings
 class CompareConfig:
     """A second handler over the same records. `ignore_fields` are names of fields of JSON values that may differ."""
 
-    candidate: PythonSource
-    ignore_fields: tuple[str, ...]
-    handlers: str
+    candidate: PythonSource = fields.nested(PythonSource)
+    ignore_fields: tuple[str, ...] = fields.texts()
+    handlers: str = fields.choice(*PASSES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillConfig:
-    """One Backfill, identified by `id`. `ranges` are offsets by partition: the first, and the end (exclusive).
-
-    `cluster_id` and `topic_id` tell whose offsets these are; None for ranges that were resolved without them, and where
-    brokers have no such ids. A slice has at most `slice_records` offsets and lasts about `slice_seconds` at most.
-    `ledger` and `control` name ConfigMaps in `namespace`.
-    """
-
-    id: str
-    name: str
-    namespace: str
-    worker: WorkerConfig
-    topic: str
-    ranges: Mapping[int, tuple[int, int]]
-    filter: BackfillFilter
-    ordering: str
-    slice_records: int
-    slice_seconds: int
-    on_error: str
-    parallelism: int
-    sink: SinkConfig
-    compare: CompareConfig | None
-    ledger: str
-    control: str
-    cluster_id: str | None = None
-    topic_id: str | None = None
-
-
-def load_config(path: str) -> BackfillConfig:
-    """Settings of a file. Raises SettingsInvalid, also if it cannot be read."""
-    return parse_config(load_json(path))
-
-
-def parse_config(document: Any) -> BackfillConfig:
-    """Settings of a parsed backfill.json. Raises SettingsInvalid for the first bad field found."""
-    section = Section(document, BACKFILL_FILE)
-    section.integer("version", VERSION, VERSION)
-    config = BackfillConfig(
-        # Readers of headers take no other characters in an id.
-        id=section.text("id", pattern=r"[A-Za-z0-9-]{1,64}"),
-        name=section.text("name"),
-        namespace=section.text("namespace"),
-        worker=parse_worker(section.take("worker")),
-        topic=section.text("topic"),
-        ranges=_ranges(section),
-        filter=section.read("filter", _filter),
-        ordering=section.choice("ordering", *ORDERINGS),
-        slice_records=section.integer("sliceRecords", 1),
-        slice_seconds=section.integer("sliceSeconds", 1),
-        on_error=section.choice("onError", *ON_ERROR),
-        parallelism=section.integer("parallelism", 1),
-        sink=section.read("sink", _sink),
-        compare=section.optional("compare", _compare),
-        ledger=section.text("ledger"),
-        control=section.text("control"),
-        cluster_id=section.text("clusterId") if section.has("clusterId") else None,
-        topic_id=section.text("topicId") if section.has("topicId") else None,
-    )
-    section.end()
-    if config.worker.handler.python is None:
-        raise SettingsInvalid(section.at("worker.handler.python"), "is missing: a Backfill calls Python handlers only")
-    return config
-
-
-def _ranges(section: Section) -> Mapping[int, tuple[int, int]]:
-    found, path = section.take("ranges"), section.at("ranges")
-    if not isinstance(found, dict):
-        raise SettingsInvalid(path, "must map partitions to their first and end offsets")
-    ranges = {}
-    for partition, bounds in found.items():
-        if not (partition.isascii() and partition.isdigit() and _is_range(bounds)):
-            raise SettingsInvalid(path, f"has {partition!r}: {bounds!r}; write a partition and [first, end]")
-        ranges[int(partition)] = (bounds[0], bounds[1])
-    return ranges
+def _ranges(section: Section, name: str) -> Mapping[int, tuple[int, int]]:
+    found = fields.by_partition(section, name, "their first and end offsets", "[first, end]", _is_range)
+    return {partition: (first, end) for partition, (first, end) in found}
 
 
 def _is_range(bounds: object) -> bool:
@@ -147,34 +91,49 @@ def _is_range(bounds: object) -> bool:
     )
 
 
-def _filter(section: Section) -> BackfillFilter:
-    headers = section.take("headerEquals")
-    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
-        raise SettingsInvalid(section.at("headerEquals"), "must map names of headers to texts")
-    return BackfillFilter(
-        key=section.optional_pattern("keyRegex"),
-        headers=headers,
-        from_ms=section.optional_integer("fromTime", 0, TIME_MAX),
-        to_ms=section.optional_integer("toTime", 0, TIME_MAX),
-    )
+def _later_text(section: Section, name: str) -> str | None:
+    """A text that earlier versions do not write."""
+    return section.text(name) if section.has(name) else None
 
 
-def _sink(section: Section) -> SinkConfig:
-    sink = SinkConfig(topic=section.optional_text("topic"), parquet=section.optional_text("parquet"))
-    if sink.topic is not None and sink.parquet is not None:
-        raise SettingsInvalid(section.path, "must not have both `topic` and `parquet`")
-    return sink
+@fields.settings
+class BackfillConfig:
+    """One Backfill, identified by `id`. `ranges` are offsets by partition: the first, and the end (exclusive).
+
+    `cluster_id` and `topic_id` tell whose offsets these are; None for ranges that were resolved without them, and where
+    brokers have no such ids. A slice has at most `slice_records` offsets and lasts about `slice_seconds` at most.
+    `ledger` and `control` name ConfigMaps in `namespace`.
+    """
+
+    id: str = fields.text(RUN_ID)
+    name: str = fields.text()
+    namespace: str = fields.text()
+    worker: WorkerConfig = fields.read_by(lambda section, name: parse_worker(section.take(name)))
+    topic: str = fields.text()
+    ranges: Mapping[int, tuple[int, int]] = fields.read_by(_ranges)
+    filter: BackfillFilter = fields.nested(BackfillFilter)
+    ordering: str = fields.choice(*ORDERINGS)
+    slice_records: int = fields.integer(1)
+    slice_seconds: int = fields.integer(1)
+    on_error: str = fields.choice(*ON_ERROR)
+    parallelism: int = fields.integer(1)
+    sink: SinkConfig = fields.nested(_sink)
+    compare: CompareConfig | None = fields.nested(CompareConfig, null=True)
+    ledger: str = fields.text()
+    control: str = fields.text()
+    cluster_id: str | None = fields.read_by(_later_text, default=None)
+    topic_id: str | None = fields.read_by(_later_text, default=None)
 
 
-def _compare(section: Section) -> CompareConfig:
-    return CompareConfig(
-        candidate=section.read("candidate", _python),
-        ignore_fields=section.texts("ignoreFields"),
-        handlers=section.choice("handlers", *PASSES),
-    )
+def load_config(path: str) -> BackfillConfig:
+    """Settings of a file. Raises SettingsInvalid, also if it cannot be read."""
+    return parse_config(load_json(path))
 
 
-def _python(section: Section) -> PythonSource:
-    return PythonSource(
-        callable=section.text("callable", pattern=r"[^:\s]+:[^:\s]+"), path=section.optional_text("path")
-    )
+def parse_config(document: Any) -> BackfillConfig:
+    """Settings of a parsed backfill.json. Raises SettingsInvalid for the first bad field found."""
+    config = fields.parse_file(BackfillConfig, document, BACKFILL_FILE, VERSION)
+    if config.worker.handler.python is None:
+        problem = "is missing: a Backfill calls Python handlers only"
+        raise SettingsInvalid(f"{BACKFILL_FILE}.worker.handler.python", problem)
+    return config

@@ -6,9 +6,9 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from fleet_consumer.contract import fields
 from fleet_consumer.contract.section import Section, SettingsInvalid
 
 OAUTHBEARER: Final = "OAUTHBEARER"
@@ -19,44 +19,58 @@ _LAYOUT: Final = re.compile(rb"\\[nr]|\s")
 """White space of the block's lines, also as escapes of a text that was once in JSON or in a variable."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fields.settings
 class TlsFiles:
     """Paths of PEM files; None for the system's authorities, and for no client certificate.
 
     The name in `ca_file` may have an asterisk: the certificates of all files that match it are trusted.
     """
 
-    ca_file: str | None
-    cert_file: str | None
-    key_file: str | None
+    ca_file: str | None = fields.text(null=True)
+    cert_file: str | None = fields.text(null=True)
+    key_file: str | None = fields.text(null=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _tls(section: Section) -> TlsFiles:
+    files = fields.parse(TlsFiles, section)
+    if (files.cert_file is None) != (files.key_file is None):
+        raise SettingsInvalid(section.path, "certFile and keyFile go together; give both or neither")
+    return files
+
+
+@fields.settings
 class TokenEndpoint:
     """Source of OAUTHBEARER tokens."""
 
-    url: str
-    scope: str | None
+    url: str = fields.text(name="tokenEndpoint")
+    scope: str | None = fields.text(null=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fields.settings
 class SaslSource:
     """Login settings. `directory` holds the files `credential_files(mechanism)`, without the first if `identity` is
     given."""
 
-    mechanism: str
-    directory: str
-    identity: str | None
-    oauth: TokenEndpoint | None
+    mechanism: str = fields.choice(*MECHANISMS)
+    oauth: TokenEndpoint | None = fields.nested(TokenEndpoint, null=True)
+    directory: str = fields.text()
+    identity: str | None = fields.text(null=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _sasl(section: Section) -> SaslSource:
+    source = fields.parse(SaslSource, section)
+    if (source.oauth is not None) != (source.mechanism == OAUTHBEARER):
+        raise SettingsInvalid(section.at("oauth"), "goes with mechanism OAUTHBEARER; give both or neither")
+    return source
+
+
+@fields.settings
 class Brokers:
     """Connection to a cluster; `tls` None is plain text, `sasl` None is no login."""
 
-    bootstrap_servers: tuple[str, ...]
-    tls: TlsFiles | None
-    sasl: SaslSource | None
+    bootstrap_servers: tuple[str, ...] = fields.texts(1)
+    tls: TlsFiles | None = fields.nested(_tls, null=True)
+    sasl: SaslSource | None = fields.nested(_sasl, null=True)
 
 
 def credential_files(mechanism: str) -> tuple[str, str]:
@@ -114,36 +128,4 @@ def _length(der: bytes) -> int:
 
 def parse_brokers(section: Section) -> Brokers:
     """Settings of a `connection`. Raises SettingsInvalid for the first bad field found."""
-    return Brokers(
-        bootstrap_servers=section.texts("bootstrapServers", least=1),
-        tls=section.optional("tls", _tls),
-        sasl=section.optional("sasl", _sasl),
-    )
-
-
-def _tls(section: Section) -> TlsFiles:
-    files = TlsFiles(
-        ca_file=section.optional_text("caFile"),
-        cert_file=section.optional_text("certFile"),
-        key_file=section.optional_text("keyFile"),
-    )
-    if (files.cert_file is None) != (files.key_file is None):
-        raise SettingsInvalid(section.path, "certFile and keyFile go together; give both or neither")
-    return files
-
-
-def _sasl(section: Section) -> SaslSource:
-    mechanism = section.choice("mechanism", *MECHANISMS)
-    oauth = section.optional("oauth", _oauth)
-    if (oauth is not None) != (mechanism == OAUTHBEARER):
-        raise SettingsInvalid(section.at("oauth"), "goes with mechanism OAUTHBEARER; give both or neither")
-    return SaslSource(
-        mechanism=mechanism,
-        directory=section.text("directory"),
-        identity=section.optional_text("identity"),
-        oauth=oauth,
-    )
-
-
-def _oauth(section: Section) -> TokenEndpoint:
-    return TokenEndpoint(url=section.text("tokenEndpoint"), scope=section.optional_text("scope"))
+    return fields.parse(Brokers, section)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
-from fleet_consumer.contract.brokers import Brokers, parse_brokers
+from fleet_consumer.contract import fields
+from fleet_consumer.contract.backfill_config import RUN_ID, TIME_MAX
+from fleet_consumer.contract.brokers import Brokers
 from fleet_consumer.contract.log import LogConfig, parse_log
 from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.contract.pod import REDRIVE_FILE
@@ -15,8 +16,6 @@ from fleet_consumer.contract.worker_config import producer_properties
 
 VERSION: Final = 1
 """Version of the file format."""
-TIME_MAX: Final = 2**53
-"""Largest time in epoch milliseconds; a larger number is a mistake."""
 COUNTS: Final = {
     "selected": "selected",
     "moved": "moved",
@@ -27,7 +26,21 @@ COUNTS: Final = {
 """Counts of a run: names in commit metadata, in the run's last line and in the status, with their fields."""
 
 
-@dataclass(frozen=True, slots=True)
+def _places(section: Section, name: str) -> Mapping[int, frozenset[int]] | None:
+    if not section.has(name):
+        return None
+    named = section.take(name)
+    if not isinstance(named, list) or not named:
+        raise SettingsInvalid(section.at(name), "must be a list of records by partition and offset")
+    places: dict[int, set[int]] = {}
+    for place, each in enumerate(named):
+        one = Section(each, section.at(f"{name}[{place}]"))
+        places.setdefault(one.integer("partition", 0), set()).add(one.integer("offset", 0))
+        one.end()
+    return {partition: frozenset(offsets) for partition, offsets in places.items()}
+
+
+@fields.settings
 class Filter:
     """Selection of failed records; empty and None select all.
 
@@ -37,16 +50,16 @@ class Filter:
     the failed topic by partition.
     """
 
-    reasons: frozenset[str] = frozenset()
+    reasons: frozenset[str] = fields.read_by(lambda section, name: frozenset(section.texts(name)), default=frozenset())
     error_classes: tuple[str, ...] = ()
-    error: Pattern | None = None
-    key: Pattern | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
-    places: Mapping[int, frozenset[int]] | None = None
+    error: Pattern | None = fields.pattern(name="errorRegex", null=True, default=None)
+    key: Pattern | None = fields.pattern(name="keyRegex", null=True, default=None)
+    from_ms: int | None = fields.integer(0, TIME_MAX, name="fromTime", null=True, default=None)
+    to_ms: int | None = fields.integer(0, TIME_MAX, name="toTime", null=True, default=None)
+    places: Mapping[int, frozenset[int]] | None = fields.read_by(_places, name="records", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fields.settings
 class RedriveConfig:
     """One run, identified by `id`. `partitions` is the redrive topic's count, `max_message_bytes` its size limit.
 
@@ -54,20 +67,20 @@ class RedriveConfig:
     are skipped.
     """
 
-    id: str
-    name: str
-    namespace: str
-    group_id: str
-    brokers: Brokers
-    filter: Filter
-    records_per_second: int | None
-    max_records: int | None
-    dry_run: bool
-    max_redrives: int
-    partitions: int
-    max_message_bytes: int
-    producer_properties: Mapping[str, str]
-    log: LogConfig
+    id: str = fields.text(RUN_ID)
+    name: str = fields.text()
+    namespace: str = fields.text()
+    group_id: str = fields.text()
+    brokers: Brokers = fields.nested(Brokers, name="connection")
+    filter: Filter = fields.nested(Filter)
+    records_per_second: int | None = fields.integer(1, null=True)
+    max_records: int | None = fields.integer(1, null=True)
+    dry_run: bool = fields.boolean()
+    max_redrives: int = fields.integer(1)
+    partitions: int = fields.integer(1)
+    max_message_bytes: int = fields.integer(1)
+    producer_properties: Mapping[str, str] = fields.read_by(producer_properties, name="producer")
+    log: LogConfig = fields.nested(parse_log)
 
 
 def load_config(path: str) -> RedriveConfig:
@@ -77,49 +90,4 @@ def load_config(path: str) -> RedriveConfig:
 
 def parse_config(document: Any) -> RedriveConfig:
     """Settings of a parsed redrive.json. Raises SettingsInvalid for the first bad field found."""
-    section = Section(document, REDRIVE_FILE)
-    section.integer("version", VERSION, VERSION)
-    config = RedriveConfig(
-        # Readers of headers take no other characters in an id.
-        id=section.text("id", pattern=r"[A-Za-z0-9-]{1,64}"),
-        name=section.text("name"),
-        namespace=section.text("namespace"),
-        group_id=section.text("groupId"),
-        brokers=section.read("connection", parse_brokers),
-        filter=section.read("filter", _filter),
-        records_per_second=section.optional_integer("recordsPerSecond", 1),
-        max_records=section.optional_integer("maxRecords", 1),
-        dry_run=section.boolean("dryRun"),
-        max_redrives=section.integer("maxRedrives", 1),
-        partitions=section.integer("partitions", 1),
-        max_message_bytes=section.integer("maxMessageBytes", 1),
-        producer_properties=producer_properties(section),
-        log=section.read("log", parse_log),
-    )
-    section.end()
-    return config
-
-
-def _filter(section: Section) -> Filter:
-    return Filter(
-        reasons=frozenset(section.texts("reasons")),
-        error=section.optional_pattern("errorRegex"),
-        key=section.optional_pattern("keyRegex"),
-        from_ms=section.optional_integer("fromTime", 0, TIME_MAX),
-        to_ms=section.optional_integer("toTime", 0, TIME_MAX),
-        places=_places(section),
-    )
-
-
-def _places(section: Section) -> Mapping[int, frozenset[int]] | None:
-    if not section.has("records"):
-        return None
-    named = section.take("records")
-    if not isinstance(named, list) or not named:
-        raise SettingsInvalid(section.at("records"), "must be a list of records by partition and offset")
-    places: dict[int, set[int]] = {}
-    for place, each in enumerate(named):
-        one = Section(each, section.at(f"records[{place}]"))
-        places.setdefault(one.integer("partition", 0), set()).add(one.integer("offset", 0))
-        one.end()
-    return {partition: frozenset(offsets) for partition, offsets in places.items()}
+    return fields.parse_file(RedriveConfig, document, REDRIVE_FILE, VERSION)

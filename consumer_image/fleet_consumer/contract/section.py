@@ -75,7 +75,7 @@ class Section:
         return value
 
     def optional(self, name: str, parse: Callable[[Section], _T]) -> _T | None:
-        return None if self._take_null(name) else self.read(name, parse)
+        return None if self.take_null(name) else self.read(name, parse)
 
     def text(self, name: str, *, pattern: str | None = None) -> str:
         value = self.take(name)
@@ -85,17 +85,11 @@ class Section:
             raise SettingsInvalid(self.at(name), f"is {value!r}, which does not match {pattern}")
         return value
 
-    def optional_text(self, name: str) -> str | None:
-        return None if self._take_null(name) else self.text(name)
-
     def optional_integer(self, name: str, least: int, most: int | None = None) -> int | None:
-        return None if self._take_null(name) else self.integer(name, least, most)
+        return None if self.take_null(name) else self.integer(name, least, most)
 
     def pattern(self, name: str) -> Pattern:
         return parse_pattern(self.text(name), self.at(name))
-
-    def optional_pattern(self, name: str) -> Pattern | None:
-        return None if self._take_null(name) else self.pattern(name)
 
     def texts(self, name: str, *, least: int = 0) -> tuple[str, ...]:
         value = self.take(name)
@@ -132,7 +126,7 @@ class Section:
             raise SettingsInvalid(self.at(name), "must map names of librdkafka settings to strings")
         return MappingProxyType(dict(value))
 
-    def _take_null(self, name: str) -> bool:
+    def take_null(self, name: str) -> bool:
         """Take the field if it is null; True if it was."""
         null = self._remaining.get(name, _ABSENT) is None
         if null:

@@ -150,7 +150,7 @@ def handler_of(config: WorkerConfig, clock: Clock) -> Handler:
         http.path,
         batch=http.batch,
         timeout_s=config.handler.timeout_seconds,
-        value_format=config.handler.decode_value,
+        value_format=config.handler.decode.value,
         clock=clock,
     ).handler()
 

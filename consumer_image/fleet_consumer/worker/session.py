@@ -142,8 +142,8 @@ def open_session(worker: WorkerContext) -> Session:
         stats=worker.stats,
         clock=clock,
     )
-    decode = config.handler
-    decoders = decoder("key", decode.decode_key), decoder("value", decode.decode_value)
+    decode = config.handler.decode
+    decoders = decoder("key", decode.key), decoder("value", decode.value)
     parts = LoopParts(
         consumer=consumer,
         handle=intake.handling(outcomes.decoding(worker.handler.call, *decoders), worker.watch),
@@ -193,8 +193,8 @@ def make_executor(config: WorkerConfig, handler: Handler, clock: Clock) -> Execu
     performer = Performer(
         handler.call,
         batch=handler.batch,
-        decode_key=decode("key", config.handler.decode_key),
-        decode_value=decode("value", config.handler.decode_value),
+        decode_key=decode("key", config.handler.decode.key),
+        decode_value=decode("value", config.handler.decode.value),
         outputs=Outputs(),
         timeout_s=None if handler.times_itself else config.handler.timeout_seconds,
     )

@@ -60,7 +60,7 @@ def test_every_option_is_accepted(handler: Path) -> None:
     assert found.topic_pattern is not None
     assert (found.group_id, found.failed_topic, found.handler.outputs) == ("mine", "bad", ("done",))
     assert (found.handler.concurrency, found.handler.timeout_seconds) == (4, 5)
-    assert (found.handler.decode_key, found.handler.decode_value) == ("String", "Json")
+    assert (found.handler.decode.key, found.handler.decode.value) == ("String", "Json")
     assert (found.consumer.assignors, found.consumer.auto_offset_reset) == (("range",), "Latest")
     assert found.brokers.tls is not None
     assert found.brokers.sasl is not None
