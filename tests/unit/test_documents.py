@@ -16,8 +16,8 @@ import yaml
 from e2e.demo.backfill import compared_line, parquet_line
 from fleet_consumer import Consumer, Record, Records, Run
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.worker import cli
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
+from fleet_consumer.worker.commands.options import parser
 from fleet_consumer.worker.member import RetrySnapshot, WorkerState
 from fleet_consumer.worker.metrics import GroupLabels, metrics_page
 from fleet_consumer.worker.stats import Stats
@@ -157,7 +157,7 @@ def test_documented_worker_commands_parse() -> None:
     found = list(commands())
     assert len(found) >= 3
     for _, *words in found:
-        cli._parser().parse_args(words)
+        parser().parse_args(words)
 
 
 def metrics() -> set[str]:

@@ -8,95 +8,26 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.contract.brokers import Brokers
+from fleet_consumer.contract.naming import failed_topic
 from fleet_consumer.contract.pod import EXIT_OK
+from fleet_consumer.contract.redrive_config import parse_config as parse_redrive
 from fleet_consumer.contract.section import SettingsInvalid
-from fleet_consumer.worker.commands.options import (
-    add_connection_options,
-    add_selection_options,
-    add_topic_option,
-    connection_of,
-    filter_of,
-    place_of,
-    positive,
-)
+from fleet_consumer.contract.worker_config import parse_config as parse_worker
+from fleet_consumer.worker.commands.failed_records import Counts, FailedRecord, FailedTopic, open_topic
+from fleet_consumer.worker.commands.options import brokers_of, filter_of, place_of
 
-if TYPE_CHECKING:
-    from fleet_consumer.contract.brokers import Brokers
-    from fleet_consumer.worker.commands.failed_records import FailedRecord, FailedTopic
-
-BY: Final = ("reason", "class", "hour")
 PROGRESS_S: Final = 5.0
-
-EXAMPLES: Final = """\
-examples:
-  # what was given up on, and why
-  fleet-consumer failed count --group orders --bootstrap localhost:9092
-
-  # the records of the last two hours that failed with one class of error
-  fleet-consumer failed list --group orders --bootstrap localhost:9092 --from 2h --error-class ConnectionError
-
-  # one of them with all of its headers, key and value
-  fleet-consumer failed show 3:1841 --group orders --bootstrap localhost:9092
-
-Exit codes: 0 done, 20 the options or the file must be mended, 21 brokers, credentials, rights, topic or record.
-"""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command and its three parts."""
-    parts = parser.add_subparsers(dest="part", required=True)
-    for name, help_text in (
-        ("list", "one line for each failed record"),
-        ("show", "one failed record with all of its headers, key and value"),
-        ("count", "how many failed, by reason, error class or hour"),
-    ):
-        part = parts.add_parser(name, help=help_text, description=f"Print {help_text}. Changes nothing.")
-        if name == "show":
-            part.add_argument("place", metavar="PARTITION:OFFSET", help="as `list` prints it")
-        else:
-            add_selection_options(part.add_argument_group("records"))
-        if name == "list":
-            part.add_argument("--limit", type=positive, metavar="N", help="stop after so many")
-        if name == "count":
-            part.add_argument(
-                "--by", choices=BY, action="append", help="may be repeated (default: --by reason --by class)"
-            )
-        part.add_argument("--json", action="store_true", help="one JSON object on each line")
-        part.add_argument(
-            "--group", metavar="ID", help="the consumer group whose failed topic it is, _fleet.<group>.failed"
-        )
-        add_topic_option(part)
-        part.add_argument(
-            "--config",
-            metavar="FILE",
-            help="in place of --bootstrap: a worker.json or redrive.json, with its brokers, its group and its topic",
-        )
-        part.add_argument(
-            "--timeout",
-            type=positive,
-            default=30,
-            metavar="SECONDS",
-            help="how long brokers may give no answer and no record (default: %(default)g)",
-        )
-        add_connection_options(part.add_argument_group("brokers"))
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns its exit code."""
-    from fleet_consumer.worker.commands.empty_group import reported
-
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal of a narrow character set must not end a list at the first wide name.
         sys.stdout.reconfigure(errors="backslashreplace")
-    return reported(lambda: _run(options))
-
-
-def _run(options: argparse.Namespace) -> int:
-    from fleet_consumer.clock import SystemClock
-    from fleet_consumer.worker.commands.failed_records import open_topic
-
     clock = SystemClock()
     now_ms = round(clock.wall() * 1000)
     where = _where(options)
@@ -119,10 +50,6 @@ def _run(options: argparse.Namespace) -> int:
 
 def _where(options: argparse.Namespace) -> tuple[Brokers, str]:
     """The brokers and the failed topic. Raises SettingsInvalid."""
-    from fleet_consumer.contract.brokers import parse_brokers
-    from fleet_consumer.contract.naming import failed_topic
-    from fleet_consumer.contract.section import Section
-
     named = options.topic or (failed_topic(options.group) if options.group else None)
     if options.config is not None:
         if options.bootstrap:
@@ -131,14 +58,10 @@ def _where(options: argparse.Namespace) -> tuple[Brokers, str]:
         return brokers, named or topic
     if named is None:
         raise SettingsInvalid("--group", "is missing; name the group whose failed records are wanted")
-    return parse_brokers(Section(connection_of(options), "")), named
+    return brokers_of(options), named
 
 
 def _from_file(path: str) -> tuple[Brokers, str]:
-    from fleet_consumer.contract.naming import failed_topic
-    from fleet_consumer.contract.redrive_config import parse_config as parse_redrive
-    from fleet_consumer.contract.worker_config import parse_config as parse_worker
-
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -177,8 +100,6 @@ def _print_list(found: Iterator[FailedRecord], options: argparse.Namespace) -> N
 
 
 def _print_counts(found: Iterator[FailedRecord], options: argparse.Namespace) -> None:
-    from fleet_consumer.worker.commands.failed_records import Counts
-
     counts = Counts(tuple(dict.fromkeys(options.by or ("reason", "class"))))
     for failed in found:
         counts.add(failed)

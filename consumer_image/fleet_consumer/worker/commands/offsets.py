@@ -10,34 +10,21 @@ import json
 import sys
 from typing import Any
 
+from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
+from fleet_consumer.consumer.offsets_topic import read_group
 from fleet_consumer.contract.pod import EXIT_OK, EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.group.errors import ConsumerError
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.worker.commands.options import add_connection_options, connection_of
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument("--group", required=True, metavar="ID", help="the consumer group")
-    parser.add_argument(
-        "--from-topic",
-        action="store_true",
-        help="read __consumer_offsets instead of asking the coordinator; adds commit times, needs Read on that topic",
-    )
-    add_connection_options(parser.add_argument_group("brokers"))
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="default: %(default)g")
+from fleet_consumer.worker.commands.empty_group import absent_group
+from fleet_consumer.worker.commands.options import brokers_of
+from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns its exit code."""
-    from fleet_consumer.contract.brokers import parse_brokers
-    from fleet_consumer.contract.section import Section
-    from fleet_consumer.group.errors import ConsumerError
-    from fleet_consumer.worker.commands.empty_group import absent_group
-    from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
-
     try:
-        brokers = parse_brokers(Section(connection_of(options), ""))
+        brokers = brokers_of(options)
         connection = connection_settings(brokers, "fleet-consumer-offsets")
         rows = (_from_topic if options.from_topic else _from_coordinator)(connection, options.group, options.timeout)
     except (ConsumerError, SettingsInvalid, CredentialsUnreadable, ValueError) as error:
@@ -55,16 +42,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _from_coordinator(connection: Any, group: str, timeout_s: float) -> list[dict[str, Any]]:
-    from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
-
     with Consumer(ConsumerSettings(connection=connection, group_id=group)) as consumer:
         found = consumer.committed(None, timeout_s)
     return [_row(part, entry) for part, entry in sorted(found.items()) if entry is not None]
 
 
 def _from_topic(connection: Any, group: str, timeout_s: float) -> list[dict[str, Any]]:
-    from fleet_consumer.consumer.offsets_topic import read_group
-
     stored = read_group(connection, group, timeout_s)
     return [
         _row(part, value) | {"commitTimestamp": value.commit_timestamp}

@@ -7,75 +7,46 @@ import signal
 import sys
 import threading
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.contract.brokers import Brokers
+from fleet_consumer.contract.log import LogConfig
+from fleet_consumer.contract.managed_topics import HEADERS_BYTES_MAX
+from fleet_consumer.contract.naming import failed_topic, redrive_group, redrive_topic
 from fleet_consumer.contract.pod import EXIT_OK, REDRIVE_CONFIG
-from fleet_consumer.worker.commands.options import (
-    add_connection_options,
-    add_selection_options,
-    add_topic_option,
-    connection_of,
-    filter_of,
-    positive,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from fleet_consumer.contract.brokers import Brokers
-    from fleet_consumer.contract.redrive_config import RedriveConfig
+from fleet_consumer.contract.redrive_config import RedriveConfig, load_config
+from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.group.errors import DataPlaneFailed, TopicMissing
+from fleet_consumer.librdkafka.bounded import BoundedReader
+from fleet_consumer.librdkafka.producer import RecordProducer
+from fleet_consumer.librdkafka.settings import consumer_config, producer_config
+from fleet_consumer.net import NetworkClient
+from fleet_consumer.redrive.job import Run
+from fleet_consumer.wire.errors import ErrorCode, describe
+from fleet_consumer.worker import logs
+from fleet_consumer.worker.commands.empty_group import reported, without_topic
+from fleet_consumer.worker.commands.options import brokers_of, filter_of
+from fleet_consumer.worker.config.settings import connection_settings
+from fleet_consumer.worker.lifecycle.termination import report_result
 
 ASK_S: Final = 30.0
 MAX_REDRIVES: Final = 3
 """As a Redrive's default."""
 
-EXAMPLES: Final = """\
-examples:
-  # how many would be put back
-  fleet-consumer redrive --group orders --bootstrap localhost:9092 --error-class ConnectionError --dry-run
-
-  # put them back, 50 in a second
-  fleet-consumer redrive --group orders --bootstrap localhost:9092 --error-class ConnectionError --rate 50
-
-  # one record, as `fleet-consumer failed list` names it
-  fleet-consumer redrive --group orders --bootstrap localhost:9092 --record 3:1841
-
-The retry workers of the group handle what is put back: those of its fleet, or `fleet-consumer run --local` with --retry
-or --retry-policy. Nothing is moved twice, so the same command may be run again, also after it was stopped; run one at a
-time for a group. The last line of standard output is a JSON object: ok, selected, moved, guarded, movedBefore,
-failedAgain, refused, redrivenTo; or ok, reason, message. Exit codes: 0 done, 20 the options or the file must be
-corrected, 21 stopped, or an error outside: it continues when started again.
-"""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument("--group", metavar="ID", help="the consumer group whose failed records are put back")
-    add_topic_option(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only count the records")
-    parser.add_argument("--rate", type=positive, metavar="N", help="records in a second (default: as fast as it goes)")
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help=f"in place of all other options: the redrive.json of a Redrive (without any option: {REDRIVE_CONFIG})",
-    )
-    records = parser.add_argument_group("records")
-    add_selection_options(records)
-    records.add_argument(
-        "--record", metavar="PARTITION:OFFSET", action="append", default=[], help="only this record; may be repeated"
-    )
-    add_connection_options(parser.add_argument_group("brokers"))
-
 
 def run(options: argparse.Namespace) -> int:
     """Run the command until it is done, or SIGTERM or SIGINT; returns its exit code."""
-    from fleet_consumer.worker.commands.empty_group import reported
-    from fleet_consumer.worker.lifecycle.termination import report_result
 
     def work() -> int:
         stop = threading.Event()
-        counts = _run_by_hand(options, stop) if by_hand(options) else _run_job(options.config or REDRIVE_CONFIG, stop)
+        if by_hand(options):
+            counts = _run_by_hand(options, stop)
+        else:
+            _stop_on_signals(stop)
+            counts = run_file(options.config or REDRIVE_CONFIG, stop)
         report_result({"ok": True, **counts})
         return EXIT_OK
 
@@ -84,35 +55,20 @@ def run(options: argparse.Namespace) -> int:
 
 def by_hand(options: argparse.Namespace) -> bool:
     """True if options say what to put back, and no file does. Raises SettingsInvalid for both."""
-    from fleet_consumer.contract.section import SettingsInvalid
-
     given = sorted(name for name, value in vars(options).items() if value and name not in ("command", "config"))
     if given and options.config is not None:
         raise SettingsInvalid("--config", "stands beside other options; the file holds all settings of its run")
     return bool(given)
 
 
-def _run_job(path: str, stop: threading.Event) -> Mapping[str, int]:
-    _stop_on_signals(stop)
-    return run_file(path, stop)
-
-
 def run_file(path: str, stop: threading.Event) -> Mapping[str, int]:
     """Run what a file asks for until it is done or `stop` is set; returns its counts. Raises the errors that `run`
     reports."""
-    from fleet_consumer.contract.naming import failed_topic
-    from fleet_consumer.contract.redrive_config import load_config
-
     config = load_config(path)
     return _run(config, failed_topic(config.group_id), stop)
 
 
 def _run_by_hand(options: argparse.Namespace, stop: threading.Event) -> Mapping[str, int]:
-    from fleet_consumer.clock import SystemClock
-    from fleet_consumer.contract.naming import failed_topic, redrive_topic
-    from fleet_consumer.group.errors import TopicMissing
-    from fleet_consumer.worker.commands.empty_group import without_topic
-
     config = config_of(options, round(SystemClock().wall() * 1000))
     failed, target = options.topic or failed_topic(config.group_id), redrive_topic(config.group_id)
     counted = _partitions(config.brokers, failed, target)
@@ -131,12 +87,6 @@ def _run_by_hand(options: argparse.Namespace, stop: threading.Event) -> Mapping[
 
 def config_of(options: argparse.Namespace, now_ms: int) -> RedriveConfig:
     """The settings of a run by hand, with an id of its own. Raises SettingsInvalid."""
-    from fleet_consumer.contract.brokers import parse_brokers
-    from fleet_consumer.contract.log import LogConfig
-    from fleet_consumer.contract.managed_topics import HEADERS_BYTES_MAX
-    from fleet_consumer.contract.redrive_config import RedriveConfig
-    from fleet_consumer.contract.section import Section, SettingsInvalid
-
     if not options.group:
         raise SettingsInvalid("--group", "is missing; name the group whose failed records are put back")
     return RedriveConfig(
@@ -144,7 +94,7 @@ def config_of(options: argparse.Namespace, now_ms: int) -> RedriveConfig:
         name="by-hand",
         namespace="local",
         group_id=options.group,
-        brokers=parse_brokers(Section(connection_of(options), "")),
+        brokers=brokers_of(options),
         filter=filter_of(options, now_ms, options.record),
         records_per_second=options.rate,
         max_records=None,
@@ -160,11 +110,6 @@ def config_of(options: argparse.Namespace, now_ms: int) -> RedriveConfig:
 
 def _partitions(brokers: Brokers, *topics: str) -> dict[str, int]:
     """The partition counts of the topics that exist. Raises NetError, DataPlaneFailed."""
-    from fleet_consumer.group.errors import DataPlaneFailed
-    from fleet_consumer.net import NetworkClient
-    from fleet_consumer.wire.errors import ErrorCode, describe
-    from fleet_consumer.worker.config.settings import connection_settings
-
     client = NetworkClient(connection_settings(brokers, "fleet-consumer-redrive"))
     try:
         answer = client.metadata(topics, timeout_s=ASK_S)
@@ -186,15 +131,6 @@ def _stop_on_signals(stop: threading.Event) -> None:
 
 
 def _run(config: RedriveConfig, topic: str, stop: threading.Event) -> Mapping[str, int]:
-    from fleet_consumer.clock import SystemClock
-    from fleet_consumer.contract.naming import redrive_group
-    from fleet_consumer.librdkafka.bounded import BoundedReader
-    from fleet_consumer.librdkafka.producer import RecordProducer
-    from fleet_consumer.librdkafka.settings import consumer_config, producer_config
-    from fleet_consumer.redrive.job import Run
-    from fleet_consumer.worker import logs
-    from fleet_consumer.worker.config.settings import connection_settings
-
     with logs.logging_as(config.log):
         connection = connection_settings(config.brokers, f"fleet-redrive-{config.name}")
         group = redrive_group(config.group_id, config.id)

@@ -4,74 +4,25 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
 
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.consumer.consumer import Consumer
+from fleet_consumer.contract.brokers import Brokers
 from fleet_consumer.contract.pod import EXIT_OK
+from fleet_consumer.group.errors import TopicMissing
+from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.worker.commands.options import add_connection_options, connection_of, positive, time_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from fleet_consumer.consumer.consumer import Consumer
-    from fleet_consumer.contract.brokers import Brokers
-    from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.worker.commands.empty_group import absent_group, empty_group
+from fleet_consumer.worker.commands.options import brokers_of, time_of
 
 EARLIEST, LATEST = "earliest", "latest"
-
-EXAMPLES: Final = """\
-examples:
-  # what would be set
-  fleet-consumer reset --group orders --bootstrap localhost:9092 --to earliest --dry-run
-
-  # every record of the last two hours again
-  fleet-consumer reset --group orders --bootstrap localhost:9092 --to 2h
-
-Prints a line for each partition: topic and partition, the commit of before (- without one), and the new one. The group
-must have no members: end a local run with Ctrl-C. Every record from the new commits on is handled again, and failing
-ones are retried again; records that wait for a retry are handled as well. Exit codes: 0 done, 20 the options must be
-corrected, 21 members in the group, brokers, credentials, rights or topics.
-"""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument("--group", required=True, metavar="ID", help="the consumer group")
-    parser.add_argument(
-        "--to",
-        required=True,
-        metavar="WHERE",
-        help="earliest, latest, or a time: 2026-11-21T08:00:00Z, or 2h for two hours ago; the next record is the first "
-        "of this time or later, and where there is none, the end",
-    )
-    parser.add_argument(
-        "--topic",
-        metavar="TOPIC",
-        action="append",
-        default=[],
-        help="only this topic; may be repeated (default: all in which the group has committed)",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only print what would be set")
-    parser.add_argument("--timeout", type=positive, default=30, metavar="SECONDS", help="default: %(default)g")
-    add_connection_options(parser.add_argument_group("brokers"))
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns its exit code."""
-    from fleet_consumer.worker.commands.empty_group import reported
-
-    return reported(lambda: _run(options))
-
-
-def _run(options: argparse.Namespace) -> int:
-    from fleet_consumer.clock import SystemClock
-    from fleet_consumer.contract.brokers import parse_brokers
-    from fleet_consumer.contract.section import Section
-    from fleet_consumer.group.membership import OffsetAndMetadata
-    from fleet_consumer.worker.commands.empty_group import empty_group
-
     at_ms = target_of(options.to, round(SystemClock().wall() * 1000))
-    brokers = parse_brokers(Section(connection_of(options), ""))
+    brokers = brokers_of(options)
     with empty_group(brokers, options.group, options.timeout) as group:
         before = group.committed()
         topics = dict.fromkeys(options.topic or sorted({part.topic for part in before}))
@@ -96,9 +47,6 @@ def target_of(text: str, now_ms: int) -> int | None:
 
 
 def _nothing_committed(brokers: Brokers, group_id: str, timeout_s: float) -> Exception:
-    from fleet_consumer.group.errors import TopicMissing
-    from fleet_consumer.worker.commands.empty_group import absent_group
-
     absent = absent_group(brokers, group_id, timeout_s)
     if absent is not None:
         return TopicMissing(f"{absent}. For a new group name its topics with --topic")
@@ -106,8 +54,6 @@ def _nothing_committed(brokers: Brokers, group_id: str, timeout_s: float) -> Exc
 
 
 def _partitions(consumer: Consumer, topics: Iterable[str], timeout_s: float) -> list[TopicPartition]:
-    from fleet_consumer.group.errors import TopicMissing
-
     found = []
     for topic in topics:
         of = consumer.partitions_for(topic, timeout_s)

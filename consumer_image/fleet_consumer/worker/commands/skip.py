@@ -4,66 +4,39 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.contract.brokers import Brokers
+from fleet_consumer.contract.naming import failed_topic, redrive_topic, retry_group, retry_topic
 from fleet_consumer.contract.pod import EXIT_OK
 from fleet_consumer.contract.section import SettingsInvalid
-from fleet_consumer.record import TopicPartition
-from fleet_consumer.worker.commands.options import add_connection_options, add_topic_option, connection_of, positive
-
-if TYPE_CHECKING:
-    from fleet_consumer.contract.brokers import Brokers
-    from fleet_consumer.group.membership import OffsetAndMetadata
-    from fleet_consumer.librdkafka.bounded import BoundedReader
-    from fleet_consumer.record import Record
+from fleet_consumer.group.errors import DataPlaneFailed, TopicMissing
+from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.librdkafka.bounded import BoundedReader
+from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer
+from fleet_consumer.librdkafka.settings import connection_config, consumer_config
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.redrive.job import ACK_TIMEOUT_S
+from fleet_consumer.retry.failure import Failure, Skipped, classify
+from fleet_consumer.retry.headers import FailedDelivery, continued, failed_headers, first_story, read
+from fleet_consumer.retry.routing import partition_of
+from fleet_consumer.worker.commands.empty_group import empty_group, without_topic
+from fleet_consumer.worker.commands.failed_records import RecordMissing
+from fleet_consumer.worker.commands.options import brokers_of
+from fleet_consumer.worker.config.settings import connection_settings
 
 CLIENT: Final = "fleet-consumer-skip"
 TEXT: Final = "fleet-consumer skip named this record; it was not handed to the handler"
 
-EXAMPLES: Final = """\
-example:
-  fleet-consumer skip orders-3:1734 --group orders --bootstrap localhost:9092
-
-Writes the record to the failed topic with kr-reason: skipped, and then commits the offset behind it; `fleet-consumer
-redrive --reason skipped` puts it back. The group must have no members: end a local run with Ctrl-C, and start it again
-afterwards. Only the next record of a partition can be skipped, so that nothing before it is lost; one that stops the
-group again and again is that. Records of aborted transactions do not count, whatever the group reads. A place in a
-retry topic is skipped for the group's retry worker. Exit codes: 0 done, 20 the options must be corrected, 21 members in
-the group, another record, brokers, credentials, rights or topics.
-"""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument("place", metavar="TOPIC-PARTITION:OFFSET", help="where the record is read, such as orders-3:17")
-    parser.add_argument("--group", required=True, metavar="ID", help="the consumer group")
-    add_topic_option(parser)
-    parser.add_argument("--timeout", type=positive, default=30, metavar="SECONDS", help="default: %(default)g")
-    add_connection_options(parser.add_argument_group("brokers"))
-
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; returns its exit code."""
-    from fleet_consumer.worker.commands.empty_group import reported
-
-    return reported(lambda: _run(options))
-
-
-def _run(options: argparse.Namespace) -> int:
-    from fleet_consumer.contract.brokers import parse_brokers
-    from fleet_consumer.contract.naming import failed_topic
-    from fleet_consumer.contract.section import Section
-    from fleet_consumer.group.errors import TopicMissing
-    from fleet_consumer.librdkafka.bounded import BoundedReader
-    from fleet_consumer.librdkafka.settings import consumer_config
-    from fleet_consumer.worker.commands.empty_group import empty_group, without_topic
-    from fleet_consumer.worker.config.settings import connection_settings
-
     partition, offset = place_of(options.place)
     failed = options.topic or failed_topic(options.group)
     if failed == partition.topic:
         raise SettingsInvalid("--topic", "is the record's own topic; name that of failed records")
-    brokers = parse_brokers(Section(connection_of(options), ""))
+    brokers = brokers_of(options)
     # Whatever the group reads: a record of an aborted transaction must not come back by a redrive.
     config = consumer_config(connection_settings(brokers, CLIENT), CLIENT, "read_committed", {})
     with (
@@ -93,16 +66,12 @@ def place_of(text: str) -> tuple[TopicPartition, int]:
 
 def reading_group(group_id: str, topic: str) -> str:
     """The Kafka group that reads a topic for this group: its retry worker reads what waits."""
-    from fleet_consumer.contract.naming import redrive_topic, retry_group, retry_topic
-
     waits = topic == redrive_topic(group_id) or topic.startswith(retry_topic(group_id, ""))
     return retry_group(group_id) if waits else group_id
 
 
 def named(record: Record | None, partition: TopicPartition, offset: int) -> Record:
     """The group's next record. Raises RecordMissing unless it is the one that was named."""
-    from fleet_consumer.worker.commands.failed_records import RecordMissing
-
     where = f"{partition.topic}-{partition.partition}"
     if record is None:
         raise RecordMissing(f"the group has no committed record left in {where}")
@@ -118,9 +87,6 @@ def named(record: Record | None, partition: TopicPartition, offset: int) -> Reco
 
 def behind(offset: int, before: OffsetAndMetadata | None) -> OffsetAndMetadata:
     """The commit behind a record, in the same reading as the commit of before."""
-    from fleet_consumer.group.membership import OffsetAndMetadata
-    from fleet_consumer.retry.headers import continued
-
     reading = continued(before)
     return OffsetAndMetadata(offset + 1, -1, "" if reading is None else reading.mark(offset + 1))
 
@@ -129,10 +95,6 @@ def _next_record(
     reader: BoundedReader, partition: TopicPartition, commit: OffsetAndMetadata | None, timeout_s: float
 ) -> Record | None:
     """The first record at the group's commit or behind it; from the start without a commit."""
-    from fleet_consumer.clock import SystemClock
-    from fleet_consumer.group.errors import DataPlaneFailed
-    from fleet_consumer.worker.commands.failed_records import RecordMissing
-
     if partition not in reader.partitions(partition.topic):
         raise RecordMissing(f"topic {partition.topic} has no partition {partition.partition}")
     first, end = reader.bounds([partition])[partition]
@@ -148,15 +110,6 @@ def _next_record(
 
 def _set_aside(brokers: Brokers, topic: str, targets: int, group_id: str, record: Record) -> None:
     """Write a record to the group's failed topic, of `targets` partitions, and wait until the brokers have it."""
-    from fleet_consumer.clock import SystemClock
-    from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer
-    from fleet_consumer.librdkafka.settings import connection_config
-    from fleet_consumer.redrive.job import ACK_TIMEOUT_S
-    from fleet_consumer.retry.failure import Failure, Skipped, classify
-    from fleet_consumer.retry.headers import FailedDelivery, failed_headers, first_story, read
-    from fleet_consumer.retry.routing import partition_of
-    from fleet_consumer.worker.config.settings import connection_settings
-
     now_ms = round(SystemClock().wall() * 1000)
     own = reading_group(group_id, record.topic) == group_id
     story = first_story(record) if own else read(record, now_ms=now_ms)

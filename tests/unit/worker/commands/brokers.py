@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from fleet_consumer.group.errors import TopicMissing
-from fleet_consumer.librdkafka import bounded, producer
 from fleet_consumer.librdkafka.bounded import Step
 from fleet_consumer.librdkafka.producer import SendHandle
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.worker.commands import empty_group, failed_records, redrive
+from fleet_consumer.worker.commands import empty_group, failed_records, redrive, skip
 from fleet_consumer.worker.commands.empty_group import EmptyGroup
 from tests.unit.worker.commands.test_reset import Coordinator, group_of
 
@@ -32,10 +31,10 @@ class Brokers:
         self.coordinator = Coordinator({PARTITION: first})
         self.written: list[tuple[str, bytes | None]] = []
         self._committed_only = False
-        patch.setattr(bounded, "BoundedReader", self._reader)
+        patch.setattr(skip, "BoundedReader", self._reader)
         patch.setattr(failed_records, "BoundedReader", self._reader)
-        patch.setattr(producer, "RecordProducer", lambda *_, **__: self)
-        patch.setattr(empty_group, "empty_group", self._group)
+        patch.setattr(skip, "RecordProducer", lambda *_, **__: self)
+        patch.setattr(skip, "empty_group", self._group)
         patch.setattr(empty_group, "known_groups", lambda *_: {"orders", "payments"})
         patch.setattr(redrive, "_partitions", lambda *_: topics)
 

@@ -14,6 +14,7 @@ from fleet_consumer.contract.redrive_config import RedriveConfig
 from fleet_consumer.redrive.job import Outcome
 from fleet_consumer.worker import cli
 from fleet_consumer.worker.commands import failed, redrive
+from fleet_consumer.worker.commands.options import parser
 from tests.unit.worker.commands.brokers import PARTITION, Brokers
 
 BOOTSTRAP = ("--bootstrap", "127.0.0.1:9")
@@ -78,7 +79,7 @@ def test_missing_topic_that_was_named_is_told_alone(
 
 def test_named_topic_is_looked_into() -> None:
     for words in (WHERE, BOOTSTRAP):
-        options = cli._parser().parse_args(["failed", "count", "--topic", "orders-broken", *words])
+        options = parser().parse_args(["failed", "count", "--topic", "orders-broken", *words])
         assert failed._where(options)[1] == "orders-broken"
 
 

@@ -12,6 +12,7 @@ from fleet_consumer.contract.redrive_config import RedriveConfig
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.redrive.job import Outcome
 from fleet_consumer.worker import cli
+from fleet_consumer.worker.commands.options import parser
 from fleet_consumer.worker.commands.redrive import by_hand, config_of, summary
 from tests.unit.redrive.documents import NOW, document
 
@@ -19,7 +20,7 @@ WHERE = ("--group", "orders", "--bootstrap", "127.0.0.1:9")
 
 
 def config(*words: str) -> RedriveConfig:
-    return config_of(cli._parser().parse_args(["redrive", *WHERE, *words]), NOW)
+    return config_of(parser().parse_args(["redrive", *WHERE, *words]), NOW)
 
 
 def said(*words: str, **counts: int) -> str:
@@ -65,9 +66,9 @@ def test_options_beside_a_file_are_refused_and_not_ignored(words: tuple[str, ...
     file = tmp_path / "redrive.json"
     file.write_text(json.dumps(document()))
     with pytest.raises(SettingsInvalid, match="stands beside other options"):
-        by_hand(cli._parser().parse_args(["redrive", "--config", str(file), *words]))
-    assert not by_hand(cli._parser().parse_args(["redrive", "--config", str(file)]))
-    assert not by_hand(cli._parser().parse_args(["redrive"])), "as a Job"
+        by_hand(parser().parse_args(["redrive", "--config", str(file), *words]))
+    assert not by_hand(parser().parse_args(["redrive", "--config", str(file)]))
+    assert not by_hand(parser().parse_args(["redrive"])), "as a Job"
 
 
 @pytest.mark.parametrize(

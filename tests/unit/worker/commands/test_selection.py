@@ -10,8 +10,7 @@ from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.record import Record
 from fleet_consumer.redrive.selection import matches
-from fleet_consumer.worker import cli
-from fleet_consumer.worker.commands.options import filter_of
+from fleet_consumer.worker.commands.options import filter_of, parser
 from tests.unit.redrive.documents import FAILED, NOW, failed
 
 WHERE = ("--group", "orders", "--bootstrap", "127.0.0.1:9")
@@ -19,7 +18,7 @@ COMMANDS = (("failed", "list"), ("failed", "count"), ("redrive",))
 
 
 def parsed(command: tuple[str, ...], *words: str) -> argparse.Namespace:
-    return cli._parser().parse_args([*command, *WHERE, *words])
+    return parser().parse_args([*command, *WHERE, *words])
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -15,7 +15,8 @@ from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig, parse_config
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.worker.cli import _parser, main
+from fleet_consumer.worker.cli import main
+from fleet_consumer.worker.commands.options import parser
 from fleet_consumer.worker.consume.progress import PartitionProgress
 from fleet_consumer.worker.local import retries as local_retries
 from fleet_consumer.worker.local import running
@@ -34,7 +35,7 @@ def handler(tmp_path: Path) -> Path:
 
 
 def config(*arguments: str) -> WorkerConfig:
-    return parse_config(settings_of(_parser().parse_args(["run", *arguments])))
+    return parse_config(settings_of(parser().parse_args(["run", *arguments])))
 
 
 def test_minimal_options_are_enough(handler: Path) -> None:
