@@ -10,34 +10,50 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import wraps
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings, RebalanceCallback
 from fleet_consumer.consumer.owner_thread import Handover, OwnerThread
-from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S
 from fleet_consumer.contract.naming import TopicPattern
-from fleet_consumer.fetch.read_errors import PartitionError
 from fleet_consumer.group import errors
-from fleet_consumer.group.membership import Membership, OffsetAndMetadata, OffsetAndTimestamp
-from fleet_consumer.group.metadata import PartitionInfo
+from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Record, Records, TopicPartition
 
 __all__ = ["AsyncConsumer", "AsyncRebalanceCallback"]
 
 AsyncRebalanceCallback = Callable[[Sequence[TopicPartition]], Awaitable[None] | None]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 ITERATION_S: Final = 3600.0
 """The longest wait of one poll in an iteration, which goes on with the next."""
 
 _inside_callback_of: ContextVar[AsyncConsumer | None] = ContextVar("inside_callback_of", default=None)
+
+
+def _awaited(
+    call: Callable[Concatenate[Consumer, P], T],
+) -> Callable[Concatenate[AsyncConsumer, P], Coroutine[Any, Any, T]]:
+    """A call of `Consumer` that its owner's thread makes."""
+
+    @wraps(call)
+    async def awaited(self: AsyncConsumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._call(lambda: call(self._consumer, *args, **kwargs))
+
+    return awaited
+
+
+def _at_once(call: Callable[[Consumer], T]) -> Callable[[AsyncConsumer], T]:
+    """A call of `Consumer` for any thread, which does not wait."""
+    return wraps(call)(lambda self: call(self._consumer))
 
 
 class AsyncConsumer:
@@ -164,21 +180,10 @@ class AsyncConsumer:
             )
         await asyncio.shield(self._closing)
 
-    async def enforce_rebalance(self, reason: str = "") -> None:
-        """Make the group rebalance."""
-        await self._call(lambda: self._consumer.enforce_rebalance(reason))
-
-    def membership(self) -> Membership:
-        """The membership as of now. Any thread."""
-        return self._consumer.membership()
-
-    def holds_session(self) -> bool:
-        """True while the last good heartbeat is younger than the session timeout. Any thread."""
-        return self._consumer.holds_session()
-
-    async def group_metadata(self) -> bytes:
-        """This member and its generation, for transactions."""
-        return await self._call(self._consumer.group_metadata)
+    enforce_rebalance = _awaited(Consumer.enforce_rebalance)
+    membership = _at_once(Consumer.membership)
+    holds_session = _at_once(Consumer.holds_session)
+    group_metadata = _awaited(Consumer.group_metadata)
 
     # Offsets.
 
@@ -188,11 +193,7 @@ class AsyncConsumer:
         """Commit and wait; None commits the positions: all records that were given out count as done."""
         await self._call(lambda: self._consumer.commit(self._given_out() if offsets is None else offsets, timeout_s))
 
-    async def committed(
-        self, partitions: Iterable[TopicPartition] | None, timeout_s: float = DEFAULT_TIMEOUT_S
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets."""
-        return await self._call(lambda: self._consumer.committed(partitions, timeout_s))
+    committed = _awaited(Consumer.committed)
 
     async def position(self, partition: TopicPartition) -> int | None:
         """The next offset that would be given out; None while it is being looked up."""
@@ -216,49 +217,18 @@ class AsyncConsumer:
         parts = tuple(partitions)
         await self._call(lambda: self._drop_after(lambda: self._consumer.seek_to_end(parts), parts))
 
-    async def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], timeout_s: float = DEFAULT_TIMEOUT_S
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first record that is not older than its time."""
-        return await self._call(lambda: self._consumer.offsets_for_times(times, timeout_s))
-
-    async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
-    ) -> dict[TopicPartition, int]:
-        """The first offset of each partition."""
-        return await self._call(lambda: self._consumer.beginning_offsets(partitions, timeout_s))
-
-    async def end_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
-    ) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition."""
-        return await self._call(lambda: self._consumer.end_offsets(partitions, timeout_s))
-
-    async def batch_end(self, partition: TopicPartition, offset: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
-        """As `Consumer.batch_end`."""
-        return await self._call(lambda: self._consumer.batch_end(partition, offset, timeout_s))
-
-    def unreadable(self) -> dict[TopicPartition, PartitionError]:
-        """As `Consumer.unreadable`."""
-        return self._consumer.unreadable()
-
-    def out_of_range(self) -> OutOfRangeReport:
-        """The OFFSET_OUT_OF_RANGE errors so far, and the offsets skipped."""
-        return self._consumer.out_of_range()
-
-    def truncations(self) -> TruncationReport:
-        """The truncations so far: logs that lost records after these were read."""
-        return self._consumer.truncations()
+    offsets_for_times = _awaited(Consumer.offsets_for_times)
+    beginning_offsets = _awaited(Consumer.beginning_offsets)
+    end_offsets = _awaited(Consumer.end_offsets)
+    batch_end = _awaited(Consumer.batch_end)
+    unreadable = _at_once(Consumer.unreadable)
+    out_of_range = _at_once(Consumer.out_of_range)
+    truncations = _at_once(Consumer.truncations)
 
     # Partitions.
 
-    async def partitions_for(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[PartitionInfo, ...]:
-        """The partitions of a topic."""
-        return await self._call(lambda: self._consumer.partitions_for(topic, timeout_s))
-
-    async def list_topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, tuple[PartitionInfo, ...]]:
-        """All topics that may be seen."""
-        return await self._call(lambda: self._consumer.list_topics(timeout_s))
+    partitions_for = _awaited(Consumer.partitions_for)
+    list_topics = _awaited(Consumer.list_topics)
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions until `resume`."""
@@ -270,13 +240,8 @@ class AsyncConsumer:
         parts = tuple(partitions)
         await self._call(lambda: self._consumer.resume(parts))
 
-    def paused(self) -> frozenset[TopicPartition]:
-        """The paused partitions."""
-        return self._consumer.paused()
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions owned now."""
-        return self._consumer.assignment()
+    paused = _at_once(Consumer.paused)
+    assignment = _at_once(Consumer.assignment)
 
     # On the event loop.
 
