@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.due import DueClock, Waiting
 from fleet_consumer.worker import cli
-from fleet_consumer.worker.consume import retry_intake
+from fleet_consumer.worker.consume import intake
 
 
 class MixedClock(DueClock):
@@ -30,5 +30,5 @@ class MixedClock(DueClock):
 
 
 if __name__ == "__main__":
-    vars(retry_intake)["DueClock"] = MixedClock
+    vars(intake)["DueClock"] = MixedClock
     sys.exit(cli.main(sys.argv[1:]))

@@ -24,7 +24,7 @@ from bench.report import Load, recorded, write
 from fleet_consumer.contract.naming import retry_group
 from fleet_consumer.contract.worker_config import PAUSED_BYTES_MAX
 from fleet_consumer.worker.config.settings import PAUSED_BYTES
-from fleet_consumer.worker.consume.retry_intake import REBUILD_BYTES
+from fleet_consumer.worker.consume.intake import REBUILD_BYTES
 from tests.broker.retry_fleet import RetryFleet
 from tests.broker.workers import COMMAND, Kafka, Worker
 from tests.observe.looks import commit

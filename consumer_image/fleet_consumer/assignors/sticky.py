@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Final
 
-from fleet_consumer.assignors.claims import Claim
 from fleet_consumer.assignors.interface import (
     COOPERATIVE,
     EAGER,
@@ -26,7 +25,7 @@ from fleet_consumer.assignors.interface import (
     Subscription,
 )
 from fleet_consumer.assignors.plans import gc_paused
-from fleet_consumer.assignors.sticky_plan import plan_sticky
+from fleet_consumer.assignors.sticky_plan import Claim, plan_sticky
 
 UNKNOWN_GENERATION: Final = -1
 _INT32: Final = struct.Struct(">i")

@@ -11,8 +11,8 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from fleet_consumer.backfill.reports import TaskReport
 from fleet_consumer.backfill.rows import DIFFERENCE_COLUMNS, Row, batch_of
+from fleet_consumer.backfill.slices import TaskReport
 from fleet_consumer.contract.backfill_ledger import SAMPLE_TEXT_MAX, Sample
 from fleet_consumer.contract.policies import Policy
 from fleet_consumer.handlers.performing import Result

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fleet_consumer.backfill.comparing import joined_function
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded, meaning
-from fleet_consumer.backfill.reports import TaskReport
 from fleet_consumer.backfill.rows import DIFFERENCE_COLUMNS, SELECTED, schema_of
-from fleet_consumer.backfill.slices import TaskRange
+from fleet_consumer.backfill.slices import TaskRange, TaskReport
 from fleet_consumer.backfill.task import columns_of, task_function
 from fleet_consumer.backfill.work import Work
 from fleet_consumer.contract.backfill_config import BackfillConfig

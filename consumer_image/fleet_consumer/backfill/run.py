@@ -14,8 +14,20 @@ from typing import Final, Protocol
 
 from fleet_consumer.backfill.engine import Slice
 from fleet_consumer.backfill.errors import BackfillFailed
-from fleet_consumer.backfill.reports import FailedRecord, SliceOutcome, TaskReport, merged, outcome_of
-from fleet_consumer.backfill.slices import Pace, TaskRange, plan_slice, slice_offsets, slices_left, waves, without
+from fleet_consumer.backfill.slices import (
+    FailedRecord,
+    Pace,
+    SliceOutcome,
+    TaskRange,
+    TaskReport,
+    merged,
+    outcome_of,
+    plan_slice,
+    slice_offsets,
+    slices_left,
+    waves,
+    without,
+)
 from fleet_consumer.backfill.work import BOTH, CANDIDATE, LIVE, Work
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.backfill_config import BackfillConfig

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fleet_consumer.backfill.comparing import EQUAL, answer_of, compare, dumped, error_text, result_text, sample_text
-from fleet_consumer.backfill.handling import LoadedHandler
-from fleet_consumer.backfill.reports import FailedRecord, TaskReport
 from fleet_consumer.backfill.rows import (
     ANSWER_COLUMNS,
     DIFFERENCE_COLUMNS,
@@ -22,10 +20,12 @@ from fleet_consumer.backfill.rows import (
     batch_of,
     raw_records,
 )
+from fleet_consumer.backfill.slices import FailedRecord, TaskReport
 from fleet_consumer.backfill.work import (
     BOTH,
     CANDIDATE,
     LIVE,
+    LoadedHandler,
     Pacer,
     Selection,
     Work,

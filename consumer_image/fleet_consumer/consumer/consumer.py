@@ -13,10 +13,9 @@ from types import TracebackType
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.consumer.commits import CommitCallback, Commits
 from fleet_consumer.consumer.engine import CallGuard, Engine
-from fleet_consumer.consumer.queries import EndOffsets, Queries
+from fleet_consumer.consumer.queries import EndOffsets, Queries, SilentPartitions
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S, ConsumerSettings
-from fleet_consumer.consumer.silence import SilentPartitions
 from fleet_consumer.consumer.subscription import RebalanceCallback, Subscription
 from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.coordinator.flows import Ticket

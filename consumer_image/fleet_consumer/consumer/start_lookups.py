@@ -16,8 +16,7 @@ from uuid import UUID
 
 from fleet_consumer.consumer.settings import ConsumerSettings
 from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.lookups import RETRY_MAX_S, RETRY_S, Start
-from fleet_consumer.coordinator.remade import LogsSeen
+from fleet_consumer.coordinator.lookups import RETRY_MAX_S, RETRY_S, LogsSeen, Start
 from fleet_consumer.coordinator.starts import ResetPolicy, StartQuery, Starts
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.fetch.buffer import PartitionBuffer

@@ -21,8 +21,16 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from fleet_consumer.coordinator.flows import Flow, Pause
-from fleet_consumer.coordinator.lookups import Attempt, Start, try_committed, try_epoch_ends, try_offsets
-from fleet_consumer.coordinator.remade import see_ids, see_logs, try_remade
+from fleet_consumer.coordinator.lookups import (
+    Attempt,
+    Start,
+    see_ids,
+    see_logs,
+    try_committed,
+    try_epoch_ends,
+    try_offsets,
+    try_remade,
+)
 from fleet_consumer.group import errors
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.topics import EARLIEST, LATEST

@@ -20,8 +20,7 @@ from fleet_consumer.coordinator import requests
 from fleet_consumer.coordinator.assignor_calls import AssignorCalls
 from fleet_consumer.coordinator.damage import find_batch_end, find_silent
 from fleet_consumer.coordinator.flows import Flow, FlowRunner, Ticket
-from fleet_consumer.coordinator.lookups import Start
-from fleet_consumer.coordinator.remade import LogsSeen, see_logs
+from fleet_consumer.coordinator.lookups import LogsSeen, Start, see_logs
 from fleet_consumer.coordinator.requests import Requests
 from fleet_consumer.coordinator.starts import StartQuery, Starts, find_starts
 from fleet_consumer.group import errors, messages

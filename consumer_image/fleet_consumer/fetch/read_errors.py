@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable
-from fleet_consumer.librdkafka.seeking import UNREADABLE
+from fleet_consumer.librdkafka.fetched import UNREADABLE
 from fleet_consumer.record import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ READ_AGAIN_S = 1.0
 class PartitionError:
     """The reason why a partition is not read at `offset`, the next one; `since` is wall clock seconds.
 
-    `void`: librdkafka stands there (`seeking.stand`), and what still comes of the partition does not count.
+    `void`: librdkafka stands there (`fetched.stand`), and what still comes of the partition does not count.
     """
 
     offset: int

@@ -28,7 +28,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
 from fleet_consumer.fetch.read_errors import PartitionError, ReadErrors, failure_of, silence_of
 from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, InternalFailure
-from fleet_consumer.librdkafka.seeking import at, read_again, seek, stand
+from fleet_consumer.librdkafka.fetched import at, read_again, seek, stand
 from fleet_consumer.librdkafka.settings import Login, SettingsRefused, open_consumer, tls_files
 from fleet_consumer.record import Records, TopicPartition
 

@@ -18,8 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from fleet_consumer.group import errors
 from fleet_consumer.group.commits import commit_parts
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.librdkafka.fetched import filled_records
-from fleet_consumer.librdkafka.seeking import UNREADABLE, read_again, stand
+from fleet_consumer.librdkafka.fetched import UNREADABLE, filled_records, read_again, stand
 from fleet_consumer.librdkafka.settings import open_consumer
 from fleet_consumer.record import Record, TopicPartition
 

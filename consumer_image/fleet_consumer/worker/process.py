@@ -24,18 +24,17 @@ from fleet_consumer.handlers.loading import Handler, HandlerContext, load_handle
 from fleet_consumer.record import Record
 from fleet_consumer.worker import logs
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
-from fleet_consumer.worker.config.mounted_file import SkipFile, join_hold_s
-from fleet_consumer.worker.config.policy_file import PolicyFile
+from fleet_consumer.worker.config.mounted_file import PolicyFile, SkipFile, join_hold_s
 from fleet_consumer.worker.config.role import Role, consumer_group
 from fleet_consumer.worker.config.settings import PodIdentity, identify, with_environment
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
-from fleet_consumer.worker.lifecycle.signals import Signals
 from fleet_consumer.worker.lifecycle.termination import (
     NOT_CLOSED,
     NOT_DRAINED,
     OVER_THE_LIMIT,
     SETUP_OVER_THE_LIMIT,
     LastWord,
+    Signals,
     end_process,
 )
 from fleet_consumer.worker.lifecycle.watchdog import (

@@ -12,23 +12,20 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.contract.worker_config import WorkerConfig
-from fleet_consumer.handlers.decoding import checker, decoder
 from fleet_consumer.handlers.loading import Handler
-from fleet_consumer.handlers.performing import Outputs, Performer
+from fleet_consumer.handlers.performing import Outputs, Performer, checker, decoder
 from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.librdkafka.settings import producer_config
 from fleet_consumer.net import ConnectionSettings
-from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
-from fleet_consumer.worker.breaker.pacing import Pacing
+from fleet_consumer.worker.breaker.pacing import BudgetPacing, FollowingPacing, Pacing
 from fleet_consumer.worker.breaker.watch import BreakerWatch
-from fleet_consumer.worker.config.mounted_file import SkipFile
-from fleet_consumer.worker.config.policy_file import Follower, PolicyFile
+from fleet_consumer.worker.config.mounted_file import Follower, PolicyFile, SkipFile
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import PodIdentity, connection_settings, consumer_settings
 from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
 from fleet_consumer.worker.consume.executor import Executor, LoopExecutor, ThreadExecutor
 from fleet_consumer.worker.consume.inline import InlineRounds
-from fleet_consumer.worker.consume.intake import Intake
+from fleet_consumer.worker.consume.intake import Intake, RetryIntake
 from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.outbox import Outbox
 from fleet_consumer.worker.consume.outcomes import OutcomeRules, Outcomes
@@ -36,7 +33,6 @@ from fleet_consumer.worker.consume.parts import LoopParts, Topics
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.progress import Pauses
 from fleet_consumer.worker.consume.readings import Readings
-from fleet_consumer.worker.consume.retry_intake import RetryIntake
 from fleet_consumer.worker.consume.skips import Skips
 from fleet_consumer.worker.consume.writing import Writing
 from fleet_consumer.worker.lifecycle.watchdog import Watch

@@ -11,8 +11,7 @@ from typing import Final
 
 from fleet_consumer.group.errors import FencedInstance
 from fleet_consumer.group.timing import Backoff
-from fleet_consumer.worker.lifecycle.signals import Signals
-from fleet_consumer.worker.lifecycle.termination import NOT_DRAINED, end_process
+from fleet_consumer.worker.lifecycle.termination import NOT_DRAINED, Signals, end_process
 from fleet_consumer.worker.logs import about, fields
 from fleet_consumer.worker.member import WorkerState, note_end, reason_of
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext, open_session

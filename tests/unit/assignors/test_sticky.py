@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from fleet_consumer.assignors import Assignment, ClusterView, Subscription, load
-from fleet_consumer.assignors.claims import Claim
 from fleet_consumer.assignors.sticky import (
     NOTHING,
     StickyReader,
     decode_generation,
     encode_sticky,
 )
+from fleet_consumer.assignors.sticky_plan import Claim
 
 Owned = Mapping[str, Sequence[int]]
 PAIR = pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])

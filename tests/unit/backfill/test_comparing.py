@@ -20,7 +20,7 @@ from fleet_consumer.backfill.comparing import (
     result_text,
     sample_text,
 )
-from fleet_consumer.backfill.reports import TaskReport
+from fleet_consumer.backfill.slices import TaskReport
 from fleet_consumer.contract.backfill_ledger import SAMPLE_TEXT_MAX
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Fatal, Produce, Skip

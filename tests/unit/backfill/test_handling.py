@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.backfill.handling import LoadedHandler, context_of
+from fleet_consumer.backfill.work import LoadedHandler, context_of
 from fleet_consumer.contract.worker_config import PythonSource, WorkerConfig, parse_config
 from fleet_consumer.record import Record
 from tests.unit.worker.documents import worker_document

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet_consumer.backfill.errors import BackfillFailed
-from fleet_consumer.backfill.reports import FailedRecord, TaskReport, merged, outcome_of
-from fleet_consumer.backfill.slices import TaskRange
+from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport, merged, outcome_of
 from fleet_consumer.contract.backfill_ledger import SAMPLES_MAX, Comparison, Sample
 
 PLANNED = (TaskRange(0, 0, 100), TaskRange(1, 50, 60), TaskRange(0, 100, 200, 1))

@@ -11,9 +11,8 @@ import pytest
 
 from fleet_consumer.backfill.engine import Slice
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded
-from fleet_consumer.backfill.reports import FailedRecord, TaskReport
 from fleet_consumer.backfill.run import Parts, Run
-from fleet_consumer.backfill.slices import TaskRange
+from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport
 from fleet_consumer.backfill.work import Work
 from fleet_consumer.contract.backfill_config import parse_config
 from fleet_consumer.contract.backfill_ledger import Control, GuardWord, Ledger, RunProblem, Sample

@@ -12,8 +12,8 @@ import pytest
 
 from fleet_consumer.backfill import work as work_module
 from fleet_consumer.backfill.errors import BackfillFailed, TaskFailed, marked
-from fleet_consumer.backfill.reports import FailedRecord, TaskReport
 from fleet_consumer.backfill.rows import Columns, Row
+from fleet_consumer.backfill.slices import FailedRecord, TaskReport
 from fleet_consumer.backfill.task import run_task
 from fleet_consumer.backfill.work import Work
 from tests.unit.backfill.documents import backfill_document, compare_section

@@ -12,8 +12,7 @@ from confluent_kafka import Message
 from fleet_consumer.consumer.positions import Positions
 from fleet_consumer.consumer.settings import ConsumerSettings
 from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.lookups import Start
-from fleet_consumer.coordinator.remade import LogsSeen
+from fleet_consumer.coordinator.lookups import LogsSeen, Start
 from fleet_consumer.coordinator.starts import ResetPolicy, StartQuery, Starts
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes

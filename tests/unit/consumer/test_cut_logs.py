@@ -9,8 +9,7 @@ import pytest
 
 from fleet_consumer.consumer.resets import OutOfRangeReport, Truncation, TruncationReport
 from fleet_consumer.consumer.start_lookups import LOOK_S
-from fleet_consumer.coordinator.lookups import Start
-from fleet_consumer.coordinator.remade import LogsSeen
+from fleet_consumer.coordinator.lookups import LogsSeen, Start
 from fleet_consumer.coordinator.starts import ResetPolicy, Starts
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition

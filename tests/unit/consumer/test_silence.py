@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.consumer.engine import Engine
+from fleet_consumer.consumer.queries import SILENT_S, SilentPartitions
 from fleet_consumer.consumer.settings import ConsumerSettings
-from fleet_consumer.consumer.silence import SILENT_S, SilentPartitions
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.group.errors import OffsetLookupFailed
 from fleet_consumer.net import ConnectionSettings

@@ -6,7 +6,7 @@ import pytest
 
 from fleet_consumer.contract.breaker_mark import CLOSED_LIMIT_S, OPEN_LIMIT_S, breaker_mark, closed_mark, read_mark
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.worker.breaker.budget import MARK_S
+from fleet_consumer.worker.breaker.pacing import MARK_S
 from fleet_consumer.worker.breaker.watch import Marks
 
 P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))

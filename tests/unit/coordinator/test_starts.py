@@ -9,8 +9,7 @@ from uuid import UUID
 import pytest
 
 from fleet_consumer.coordinator.flows import Ask, Flow, Ticket, Where
-from fleet_consumer.coordinator.lookups import Start
-from fleet_consumer.coordinator.remade import LogsSeen, see_logs
+from fleet_consumer.coordinator.lookups import LogsSeen, Start, see_logs
 from fleet_consumer.coordinator.starts import ResetPolicy, StartQuery, Starts, find_starts
 from fleet_consumer.group import errors
 from fleet_consumer.net import Disconnected, UnsupportedByBroker

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.handlers.decoding import decoder
 from fleet_consumer.handlers.loading import Handler, load_handler
-from fleet_consumer.handlers.performing import Outputs
+from fleet_consumer.handlers.performing import Outputs, decoder
 from fleet_consumer.record import Record
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "flights"

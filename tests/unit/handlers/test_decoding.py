@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_consumer.handlers.decoding import Decoder, decoder
+from fleet_consumer.handlers.performing import Decoder, decoder
 from fleet_consumer.retry.failure import Undecodable
 
 

@@ -14,10 +14,9 @@ import pytest
 from aiohttp import web
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.handlers.decoding import checker
 from fleet_consumer.handlers.http import HandlerMisconfigured, HandlerUnreachable, HttpHandler, _seconds, listens
 from fleet_consumer.handlers.loading import HandlerContext
-from fleet_consumer.handlers.performing import Outputs, Performer, Result
+from fleet_consumer.handlers.performing import Outputs, Performer, Result, checker
 from fleet_consumer.record import Produce, Record, RetryAfter
 from fleet_consumer.retry.failure import Failure, HttpStatus, classify, is_endpoints
 from tests.support.waiting import eventually_async

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall
-from fleet_consumer.handlers.decoding import checker, decoder
-from fleet_consumer.handlers.performing import Outputs, Performer, Result
+from fleet_consumer.handlers.performing import Outputs, Performer, Result, checker, decoder
 from fleet_consumer.record import Fatal, Produce, Record, RetryAfter, Skip
 from fleet_consumer.retry.failure import Failure, OutputRefused, classify
 

@@ -23,12 +23,12 @@ from fleet_consumer.librdkafka.fetched import fetched_records
 from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.retry.headers import Reading
-from fleet_consumer.worker.breaker.budget import BudgetPacing, FollowingPacing
+from fleet_consumer.worker.breaker.pacing import BudgetPacing, FollowingPacing
 from fleet_consumer.worker.config.mounted_file import SkipFile
 from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
 from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.inline import InlineRounds
-from fleet_consumer.worker.consume.intake import Intake
+from fleet_consumer.worker.consume.intake import Intake, RetryIntake
 from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.consume.outbox import Outbox
 from fleet_consumer.worker.consume.outcomes import OutcomeRules, Outcomes
@@ -36,7 +36,6 @@ from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.progress import Pauses
 from fleet_consumer.worker.consume.readings import Readings
-from fleet_consumer.worker.consume.retry_intake import RetryIntake
 from fleet_consumer.worker.consume.skips import Skips
 from fleet_consumer.worker.consume.writing import Writing
 from fleet_consumer.worker.lifecycle.watchdog import Watch

@@ -32,7 +32,7 @@ from fleet_consumer.net import (
 )
 from fleet_consumer.wire.errors import ErrorCode, KafkaError, describe, is_retriable
 from fleet_consumer.worker import logs
-from fleet_consumer.worker.config.policy_file import PolicyFile
+from fleet_consumer.worker.config.mounted_file import PolicyFile
 from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
 from fleet_consumer.worker.lifecycle.termination import report_result
 from fleet_consumer.worker.process import handler_of

@@ -20,8 +20,7 @@ from fleet_consumer.contract.naming import canonical_delay
 from fleet_consumer.contract.policies import Policies, Policy
 from fleet_consumer.contract.skips import PassedBy, Place
 from fleet_consumer.handlers.call import end_forked_child
-from fleet_consumer.handlers.decoding import Decoder
-from fleet_consumer.handlers.performing import Outputs, Result
+from fleet_consumer.handlers.performing import Decoder, Outputs, Result
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.retry.failure import Drop, Failure, Retry, classify, cut, is_endpoints, traceback_of, without_words

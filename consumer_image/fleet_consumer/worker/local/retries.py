@@ -31,8 +31,7 @@ from fleet_consumer.group.errors import ConsumerError
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.config.role import Role
-from fleet_consumer.worker.lifecycle.signals import end_before_work
-from fleet_consumer.worker.lifecycle.termination import bound_exit
+from fleet_consumer.worker.lifecycle.termination import bound_exit, end_before_work
 from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.printed import outlive_readers
 from fleet_consumer.worker.process import run_worker

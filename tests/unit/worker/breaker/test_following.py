@@ -7,8 +7,7 @@ from typing import Any
 from fleet_consumer.contract.breaker_mark import Breakers, read_closed_mark, read_mark
 from fleet_consumer.record import Record
 from fleet_consumer.retry.budget import PROBES, PROBES_IN_VAIN
-from fleet_consumer.worker.breaker.budget import OWN_RECORDS_MAX, TRIAL_S, BudgetPacing, FollowingPacing
-from fleet_consumer.worker.breaker.pacing import Course, Pace
+from fleet_consumer.worker.breaker.pacing import OWN_RECORDS_MAX, TRIAL_S, BudgetPacing, Course, FollowingPacing, Pace
 from tests.support.clock import StillClock
 from tests.unit.retry.policies import policies
 from tests.unit.worker.consume.test_retry_intake import PAUSE, START_MS, Shop, hop

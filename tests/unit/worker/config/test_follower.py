@@ -14,7 +14,7 @@ from fleet_consumer.contract.policies import PolicyInvalid
 from fleet_consumer.contract.worker_config import parse_config
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.commands.check import examine
-from fleet_consumer.worker.config.policy_file import Follower, PolicyFile, PolicyFileUnreadable
+from fleet_consumer.worker.config.mounted_file import Follower, PolicyFile, PolicyFileUnreadable
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import RETRY_PREFETCH, PodIdentity, consumer_settings
 from tests.support.clock import StillClock

@@ -10,7 +10,7 @@ import pytest
 
 from fleet_consumer.contract.policies import PolicyInvalid
 from fleet_consumer.worker.config import mounted_file
-from fleet_consumer.worker.config.policy_file import PolicyFile, PolicyFileUnreadable
+from fleet_consumer.worker.config.mounted_file import PolicyFile, PolicyFileUnreadable
 from tests.support.clock import StillClock
 
 OLD, NEW = "a1b2c3d4e5", "0123456789"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.group.errors import CommitFailed, FencedInstance, NoOffsetForPartition, RebalanceInProgress
-from fleet_consumer.handlers.decoding import decoder
+from fleet_consumer.handlers.performing import decoder
 from fleet_consumer.record import Fatal, Produce, Record, Skip
 from tests.unit.worker.scripted import FAILED, P0, P1, Bench, values
 

@@ -14,7 +14,7 @@ from fleet_consumer.contract.policies import Policies
 from fleet_consumer.record import Gap, Record, Records, TopicPartition
 from fleet_consumer.retry.headers import HeaderList
 from fleet_consumer.retry.suppression import REBUILD_RECORDS
-from fleet_consumer.worker.consume import retry_intake
+from fleet_consumer.worker.consume import intake
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.progress import NOT_DUE
 from tests.unit.retry.policies import policies
@@ -375,7 +375,7 @@ def test_history_of_large_records_is_read_from_so_near_that_its_bytes_are_bounde
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The records just before the commit are read; a copy of one of them is still found."""
-    monkeypatch.setattr(retry_intake, "REBUILD_BYTES", 40)
+    monkeypatch.setattr(intake, "REBUILD_BYTES", 40)
     laid = [(START_MS - 9_000, hop(n)) for n in range(500)] + [(START_MS - 9_000, hop(n)) for n in (495, 500)]
     seen: list[Record] = []
     shop = Shop(seen.append, laid, committed=500, per_poll=20)
@@ -396,7 +396,7 @@ def test_history_of_large_records_is_read_from_so_near_that_its_bytes_are_bounde
 def test_only_so_many_bytes_are_kept_for_a_moment_and_the_rest_is_fetched_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retry_intake, "KEEP_BYTES_MAX", 3)
+    monkeypatch.setattr(intake, "KEEP_BYTES_MAX", 3)
     seen: list[Record] = []
     shop = Shop(seen.append, [(START_MS - 4_500, hop(n)) for n in range(3)])
     shop.bench.steps(2)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet_consumer.worker.lifecycle.signals import STOPS, Signals, end_before_work
+from fleet_consumer.worker.lifecycle.termination import STOPS, Signals, end_before_work
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +144,7 @@ def test_handler_that_ends_a_process_before_its_worker_listens_is_over_then(
 
 def test_process_ends_at_once_while_no_worker_listens() -> None:
     code = (
-        "import signal; from fleet_consumer.worker.lifecycle.signals import end_before_work; "
+        "import signal; from fleet_consumer.worker.lifecycle.termination import end_before_work; "
         "signal.signal(signal.SIGTERM, end_before_work); signal.raise_signal(signal.SIGTERM); raise SystemExit(9)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

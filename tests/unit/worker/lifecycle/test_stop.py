@@ -20,8 +20,7 @@ from fleet_consumer.worker import process, supervisor
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import identify
 from fleet_consumer.worker.http_server import HttpServer
-from fleet_consumer.worker.lifecycle.signals import STOPS
-from fleet_consumer.worker.lifecycle.termination import EXIT_HUNG, LastWord
+from fleet_consumer.worker.lifecycle.termination import EXIT_HUNG, STOPS, LastWord
 from fleet_consumer.worker.lifecycle.watchdog import Watch
 from fleet_consumer.worker.process import EXIT_DRAINED, WorkerProcess
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext, make_executor
