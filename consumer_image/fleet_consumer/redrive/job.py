@@ -21,8 +21,17 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.bounded import BoundedReader, Step
 from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer, SendHandle
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.redrive.progress import RateLimit, RedriveProgress, Turns, parse_metadata
-from fleet_consumer.redrive.selection import Choice, Decision, Ledger, Selection, place
+from fleet_consumer.redrive.selection import (
+    Choice,
+    Decision,
+    Ledger,
+    RateLimit,
+    RedriveProgress,
+    Selection,
+    Turns,
+    parse_metadata,
+    place,
+)
 from fleet_consumer.retry.headers import redriven_headers
 from fleet_consumer.retry.routing import partition_of
 

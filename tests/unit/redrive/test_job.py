@@ -18,7 +18,7 @@ from fleet_consumer.librdkafka.bounded import Step
 from fleet_consumer.librdkafka.producer import ProduceFailed, SendHandle
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.redrive.job import STALL_S, Run, Stopped
-from fleet_consumer.redrive.progress import RedriveProgress, parse_metadata
+from fleet_consumer.redrive.selection import RedriveProgress, parse_metadata
 from tests.unit.redrive.documents import FAILED, REDRIVE, document, failed
 
 SOURCE = TopicPartition(FAILED, 0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_consumer.redrive.progress import RateLimit, RedriveProgress, parse_metadata
+from fleet_consumer.redrive.selection import RateLimit, RedriveProgress, parse_metadata
 
 COUNT = st.integers(0, 2**63 - 1)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.redrive.progress import Turns
+from fleet_consumer.redrive.selection import Turns
 
 
 def record(number: int, offset: int, value: bytes = b"v") -> Record:

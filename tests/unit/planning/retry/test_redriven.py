@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_consumer.redrive.progress import RedriveProgress
+from fleet_consumer.redrive.selection import RedriveProgress
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import TopicObservation
 from fleet_operator.planning.state.retries import Redriven
