@@ -29,6 +29,7 @@ from fleet_consumer.contract.backfill_ledger import (
     parse_ledger,
 )
 from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.backfill")
 
@@ -116,7 +117,7 @@ class ApiServer:
                 400 <= status < 500 and status not in (*REFUSALS, 429)
             ):
                 raise ApiFailed(f"{method} of ConfigMap {name}: {_seen(status, answer)}")
-            LOG.warning("the API server is asked again", extra={"fields": {"error": _seen(status, answer)}})
+            LOG.warning("the API server is asked again", extra=fields(error=_seen(status, answer)))
             self._wait(pause)
             pause = min(2 * pause, PAUSE_MAX_S)
 

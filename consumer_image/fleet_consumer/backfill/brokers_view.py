@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ from fleet_consumer.net import ConnectionSettings, NetError, NetworkClient, auth
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.schema import ZERO_UUID
 from fleet_consumer.worker.config.settings import ISOLATION_LEVELS, CredentialsUnreadable, connection_settings
+from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.backfill")
 
@@ -82,9 +84,7 @@ class BrokersView:
             try:
                 found[resource.name] = int(answer.result(LIMITS_TIMEOUT_S)["max.message.bytes"].value)
             except (KafkaException, KeyError, TypeError, ValueError, TimeoutError) as error:
-                LOG.info(
-                    "a topic's size limit is not known", extra={"fields": {"topic": resource.name, "error": str(error)}}
-                )
+                LOG.info("a topic's size limit is not known", extra=fields(topic=resource.name, error=str(error)))
         return found
 
     def _bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
@@ -104,7 +104,7 @@ class BrokersView:
                 lost += error.final
                 if lost >= MISSING_TRIES or failed >= TRIES or self._clock.monotonic() >= deadline:
                     raise
-                LOG.info("brokers are asked again", extra={"fields": {"error": str(error)}})
+                LOG.info("brokers are asked again", extra=fields(error=str(error)))
             self._wait(PAUSE_S)
 
     def _asked(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
@@ -135,13 +135,11 @@ class BrokersView:
         config = self._config
         if config.cluster_id is None and config.topic_id is None:
             return
-        client = NetworkClient(connection)
         try:
-            answer = client.metadata((config.topic,), timeout_s=PROOF_TIMEOUT_S)
+            with closing(NetworkClient(connection)) as client:
+                answer = client.metadata((config.topic,), timeout_s=PROOF_TIMEOUT_S)
         except NetError as error:
             raise BackfillFailed(error.reason, str(error), final=False) from error
-        finally:
-            client.close()
         found = next((each.topic_id for each in answer.topics if each.name == config.topic), ZERO_UUID)
         topic_id = None if found == ZERO_UUID else str(found)
         self._same(config.cluster_id, answer.cluster_id, "the range was resolved on the Kafka cluster with the id")

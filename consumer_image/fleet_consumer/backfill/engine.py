@@ -20,6 +20,7 @@ from fleet_consumer.backfill.task import columns_of, task_function
 from fleet_consumer.backfill.work import Work
 from fleet_consumer.contract.backfill_config import BackfillConfig
 from fleet_consumer.worker.config.settings import ISOLATION_LEVELS
+from fleet_consumer.worker.logs import fields
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -223,7 +224,7 @@ class SparkEngine:
             path = status.getPath()
             if chosen(path.getName()):
                 files.delete(path, True)
-                LOG.info("files of an unfinished slice removed", extra={"fields": {"path": path.toString()}})
+                LOG.info("files of an unfinished slice removed", extra=fields(path=path.toString()))
 
     def _watched(self, run: Callable[[], None], *counters: str) -> None:
         """Run a job, and tell meanwhile of its progress: of each change of its stages' counters.
@@ -246,7 +247,7 @@ class SparkEngine:
                     self._spark.sparkContext.cancelAllJobs()
                     return
                 except Exception as error:
-                    LOG.warning("the progress of a job is not in the ledger", extra={"fields": {"error": str(error)}})
+                    LOG.warning("the progress of a job is not in the ledger", extra=fields(error=str(error)))
 
         teller = Thread(target=tell, name="alive", daemon=True)
         teller.start()

@@ -33,6 +33,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.contract.backfill_config import BackfillConfig
 from fleet_consumer.contract.backfill_ledger import Comparison, Control, Ledger, RunProblem
 from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.backfill")
 
@@ -158,7 +159,7 @@ class Run:
         self._write(ledger)
         LOG.info(
             "backfill begins" if stored is None else "backfill goes on",
-            extra=_fields(backfill=self._config.id, attempt=self._attempt, offsets=ledger.offsets_left),
+            extra=fields(backfill=self._config.id, attempt=self._attempt, offsets=ledger.offsets_left),
         )
 
     def go(self, start: Callable[[], Engine]) -> bool:
@@ -241,7 +242,7 @@ class Run:
         assert self._ledger is not None
         paused = replace(self._ledger, throttled_by=GUARD, throttle_message=order.message, slice_offsets=0)
         if self._ledger.throttled_by != GUARD:
-            LOG.info("backfill pauses", extra=_fields(cause=order.message))
+            LOG.info("backfill pauses", extra=fields(cause=order.message))
         if paused != self._ledger:
             self._write(paused)
 
@@ -307,7 +308,7 @@ class Run:
         self._write(done)
         LOG.info(
             "slice done",
-            extra=_fields(
+            extra=fields(
                 slice=ledger.slices_done,
                 offsets=outcome.offsets,
                 records=outcome.counts.records_in,
@@ -322,7 +323,7 @@ class Run:
         assert self._ledger is not None
         ended = replace(self._ledger, ended=True, slice_offsets=0, throttled_by="", throttle_message="")
         self._write(ended)
-        LOG.info("backfill ends", extra=_fields(offsetsLeft=ended.offsets_left, slices=ended.slices_done))
+        LOG.info("backfill ends", extra=fields(offsetsLeft=ended.offsets_left, slices=ended.slices_done))
 
     def _write(self, ledger: Ledger) -> None:
         self._parts.ledgers.write(ledger)
@@ -341,7 +342,3 @@ def _sum(reports: Iterable[TaskReport]) -> Comparison:
     for report in reports:
         total = merged(total, Comparison(**report.compared, samples=tuple(report.samples)))
     return total
-
-
-def _fields(**values: object) -> dict[str, object]:
-    return {"fields": values}

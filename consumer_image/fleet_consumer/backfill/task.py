@@ -41,6 +41,7 @@ from fleet_consumer.contract.backfill_ledger import Sample
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Produce
 from fleet_consumer.retry.failure import Drop, OutputNotListed, OutputRefused, Retry, classify, without_words
+from fleet_consumer.worker.logs import fields
 
 if TYPE_CHECKING:
     import pyarrow
@@ -249,7 +250,7 @@ class _Handled:
         self._lines += 1
         if self._lines <= LINES_MAX:
             where = {"topic": self._config.topic, "partition": raw.partition, "offset": raw.offset}
-            LOG.warning(text, extra={"fields": {**where, **values}})
+            LOG.warning(text, extra=fields(**where, **values))
 
 
 class _Compared:

@@ -36,8 +36,6 @@ from fleet_consumer.worker.config.settings import CredentialsUnreadable, connect
 
 ACK_TIMEOUT_S: Final = 150.0
 """Longer than librdkafka's own delivery timeout would need to be told; then the slice fails."""
-REFUSED: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD"})
-"""Errors of one record, which its topic will never take."""
 
 
 class TopicWriter:
@@ -64,7 +62,7 @@ class TopicWriter:
             if not handle.done:
                 message = f"topic {self._topic!r} did not acknowledge within {ACK_TIMEOUT_S:g} s"
                 raise TaskFailed("NotAcknowledged", message, final=False)
-            if handle.error is not None and handle.error.reason not in REFUSED:
+            if handle.error is not None and not handle.error.refuses_record:
                 raise TaskFailed(handle.error.reason, str(handle.error), final=False)
         return [handle.error for handle in handles]
 

@@ -74,6 +74,7 @@ any topic at all, and refuse it with the cluster's authorization error."""
 CONSEQUENCES: Final = frozenset({"_FATAL", "_PURGE_QUEUE", "_PURGE_INFLIGHT"})
 """Reasons of single records after a fatal error of librdkafka; the reason to report is that error's."""
 
+REFUSED_RECORD_REASONS: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD"})
 CAUSE_LOST: Final = "returned NULL without setting an exception"
 """Python's text for a call into librdkafka that failed by an exception which a callback has cleared."""
 
@@ -85,6 +86,11 @@ class ProduceFailed(Exception):
         super().__init__(f"could not write to topic {topic!r}: {reason}: {detail}")
         self.topic = topic
         self.reason = reason
+
+    @property
+    def refuses_record(self) -> bool:
+        """True if the topic will never take this record, however often it is sent; any other failure may pass."""
+        return self.reason in REFUSED_RECORD_REASONS
 
 
 class SendHandle:

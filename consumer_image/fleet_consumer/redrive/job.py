@@ -44,9 +44,6 @@ STALL_S: Final = 120.0
 """The longest wait for more records of a partition; brokers restart faster. The Job tries again."""
 LOG_INTERVAL_S: Final = 10.0
 
-REFUSED_REASONS: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD"})
-"""The redrive topic will never accept this record; it stays in the failed topic, is reported, and blocks no other."""
-
 
 class Stopped(Exception):
     """The run was asked to stop before its end; the next start resumes from the commits."""
@@ -264,7 +261,8 @@ class Run:
             if handle.error is None:
                 self._progress[partition].moved += 1
                 self._ledger.written(move.mark)
-            elif handle.error.reason in REFUSED_REASONS:
+            elif handle.error.refuses_record:
+                # It stays in the failed topic, is reported, and blocks no other.
                 self._refused += 1
                 where = {"partition": partition.partition, "offset": move.record.offset}
                 LOG.error("record refused by the redrive topic", extra=_fields(error=str(handle.error), **where))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -160,13 +161,10 @@ STEPS: Final[Sequence[Callable[[WorkerConfig], object]]] = (
 
 
 def _ask_brokers(config: WorkerConfig, clock: Clock) -> None:
-    client = NetworkClient(connection_settings(config.brokers, f"{config.name}-check"), clock)
-    deadline = clock.monotonic() + BROKER_PATIENCE_S
-    try:
+    with closing(NetworkClient(connection_settings(config.brokers, f"{config.name}-check"), clock)) as client:
+        deadline = clock.monotonic() + BROKER_PATIENCE_S
         _ask_until(lambda left: _ask_for_topics(config, client, left), client, clock, deadline)
         _ask_until(lambda left: _ask_for_group(config, client, left), client, clock, deadline)
-    finally:
-        client.close()
 
 
 def _ask_until(ask: Callable[[float], None], client: NetworkClient, clock: Clock, deadline: float) -> None:

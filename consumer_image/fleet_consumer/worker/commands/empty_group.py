@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Final
 
 from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
@@ -28,16 +28,13 @@ SIMILAR_MAX = 3
 
 def known_groups(brokers: Brokers, timeout_s: float) -> set[str] | None:
     """All groups that the principal may describe; None where a broker does not tell its own."""
-    client = NetworkClient(connection_settings(brokers, "fleet-consumer-groups"))
     try:
-        client.metadata(timeout_s=timeout_s)
-        answers = [
-            client.call(address, ListGroupsRequest(), timeout_s=timeout_s) for address in client.brokers.values()
-        ]
+        with closing(NetworkClient(connection_settings(brokers, "fleet-consumer-groups"))) as client:
+            client.metadata(timeout_s=timeout_s)
+            addresses = client.brokers.values()
+            answers = [client.call(address, ListGroupsRequest(), timeout_s=timeout_s) for address in addresses]
     except NetError:
         return None
-    finally:
-        client.close()
     if any(answer.error_code for answer in answers):
         return None
     return {group.group_id for answer in answers for group in answer.groups}
@@ -157,15 +154,12 @@ def empty_group(brokers: Brokers, group_id: str, timeout_s: float) -> Iterator[E
 
 
 def _check_empty(connection: ConnectionSettings, group_id: str, timeout_s: float) -> None:
-    client = NetworkClient(connection)
-    try:
+    with closing(NetworkClient(connection)) as client:
         coordinator = client.find_coordinators([group_id], timeout_s=timeout_s)[group_id]
         if isinstance(coordinator, KafkaError):
             raise coordinator
         request = DescribeGroupsRequest(groups=(group_id,))
         (group,) = client.call(coordinator.address, request, timeout_s=timeout_s).groups
-    finally:
-        client.close()
     if group.error_code:
         raise KafkaError(group.error_code, f"group {group_id!r}")
     names = sorted({member.group_instance_id or member.client_id for member in group.members})

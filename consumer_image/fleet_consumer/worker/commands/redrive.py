@@ -8,6 +8,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
@@ -110,11 +111,8 @@ def config_of(options: argparse.Namespace, now_ms: int) -> RedriveConfig:
 
 def _partitions(brokers: Brokers, *topics: str) -> dict[str, int]:
     """The partition counts of the topics that exist. Raises NetError, DataPlaneFailed."""
-    client = NetworkClient(connection_settings(brokers, "fleet-consumer-redrive"))
-    try:
+    with closing(NetworkClient(connection_settings(brokers, "fleet-consumer-redrive"))) as client:
         answer = client.metadata(topics, timeout_s=ASK_S)
-    finally:
-        client.close()
     found = {}
     for topic in answer.topics:
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

@@ -16,9 +16,6 @@ from fleet_consumer.record import Headers, Produce
 BROKEN_PRODUCER_REASONS: Final = frozenset({"_FATAL", "_FENCED"})
 """After these an idempotent producer of librdkafka refuses all further work and has to be replaced."""
 
-REFUSED_RECORD_REASONS: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD"})
-"""The topic will never take this record, however often it is sent; anything else may pass."""
-
 OUTPUT_NOT_LISTED: Final = "OutputNotListed"
 """The topic is not in `handler.outputs`: nothing is sent before the deployment is corrected."""
 
@@ -82,7 +79,7 @@ class Outgoing:
     @property
     def refused(self) -> bool:
         """True if the topic will never take this record."""
-        return self.error is not None and self.error.reason in REFUSED_RECORD_REASONS
+        return self.error is not None and self.error.refuses_record
 
 
 class Outbox:

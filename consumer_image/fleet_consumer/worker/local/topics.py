@@ -7,6 +7,7 @@ runs' delays are still read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,13 +71,11 @@ class Managed:
 def prepare_topics(config: WorkerConfig, policy: LocalPolicy | None, clock: Clock) -> Managed:
     """Create and correct the group's topics. Without a policy only the failed topic is created, and the flow is what
     earlier runs left. Raises TopicsUnusable."""
-    client = NetworkClient(connection_settings(config.brokers, config.name), clock)
     try:
-        return _Preparation(config, policy, client, clock).run()
+        with closing(NetworkClient(connection_settings(config.brokers, config.name), clock)) as client:
+            return _Preparation(config, policy, client, clock).run()
     except NetError as error:
         raise TopicsUnusable(f"the group's topics cannot be described: {error}") from error
-    finally:
-        client.close()
 
 
 class _Preparation:
