@@ -37,7 +37,7 @@ def answer_of(result: Result, policy: Policy | None, *, error_text: bool = True)
         verdict = without_words(verdict)
     if isinstance(verdict, Drop):
         return {"dropped": verdict.message}
-    failure = verdict.failure if isinstance(verdict, Retry) else verdict
+    failure = verdict.failure
     kind = "Retry" if isinstance(verdict, Retry) else failure.reason.value.capitalize()
     return {"error": {"class": failure.error_class, "kind": kind, "message": failure.message}}
 

@@ -40,7 +40,13 @@ from fleet_consumer.contract.backfill_config import BackfillConfig
 from fleet_consumer.contract.backfill_ledger import Sample
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Produce
-from fleet_consumer.retry.failure import Drop, OutputNotListed, OutputRefused, Retry, classify, without_words
+from fleet_consumer.retry.failure import (
+    Drop,
+    OutputNotListed,
+    OutputRefused,
+    classify,
+    without_words,
+)
 from fleet_consumer.worker.logs import fields
 
 if TYPE_CHECKING:
@@ -61,6 +67,8 @@ class Taker(Protocol):
 
     columns: Columns
     at_once: int
+    rows: list[Row]
+    """The rows since they were last taken."""
 
     def take(self, group: Sequence[Raw]) -> int | None:
         """Use consecutive records; the offset to stop at, None to go on."""
@@ -68,10 +76,6 @@ class Taker(Protocol):
 
     def settle(self) -> int | None:
         """Wait for what was begun; the offset to stop at, None to go on."""
-        ...
-
-    def rows(self) -> list[Row]:
-        """The rows since the last call."""
         ...
 
 
@@ -109,7 +113,7 @@ def run_task(work: Work, report: TaskReport, batches: Iterable[pyarrow.RecordBat
         stop = taker.settle()
         if stop is not None:
             report.stop = stop if report.stop is None else min(stop, report.stop)
-        rows = taker.rows()
+        rows, taker.rows = taker.rows, []
         if rows:
             yield batch_of(taker.columns, rows)
         if report.stop is not None:
@@ -169,7 +173,7 @@ class _Handled:
         sink = config.sink.topic
         self._sink = None if sink is None else SinkTopic(config, sink, work.limits.get(sink))
         self._failed: FailedTopic | None = None
-        self._rows: list[Row] = []
+        self.rows: list[Row] = []
         self._lines = 0
 
     def take(self, group: Sequence[Raw]) -> int | None:
@@ -197,10 +201,6 @@ class _Handled:
             self._failed.settle()
         return stop
 
-    def rows(self) -> list[Row]:
-        rows, self._rows = self._rows, []
-        return rows
-
     def _go_on(self, result: Result) -> bool:
         # After an error it is judged first: nothing is handled behind the record that ends the run.
         return result.error is None and self._pacer.in_time()
@@ -214,7 +214,7 @@ class _Handled:
             self._sink.send(raw, produces)
         elif self._config.sink.parquet is not None:
             place = (self._config.topic, raw.partition, raw.offset, raw.timestamp)
-            self._rows += [
+            self.rows += [
                 (*place, number, each.topic, each.key, each.value, each.headers or None)
                 for number, each in enumerate(produces)
             ]
@@ -228,7 +228,7 @@ class _Handled:
             self._report.dropped += 1
             self._log("record dropped", raw, error=verdict.message)
             return False
-        failure = verdict.failure if isinstance(verdict, Retry) else verdict
+        failure = verdict.failure
         self._report.records_in += 1
         self._report.failed += 1
         self._log("record failed", raw, errorClass=failure.error_class, error=failure.message)
@@ -267,7 +267,7 @@ class _Compared:
         self._policy = policy_of(work)
         assert config.compare is not None, "this Backfill compares"
         self._ignored = frozenset(config.compare.ignore_fields)
-        self._rows: list[Row] = []
+        self.rows: list[Row] = []
 
     def take(self, group: Sequence[Raw]) -> int | None:
         live, candidate = (self._perform(side, group) for side in (LIVE, CANDIDATE))
@@ -282,10 +282,6 @@ class _Compared:
 
     def settle(self) -> int | None:
         return None
-
-    def rows(self) -> list[Row]:
-        rows, self._rows = self._rows, []
-        return rows
 
     def _perform(self, side: str, group: Sequence[Raw]) -> list[Result]:
         # Each handler gets records of its own: it may change them, and decoding does.
@@ -305,7 +301,7 @@ class _Compared:
         if self._config.sink.parquet is not None:
             place = (self._config.topic, raw.partition, raw.offset, raw.timestamp, raw.key)
             results = (result_text(live), result_text(candidate), error_text(live), error_text(candidate))
-            self._rows.append((*place, *results))
+            self.rows.append((*place, *results))
 
 
 class _Answered:
@@ -317,7 +313,7 @@ class _Answered:
     def __init__(self, work: Work, config: BackfillConfig, perform: Perform, report: TaskReport) -> None:
         self._work, self._config, self._perform, self._report = work, config, perform, report
         self._policy = policy_of(work)
-        self._rows: list[Row] = []
+        self.rows: list[Row] = []
 
     def take(self, group: Sequence[Raw]) -> int | None:
         results = self._perform([raw.record(self._config.topic) for raw in group])
@@ -326,15 +322,11 @@ class _Answered:
             self._report.records_out += len(result.produces)
             answer = answer_of(result, self._policy, error_text=self._config.worker.handler.error_text)
             place = (self._config.topic, raw.partition, raw.offset, raw.timestamp, raw.key)
-            self._rows.append((*place, dumped(answer)))
+            self.rows.append((*place, dumped(answer)))
         return None
 
     def settle(self) -> int | None:
         return None
-
-    def rows(self) -> list[Row]:
-        rows, self._rows = self._rows, []
-        return rows
 
 
 def _encoded(produce: Produce) -> Produce:

@@ -21,13 +21,13 @@ from fleet_consumer.record import Produce
 from fleet_consumer.retry.failure import Failure
 from fleet_consumer.retry.headers import (
     BACKFILL_ID,
-    HEADER_PREFIX,
     OUTPUT_INDEX,
     OUTPUT_TOPIC,
     FailedDelivery,
     HeaderList,
     failed_headers,
     first_story,
+    foreign_headers,
     origin_headers,
     without_details,
 )
@@ -93,7 +93,7 @@ class SinkTopic:
 
     def _send(self, raw: Raw, number: int, produce: Produce) -> SendHandle:
         # Ours replace the handler's of these names: they must be true.
-        own = [(name, value) for name, value in produce.headers if not name.startswith(HEADER_PREFIX)]
+        own = foreign_headers(produce.headers)
         ours: dict[str, str | int | None] = {
             BACKFILL_ID: self._config.id,
             OUTPUT_INDEX: number,

@@ -48,6 +48,11 @@ class Failure:
     stack: str = field(default="", compare=False)
 
     @property
+    def failure(self) -> Failure:
+        """This one, as a `Retry` has the one that it becomes."""
+        return self
+
+    @property
     def place(self) -> str:
         """The line of code that raised, if known."""
         return self.stack.rpartition("\n")[2]
@@ -261,7 +266,7 @@ def without_words(verdict: Retry | Failure | Drop) -> Retry | Failure | Drop:
     """The same without the error's text and stack; its class and the rule remain."""
     if isinstance(verdict, Drop):
         return Drop("")
-    failure = replace(verdict.failure if isinstance(verdict, Retry) else verdict, message="", stack="")
+    failure = replace(verdict.failure, message="", stack="")
     return replace(verdict, failure=failure) if isinstance(verdict, Retry) else failure
 
 

@@ -118,7 +118,7 @@ def route(
     story = story_of(record)
     if isinstance(verdict, Drop):
         return Dropped(verdict.message)
-    failure = verdict.failure if isinstance(verdict, Retry) else verdict
+    failure = verdict.failure
     delivery = FailedDelivery(record, failure, group_id, now_ms, story)
     if isinstance(verdict, Retry) and policy is not None:
         delay_s = next_delay(policy, story, verdict.after_s, now_ms)

@@ -189,7 +189,7 @@ class Outcomes:
         """The record's way on; None when it stays."""
         policy = self._policy_of(shown)
         verdict = classify(error, policy)
-        if is_endpoints(error) and not isinstance(verdict, Drop) and not _failure_of(verdict).rule:
+        if is_endpoints(error) and not isinstance(verdict, Drop) and not verdict.failure.rule:
             return None  # no rule says that it is the record's
         if isinstance(verdict, Retry):
             course = self._pacing.failed()
@@ -258,10 +258,6 @@ class Outcomes:
             LOG.warning("log lines about single records were left out", extra=fields(count=left_out))
         if allowed:
             LOG.warning(message, extra=fields(**about(record), **values))
-
-
-def _failure_of(verdict: Retry | Failure) -> Failure:
-    return verdict.failure if isinstance(verdict, Retry) else verdict
 
 
 def _result(way: Hop | ToFailed | Dropped) -> str:
