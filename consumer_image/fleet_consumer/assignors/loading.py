@@ -10,14 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from fleet_consumer.assignors.interface import (
-    EAGER,
-    Assignment,
-    Assignor,
-    ClusterView,
-    RebalanceProtocol,
-    Subscription,
-)
+from fleet_consumer.assignors.interface import EAGER, Assignment, Assignor, ClusterView, RebalanceProtocol, Subscription
 from fleet_consumer.assignors.range import RangeAssignor
 from fleet_consumer.assignors.roundrobin import RoundRobinAssignor
 from fleet_consumer.assignors.sticky import CooperativeStickyAssignor, StickyAssignor

@@ -253,11 +253,7 @@ Needs = list[tuple[int, int]]
 
 
 def plan_sticky(
-    cluster: ClusterView,
-    subscriptions: Mapping[str, Subscription],
-    claims: Mapping[str, Claim],
-    *,
-    hand_over: bool,
+    cluster: ClusterView, subscriptions: Mapping[str, Subscription], claims: Mapping[str, Claim], *, hand_over: bool
 ) -> dict[str, Assignment]:
     """Plan everybody's share. Unless `hand_over`, a partition that another member still owns is left out.
 

@@ -26,13 +26,7 @@ from fleet_consumer.backfill.work import BOTH, Work, policies_text
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig, load_config
 from fleet_consumer.contract.backfill_ledger import RunProblem
-from fleet_consumer.contract.pod import (
-    BACKFILL_CONFIG,
-    EXIT_OK,
-    EXIT_SETTINGS,
-    EXIT_SUPERSEDED,
-    EXIT_SURROUNDINGS,
-)
+from fleet_consumer.contract.pod import BACKFILL_CONFIG, EXIT_OK, EXIT_SETTINGS, EXIT_SUPERSEDED, EXIT_SURROUNDINGS
 from fleet_consumer.contract.policies import PolicyInvalid
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.worker import logs

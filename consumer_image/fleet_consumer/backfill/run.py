@@ -198,10 +198,7 @@ class Run:
         ranges = {part: ((first, end),) for part, (first, end) in sorted(self._config.ranges.items()) if first < end}
         compares = self._config.compare is not None and self._pass == BOTH
         return Ledger(
-            attempt=self._attempt,
-            handlers=self._pass,
-            remaining=ranges,
-            comparison=Comparison() if compares else None,
+            attempt=self._attempt, handlers=self._pass, remaining=ranges, comparison=Comparison() if compares else None
         )
 
     def _resumed(self, stored: Ledger) -> Ledger:
@@ -262,8 +259,7 @@ class Run:
         rate = control.records_per_second
         cores = engine.cores
         work, connection = self._parts.prepare(
-            config.slice_seconds / waves(len(planned), cores),
-            None if rate is None else rate / min(len(planned), cores),
+            config.slice_seconds / waves(len(planned), cores), None if rate is None else rate / min(len(planned), cores)
         )
         size = sum(each.end - each.first for each in planned)
         kept = RATE if rate is not None and ledger.throttled_by == RATE else ""

@@ -40,13 +40,7 @@ from fleet_consumer.contract.backfill_config import BackfillConfig
 from fleet_consumer.contract.backfill_ledger import Sample
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Produce
-from fleet_consumer.retry.failure import (
-    Drop,
-    OutputNotListed,
-    OutputRefused,
-    classify,
-    without_words,
-)
+from fleet_consumer.retry.failure import Drop, OutputNotListed, OutputRefused, classify, without_words
 from fleet_consumer.worker.logs import fields
 
 if TYPE_CHECKING:

@@ -198,11 +198,7 @@ class Pacer:
     """
 
     def __init__(
-        self,
-        seconds: float,
-        rate: float | None,
-        clock: Clock,
-        wait: Callable[[float], object] | None = None,
+        self, seconds: float, rate: float | None, clock: Clock, wait: Callable[[float], object] | None = None
     ) -> None:
         self._clock = clock
         self._wait = wait or threading.Event().wait

@@ -252,9 +252,7 @@ class Consumer(Queries):
         self._commits.commit(offsets, timeout_s)
 
     def commit_async(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None,
-        callback: CommitCallback | None = None,
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None, callback: CommitCallback | None = None
     ) -> None:
         """Commit without waiting or retrying; None as in `commit`.
 

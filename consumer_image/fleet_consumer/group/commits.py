@@ -225,15 +225,7 @@ class CommitFlow:
         commit.sent_as = MemberIdentity() if commit.alone else standing.identity
         self._in_flight.append(commit)
         request = commit_request(self._settings, commit.sent_as, commit)
-        return [
-            Send(
-                standing.coordinator,
-                Channel.MAIN,
-                request,
-                self._settings.request_timeout_s,
-                ForCommit(commit),
-            )
-        ]
+        return [Send(standing.coordinator, Channel.MAIN, request, self._settings.request_timeout_s, ForCommit(commit))]
 
     def answered(
         self, commit: Commit, response: OffsetCommitResponse, standing: Standing, now: float

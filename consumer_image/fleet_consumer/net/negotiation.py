@@ -260,8 +260,7 @@ def learn_versions(address: BrokerAddress) -> Generator[Step, Response, BrokerVe
         assert isinstance(answer, ApiVersionsResponse)
     if answer.error_code != ErrorCode.NONE:
         raise MalformedResponse(
-            f"broker {address} answered ApiVersions with {describe(answer.error_code)}",
-            address=address,
+            f"broker {address} answered ApiVersions with {describe(answer.error_code)}", address=address
         )
     return _ranges(answer)
 
@@ -298,10 +297,7 @@ def authenticate(
 
 
 def _next_bytes(
-    exchange: Mechanism,
-    verdict: SaslAuthenticateResponse,
-    sasl: SaslSettings,
-    address: BrokerAddress,
+    exchange: Mechanism, verdict: SaslAuthenticateResponse, sasl: SaslSettings, address: BrokerAddress
 ) -> bytes | None:
     if verdict.error_code != ErrorCode.NONE:
         words = (verdict.error_message or "")[:BROKER_TEXT_MAX]

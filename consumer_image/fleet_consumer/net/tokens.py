@@ -179,7 +179,7 @@ def _refused(settings: OAuthSettings, refusal: urllib.error.HTTPError) -> NetErr
     if refusal.code in REFUSALS:
         return AuthenticationFailed(
             f"token endpoint {settings.token_endpoint} refuses client {settings.client_id!r} a token: {words}; "
-            "check client id, client secret and scope",
+            "check client id, client secret and scope"
         )
     return TokenUnavailable(f"token endpoint {settings.token_endpoint} answered {words}; check the URL and the server")
 

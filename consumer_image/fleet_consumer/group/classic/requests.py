@@ -29,10 +29,7 @@ SUBSCRIPTION_VERSION = 3
 
 
 def join_request(
-    settings: GroupSettings,
-    attempt: RebalanceAttempt,
-    owned: PartitionsByTopic,
-    user_data: Mapping[str, bytes | None],
+    settings: GroupSettings, attempt: RebalanceAttempt, owned: PartitionsByTopic, user_data: Mapping[str, bytes | None]
 ) -> JoinGroupRequest:
     """Enter the group, or take part in its next rebalance. `owned` is kept meanwhile.
 

@@ -67,15 +67,7 @@ ADVICE: Final = (
     "stop them and try again: Ctrl-C ends a local run in order; for a fleet there is spec.offsets of its ConsumerGroup"
 )
 
-PROBLEMS: Final = (
-    ConsumerError,
-    CredentialsUnreadable,
-    KafkaError,
-    NetError,
-    ProduceFailed,
-    SettingsRefused,
-    Stopped,
-)
+PROBLEMS: Final = (ConsumerError, CredentialsUnreadable, KafkaError, NetError, ProduceFailed, SettingsRefused, Stopped)
 """Errors outside of a command by hand."""
 
 
@@ -121,9 +113,7 @@ class EmptyGroup:
         return {part: entry for part, entry in found.items() if entry is not None}
 
     def commit(
-        self,
-        wanted: Mapping[TopicPartition, OffsetAndMetadata],
-        before: Mapping[TopicPartition, OffsetAndMetadata],
+        self, wanted: Mapping[TopicPartition, OffsetAndMetadata], before: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
         """Commit in place of what was committed `before`, and read it again. Raises OffsetsOvertaken, and GroupInUse
         where the coordinator refuses the commit because a member has come."""

@@ -330,13 +330,7 @@ class Pending:
         if work.rest is not None:
             entries, records = entries + work.rest.entries, records + work.rest.records
         again = Work(
-            work.topic_partition,
-            work.partition,
-            entries,
-            work.order_key,
-            self._report,
-            records,
-            not_before=not_before,
+            work.topic_partition, work.partition, entries, work.order_key, self._report, records, not_before=not_before
         )
         if pace is Pace.PROBE:
             self._parked.appendleft(again)
