@@ -216,7 +216,7 @@ class CoordinatorThread:
         return self._begin(find_starts(self._settings.group_id, query, now_ms=round(self._clock.wall() * 1000)))
 
     def see_logs(self, known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> Ticket[LogsSeen]:
-        """Read topics' ids and leader epochs after `delay_s` (`remade.see_logs`)."""
+        """Read topics' ids and leader epochs after `delay_s` (`lookups.see_logs`)."""
         return self._begin(see_logs(known, delay_s=delay_s))
 
     def list_offsets(
