@@ -29,7 +29,9 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
 from fleet_operator.planning.retry.topics import view_group
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from fleet_operator.reconcilers.consumergroup.kafka_side import PAUSE_SECONDS, KafkaSide
+from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
+from fleet_operator.reconcilers.consumergroup.session import GroupSession, new_session
+from fleet_operator.runtime.background import PAUSE_SECONDS, Tasks
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
@@ -74,6 +76,7 @@ class Side:
 
     group: ConsumerGroup
     kafka: KafkaSide
+    session: GroupSession
     observers: ObserverPool
     clock: StillClock
     recorder: EventRecorder
@@ -103,8 +106,8 @@ class Side:
         )
         view = view_group(self.group, gathered.observation, self.intent)
         shown = view_group(self.group, believed(gathered.observation, self.group.group_id), self.intent)
-        self.kafka.keep_topics(gathered, view.topics, lambda: None)
-        return Seen(view.topics.ready, shown.topics.problem or self.kafka.refusal(gathered.key))
+        self.kafka.keep_topics(self.session, gathered, view.topics)
+        return Seen(view.topics.ready, shown.topics.problem or self.session.findings.topic_refusal)
 
     def rights(self) -> tuple[bool | None, bool | None]:
         """The rights to be a member of the main and of the retry group."""
@@ -139,7 +142,9 @@ async def side(settings: ObserverSettings, source: str, group_id: str, **topics:
     clock, kube = StillClock(), MemoryKube()
     recorder = EventRecorder(kube, SystemClock(), Metrics(), instance="operator")
     observers = ObserverPool(SystemClock(), Ear())
-    kafka = KafkaSide(Store(kube, clock, ()), clock, recorder, observers)
+    kafka = KafkaSide(Store(kube, clock, ()), recorder, observers)
+    tasks = Tasks()
+    session = new_session(("shop", group.metadata.name), clock, tasks, lambda: None)
     interest = GroupInterest(
         group_id=group_id,
         topics=(source,),
@@ -149,8 +154,9 @@ async def side(settings: ObserverSettings, source: str, group_id: str, **topics:
     observers.watch(("shop", group.metadata.name), CLUSTER, interest)
     observers.ensure(CLUSTER, settings)
     try:
-        yield Side(group, kafka, observers, clock, recorder)
+        yield Side(group, kafka, session, observers, clock, recorder)
     finally:
+        await tasks.close()
         await kafka.close()
         await observers.close()
 

@@ -16,7 +16,7 @@ from fleet_consumer.worker.member import RetrySnapshot
 from fleet_consumer.worker.metrics import GroupLabels, metrics_page
 from fleet_operator.api.v1alpha1 import ConsumerGroupSpec
 from fleet_operator.planning import labels
-from fleet_operator.reconcilers.consumergroup.lenses import show_group
+from fleet_operator.reconcilers.consumergroup.offset_changes import show_group
 from fleet_operator.runtime.metrics import CLUSTER_LABELS, GROUP_GAUGES, GROUP_LABELS, GROUP_PREFIX, PREFIX, Metrics
 from tests.support.metrics import Family, documented, exported
 from tests.unit.planning.builders import facts, observation, observed_group

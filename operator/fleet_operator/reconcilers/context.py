@@ -233,23 +233,22 @@ FIRST_LOOK_SECONDS: Final = 60.0
 """The longest wait of an object that has a status."""
 
 
-class FirstLooks:
-    """The objects of one kind that wait for the first look of this process at what they describe.
+@dataclass(slots=True)
+class FirstLook:
+    """The wait of one object for the first look of this process at what it describes.
 
-    After a restart each would be shown as unknown, and a moment later as before. Used on the event loop only.
+    After a restart it would be shown as unknown, and a moment later as before.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._awaited: dict[Key, float] = {}  # since when, monotonic seconds
+    clock: Clock
+    since: float | None = None
+    """Begin of the wait, monotonic seconds."""
 
-    def awaits(self, key: Key, *, coming: bool) -> bool:
+    def awaits(self, *, coming: bool) -> bool:
         """True while a look that is `coming` is worth waiting for; one that was made, or never will be, is not."""
         if not coming:
-            self.forget(key)
+            self.since = None
             return False
-        now = self._clock.monotonic()
-        return now - self._awaited.setdefault(key, now) < FIRST_LOOK_SECONDS
-
-    def forget(self, key: Key) -> None:
-        self._awaited.pop(key, None)
+        now = self.clock.monotonic()
+        self.since = now if self.since is None else self.since
+        return now - self.since < FIRST_LOOK_SECONDS

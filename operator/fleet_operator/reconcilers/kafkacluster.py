@@ -33,7 +33,7 @@ from fleet_operator.planning.status.kafkacluster import project_kafkacluster_sta
 from fleet_operator.reconcilers.context import (
     FIRST_LOOK_SECONDS,
     Context,
-    FirstLooks,
+    FirstLook,
     has_finalizer,
     publish,
     set_finalizer,
@@ -159,31 +159,41 @@ CALM_SECONDS: Final = 60.0
 MENDED_BY_SECRETS: Final = SECRET_PROBLEMS | {conditions.AUTHENTICATION_FAILED, "TlsFailed"}
 
 
+@dataclass(slots=True)
+class ClusterSession:
+    """Knowledge of this process about one KafkaCluster besides its state.
+
+    `ending_since` is when it was first seen deleted (monotonic seconds); `secret_gone`: a Secret was missing once while
+    the brokers answered.
+    """
+
+    first_look: FirstLook
+    ending_since: float | None = None
+    secret_gone: bool = False
+
+
 class KafkaClusterReconciler:
     """Keeps each cluster's observer and status as its object says."""
 
     def __init__(self, context: Context, offsets_topics: OffsetsTopicWork) -> None:
         self._context = context
         self._offsets_topics = offsets_topics
-        self._first_looks = FirstLooks(context.clock)
-        self._ending_since: dict[Key, float] = {}  # monotonic
-        self._secret_gone: set[Key] = set()  # seen once, while the brokers answered
+        self._sessions: dict[Key, ClusterSession] = {}
 
     async def reconcile(self, key: Key) -> Result:
         """Bring one KafkaCluster up to date; secrets are read again each time, so a mended one is soon taken up."""
         context = self._context
         body = context.store.get(KAFKA_CLUSTER, key)
-        if body is not None and await self._is_kept(key, body):
+        session = self._sessions.setdefault(key, ClusterSession(FirstLook(context.clock)))
+        if body is not None and await self._is_kept(session, key, body):
             return Result(deletion.POLL_S)
         if body is None or body["metadata"].get("deletionTimestamp"):
-            self._ending_since.pop(key, None)
-            self._secret_gone.discard(key)
+            del self._sessions[key]
             context.observers.stop(key)
             context.statuses.forget(KAFKA_CLUSTER.kind, key)
             context.states.forget(KAFKA_CLUSTER, key)
             context.metrics.forget_cluster(*key)
             self._offsets_topics.forget(key)
-            self._first_looks.forget(key)
             return Result()
         previous = body.get("status") or {}
         now, wait = context.clock.wall(), None
@@ -196,9 +206,9 @@ class KafkaClusterReconciler:
                 conditions.KAFKA_CLUSTER_CONDITIONS, problem.reason, problem.message, body, times.to_text(now)
             )
         else:
-            await self._observe(key, cluster)
+            await self._observe(session, key, cluster)
             seen = context.observers.latest(key)
-            if self._first_looks.awaits(key, coming=seen is None) and previous.get("conditions"):
+            if session.first_look.awaits(coming=seen is None) and previous.get("conditions"):
                 return Result(FIRST_LOOK_SECONDS)
             cluster = await self._identify(body, cluster, seen)
             wait = self._offsets_topics.keep(key, body, cluster, seen)
@@ -206,7 +216,7 @@ class KafkaClusterReconciler:
             status = project_kafkacluster_status(cluster, seen, previous, now, refusal=refusal)
         again = await publish(context, body, status)
         seen = context.observers.latest(key)
-        waits_for_secret = key in self._secret_gone or (seen is not None and seen.reason in MENDED_BY_SECRETS)
+        waits_for_secret = session.secret_gone or (seen is not None and seen.reason in MENDED_BY_SECRETS)
         wishes = (SECRET_SECONDS if waits_for_secret else CALM_SECONDS, wait)
         return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
 
@@ -224,7 +234,7 @@ class KafkaClusterReconciler:
             return cluster
         return cluster.model_copy(update={"identity": identity})
 
-    async def _is_kept(self, key: Key, body: JsonObject) -> bool:
+    async def _is_kept(self, session: ClusterSession, key: Key, body: JsonObject) -> bool:
         """True while a deleted KafkaCluster is kept for groups whose `spec.deletion` needs it; otherwise it may go.
 
         Its observer goes on with the connection that it has, for the Secrets may be gone already.
@@ -236,7 +246,9 @@ class KafkaClusterReconciler:
         waiting = [group["metadata"] for group in found if has_finalizer(group)]
         going = bool(body["metadata"].get("deletionTimestamp"))
         now = context.clock.monotonic()
-        held = now - self._ending_since.setdefault(key, now) < deletion.CLUSTER_HOLD_S if going else True
+        if going and session.ending_since is None:
+            session.ending_since = now
+        held = session.ending_since is None or now - session.ending_since < deletion.CLUSTER_HOLD_S
         users = [metadata for metadata in waiting if held or metadata.get("deletionTimestamp")]
         if not users:
             await set_finalizer(store, body, CLUSTER_FINALIZER, wanted=False)
@@ -248,10 +260,10 @@ class KafkaClusterReconciler:
         context.events.record(News(body, "Normal", "KeptForGroups", note))
         cluster = parse(KafkaCluster, body, ending=True)
         if cluster is not None and context.observers.latest(key) is None:
-            await self._observe(key, cluster)
+            await self._observe(session, key, cluster)
         return True
 
-    async def _observe(self, key: Key, cluster: KafkaCluster) -> None:
+    async def _observe(self, session: ClusterSession, key: Key, cluster: KafkaCluster) -> None:
         """Start or keep the observer, or record why there is none."""
         observers, connection = self._context.observers, cluster.spec.connection
         try:
@@ -259,15 +271,15 @@ class KafkaClusterReconciler:
             settings.check()
         except UnusableSecretError as error:
             seen, gone = observers.latest(key), error.problem.reason == conditions.SECRET_NOT_FOUND
-            if gone and key not in self._secret_gone and seen is not None and seen.reachable:
+            if gone and not session.secret_gone and seen is not None and seen.reachable:
                 # A namespace that ends loses its Secrets first, and a deletion in Kafka needs the observer.
-                self._secret_gone.add(key)
+                session.secret_gone = True
                 return
             observers.refuse(key, error.problem.reason, error.problem.message, connection)
         except ValueError as error:
             observers.refuse(key, conditions.SPEC_INVALID, str(error), connection)
         else:
-            self._secret_gone.discard(key)
+            session.secret_gone = False
             try:
                 observers.ensure(key, settings, connection)
             except TooManyObserversError as error:

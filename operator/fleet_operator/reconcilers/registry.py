@@ -66,7 +66,7 @@ def _kafka_clusters(context: Context) -> KafkaClusterReconciler:
 
 
 def _consumer_groups(context: Context) -> ConsumerGroupReconciler:
-    kafka = KafkaSide(context.store, context.clock, context.events, context.observers)
+    kafka = KafkaSide(context.store, context.events, context.observers)
     context.ending.push_async_callback(kafka.close)
     return ConsumerGroupReconciler(context, kafka)
 

@@ -85,7 +85,7 @@ class ExpiryDecision:
     """The verdict (status, reason and message of the condition OffsetsKept), what stands in the state, and what to do.
 
     A `verdict` of None means that the group could not be observed. `visit_retry` is about the group of the retry
-    workers, `visit` about the main one. Times are epoch seconds.
+    workers, and so is `retry_memory`; the rest is about the main one. Times are epoch seconds.
     """
 
     verdict: Verdict | None = None
@@ -95,6 +95,7 @@ class ExpiryDecision:
     visit_retry: bool = False
     requeue_after: float | None = None
     memory: ExpiryMemory = ExpiryMemory()
+    retry_memory: ExpiryMemory = ExpiryMemory()
 
     @property
     def problem(self) -> Problem | None:

@@ -28,8 +28,8 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import has_retries, pods_with_old_policies
 from fleet_operator.planning.retry.publication import tell_of_kept
 from fleet_operator.planning.retry.records import Published, group_config_map
-from fleet_operator.reconcilers.consumergroup.decide import Plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.plan import Plan
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, create_owned, is_owned_by
 from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.events import News
@@ -90,7 +90,7 @@ class Children:
         if dropped:
             self._record("PolicyForgotten", f"no record waits under revision {', '.join(sorted(dropped))} any more")
         if group.spec.deletion.retry_topics == "Keep":
-            for note in tell_of_kept(group.group_id, before, publication, self.plan.view.flow):
+            for note in tell_of_kept(group.group_id, before, publication, self.plan.views.view.flow):
                 self._record("RetryTopicsKept", note)
 
     async def _notify_pods(self, publication: Published | None) -> None:
@@ -124,7 +124,7 @@ class Children:
 
     async def _record_revision(self) -> None:
         """The handler's copy comes first: a record proves by its existence that the objects it names exist."""
-        revision, decision = self.plan.revision, self.plan.decision
+        revision, decision = self.plan.fleet.wanted, self.plan.fleet.decision
         group = self.gathered.group
         if revision is not None and decision.write_revision:
             handler = manifests.handler_config_map(group, revision)
@@ -134,7 +134,7 @@ class Children:
 
     async def _check(self) -> None:
         """Delete and create check pods."""
-        decision, revision = self.plan.decision, self.plan.revision
+        decision, revision = self.plan.fleet.decision, self.plan.fleet.wanted
         await self._delete_pods(self.gathered.checks, decision.delete_checks)
         if decision.run_check and revision is not None:
             template = revision.pod_template
@@ -157,11 +157,11 @@ class Children:
         for sibling in siblings:
             await self._apply(sibling)
         try:
-            await self._apply(_proving(self.plan.stateful_set(self.gathered, wanted), proof))
+            await self._apply(_proving(self.plan.fleet.stateful_set(self.gathered, wanted), proof))
         except (KubeInvalidError, KubeForbiddenError):
             fleet = self.gathered.parts[wanted.part].fleet
-            if fleet is not None and fleet.revision != wanted.target and fleet.revision in self.plan.templates:
-                kept = self.plan.stateful_set(self.gathered, replace(wanted, target=fleet.revision))
+            if fleet is not None and fleet.revision != wanted.target and fleet.revision in self.plan.fleet.templates:
+                kept = self.plan.fleet.stateful_set(self.gathered, replace(wanted, target=fleet.revision))
                 await self._apply(_proving(kept, proof))
             raise
         if wanted.event is not None:
@@ -203,7 +203,7 @@ class Children:
         """Delete pods that hold up the return to a good revision, and unused records."""
         for part in self.plan.parts:
             await self._delete_pods(self.gathered.parts[part.part].pods, part.delete_pods)
-        prune, name = self.plan.decision.prune, self.gathered.group.metadata.name
+        prune, name = self.plan.fleet.decision.prune, self.gathered.group.metadata.name
         pruned = {naming.revision_config(name, old) for old in prune}
         pruned |= {naming.revision_handler(name, old) for old in prune}
         for config_map in self.gathered.config_maps:

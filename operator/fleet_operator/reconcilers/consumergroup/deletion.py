@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -25,14 +26,17 @@ from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
 from fleet_operator.planning.problem import Problem, name_some
 from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.reconcilers.claims import NO_RIVALS, find_rivals
-from fleet_operator.reconcilers.consumergroup.decide import Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
-from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
+from fleet_operator.reconcilers.consumergroup.kafka_side import ATTEMPT_SECONDS, KafkaSide
+from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
+from fleet_operator.reconcilers.consumergroup.session import GroupSession
 from fleet_operator.reconcilers.context import Context, has_finalizer, set_finalizer
 from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import News
 
 log = logging.getLogger(__name__)
+
+UNDO: Final = "deletion"
 
 
 class DeletionWork:
@@ -73,7 +77,7 @@ class DeletionWork:
                 body, "RecordsKept", f"{note}; a ConsumerGroup with spec.retry and the same spec.groupId processes them"
             )
 
-    async def end(self, body: JsonObject) -> Result:
+    async def end(self, session: GroupSession, body: JsonObject) -> Result:
         """One step of a deletion. Raises KubeError, to be retried."""
         context = self._context
         now = context.clock.wall()
@@ -87,18 +91,17 @@ class DeletionWork:
             await self._leave(body, str(error))
             return Result()
         plan = make_plan(gathered, now, image=context.settings.consumer_image)
-        context.observers.watch(gathered.key, gathered.cluster_key, interest_of(gathered, plan))
+        context.observers.watch(gathered.key, gathered.cluster_key, plan.interest)
         step = deletion.decide_deletion(self._facts(gathered, plan), now)
         if step.phase is deletion.DeletionPhase.LEAVE:
             await self._leave(body, step.given_up)
             return Result()
         draining = step.phase is deletion.DeletionPhase.DRAIN
         await self._scale(gathered, plan, draining=draining)
-        again = partial(context.queues[CONSUMER_GROUP].add, gathered.key)
         if gathered.older is None and gathered.on_its_cluster:
-            self._kafka.remove_departed(gathered, plan.view.observed, again)
+            self._kafka.remove_departed(session, gathered, plan.views.view.observed)
             if step.phase is deletion.DeletionPhase.UNDO:
-                self._kafka.undo(gathered.key, lambda: self._undo(gathered), again)
+                session.background.start(UNDO, partial(self._undo, gathered), seconds=ATTEMPT_SECONDS)
         if draining:
             timeout_s = gathered.group.spec.deletion.timeout_seconds
             self._record(body, "Draining", f"retry workers run until no record waits, at most {timeout_s} s")
@@ -115,12 +118,12 @@ class DeletionWork:
             owner=gathered.older is None,
             heir=f"{gathered.heir.namespace}/{gathered.heir.name}" if gathered.heir else "",
             heir_unsure=gathered.heir_unsure,
-            has_retries=plan.intent is not None and gathered.published is not None,
+            has_retries=plan.views.intent is not None and gathered.published is not None,
             can_drain=gathered.parts[RETRY].body is not None and not foreground and not group.spec.suspend,
             workers=len(gathered.parts[MAIN].pods),
             retry_workers=len(gathered.parts[RETRY].pods),
             redrives=len(gathered.redrives),
-            seen=plan.view.flow,
+            seen=plan.views.view.flow,
         )
 
     async def _scale(self, gathered: Gathered, plan: Plan, *, draining: bool) -> None:
@@ -131,12 +134,12 @@ class DeletionWork:
         store = self._context.store
         for part, found in gathered.parts.items():
             fleet = found.fleet
-            if fleet is None or fleet.revision not in plan.templates or (part is RETRY and plan.retry is None):
+            if fleet is None or fleet.revision not in plan.fleet.templates or (part is RETRY and plan.retry is None):
                 continue
             replicas = plan.retry.scale.replicas if part is RETRY and plan.retry is not None and draining else 0
             wanted = PartPlan(part=part, target=fleet.revision, replicas=replicas)
             try:
-                await store.apply(plan.stateful_set(gathered, wanted), over=found.body)
+                await store.apply(plan.fleet.stateful_set(gathered, wanted), over=found.body)
             except (KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError) as error:
                 log.info("a StatefulSet is going already", extra={"key": "/".join(gathered.key), "error": str(error)})
 

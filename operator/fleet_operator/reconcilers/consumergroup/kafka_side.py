@@ -1,8 +1,7 @@
 """Actions of a ConsumerGroup in Kafka: managed topics, and the static members of removed workers.
 
-Both are safe to repeat and read the live state first. They run beside the reconciles, which never wait for Kafka: a
-reconcile starts an attempt and reports the error of the last one; the end of an attempt requeues the group. There is a
-pause between attempts, also after success, as the observation behind them lags.
+Both are safe to repeat and read the live state first. They run beside the reconciles: each starts an attempt and
+reports the error of the last one.
 
 Topics of many groups are created in one request. A controller of Kafka takes about as long for a hundred topics as for
 one, and a thousand groups that are made at once want theirs at the same time. Requests of one cluster follow one
@@ -14,28 +13,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
-from fleet_consumer.clock import Clock
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.managed_topics import WantedTopic
-from fleet_consumer.net import KafkaError, NetError
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import POD, JsonObject
-from fleet_operator.clients.kube import KubeError
-from fleet_operator.observe.kafka_admin import AnotherClusterError, Refusal, TopicChanges
-from fleet_operator.observe.observer import ObserverStoppedError
+from fleet_operator.observe.kafka_admin import Refusal, TopicChanges
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part
 from fleet_operator.planning.fleet.readings import read_pod
 from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.observation import GroupObservation, MemberObservation
-from fleet_operator.planning.offsets.records import ResetPhase
 from fleet_operator.planning.problem import Problem, name_some
 from fleet_operator.planning.retry.topics import TopicsPlan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.session import GroupSession
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.events import EventRecorder, News, regarded
 from fleet_operator.runtime.store import Store
@@ -122,16 +118,11 @@ log = logging.getLogger(__name__)
 ATTEMPT_SECONDS: Final = 30.0
 TOPICS_SECONDS: Final = 120.0
 """Timeouts of an attempt, with its wait for the observer's thread; topics also wait for those of other groups."""
-PAUSE_SECONDS: Final = 10.0
-"""Pause between two attempts of a kind for a group. In memory only: a restart may try at once."""
 MEMBERS_PAUSE_SECONDS: Final = 1.0
 """The same after a removal of members that succeeded: pods of one step end one after the other, and the partitions of
 each wait for its removal."""
 TOPICS: Final = "managed-topics"
 MEMBERS: Final = "departed-members"
-UNDO: Final = "deletion"
-VISIT: Final = "visit"
-RESET: Final = "offset-reset-"
 ADVICE: Final = {
     conditions.AUTHORIZATION_FAILED: "let the operator's principal create, alter and describe topics that begin with "
     f"{naming.RESERVED_PREFIX}",
@@ -142,116 +133,42 @@ ADVICE: Final = {
 """Advice for refusals with a reason of their own."""
 
 
-FAILURES: Final = (NetError, KafkaError, KubeError, ObserverStoppedError, AnotherClusterError, TimeoutError)
-"""Errors that end an attempt; the next one starts from the beginning."""
-
-
 class KafkaSide:
-    """Actions in Kafka for all groups, at most one of each kind at a time for each group.
+    """Managed topics and departed members of all groups.
 
-    Used on the event loop only; `close` cancels running attempts. `again` queues a group.
+    Used on the event loop only; `close` ends creations that are under way.
     """
 
-    def __init__(self, store: Store, clock: Clock, events: EventRecorder, observers: ObserverPool) -> None:
+    def __init__(self, store: Store, events: EventRecorder, observers: ObserverPool) -> None:
         self._store = store
-        self._clock = clock
         self._events = events
         self._observers = observers
         self._creations = TopicCreations(observers)
-        self._attempts: dict[tuple[str, Key], asyncio.Task[None]] = {}
-        self._pauses: dict[tuple[str, Key], float] = {}  # end of the pause, monotonic seconds
-        self._returns: dict[tuple[str, Key], asyncio.TimerHandle] = {}  # requeues at the end of a pause
-        self._refusals: dict[Key, Problem] = {}  # the brokers' last refusal for a group's topics
 
     async def close(self) -> None:
-        attempts = list(self._attempts.values())
-        for attempt in attempts:
-            attempt.cancel()
-        for timer in self._returns.values():
-            timer.cancel()
-        await asyncio.gather(*attempts, return_exceptions=True)
         await self._creations.close()
 
-    def forget(self, group: Key) -> None:
-        self._refusals.pop(group, None)
-        for sort in (TOPICS, MEMBERS, UNDO, VISIT, *(RESET + phase for phase in ResetPhase)):
-            self._pauses.pop((sort, group), None)
-
-    def keep_topics(self, gathered: Gathered, plan: TopicsPlan, again: Callable[[], None]) -> None:
+    def keep_topics(self, session: GroupSession, gathered: Gathered, plan: TopicsPlan) -> None:
         """Create, alter and grow managed topics, and delete those of removed delays, as planned."""
         if plan.ready and plan.idle:
-            self._refusals.pop(gathered.key, None)
+            session.found(topic_refusal=None)
         if not plan.idle:
             # Thousands may wait for their turn, so each keeps no more than it needs.
-            work = _TopicWork(gathered.key, (gathered.cluster_key, gathered.cluster_id), gathered.group.group_id, plan)
-            body = regarded(gathered.body)
-            self._attempt(TOPICS, gathered.key, lambda: self._change_topics(work, body), again)
+            work = _TopicWork((gathered.cluster_key, gathered.cluster_id), gathered.group.group_id, plan)
+            make = partial(self._change_topics, session, work, regarded(gathered.body))
+            session.background.start(TOPICS, make, seconds=TOPICS_SECONDS)
 
-    def refusal(self, group: Key) -> Problem | None:
-        """The brokers' last refusal to change the group's managed topics."""
-        return self._refusals.get(group)
-
-    def remove_departed(self, gathered: Gathered, observed: GroupObservation | None, again: Callable[[], None]) -> None:
+    def remove_departed(self, session: GroupSession, gathered: Gathered, observed: GroupObservation | None) -> None:
         """Remove the static members of removed ordinals, once their pods are gone.
 
         Otherwise the group keeps their partitions for a whole session timeout.
         """
         departed = tuple(part for part in _departed(gathered, observed) if part.ordinals)
         if departed:
-            self._attempt(MEMBERS, gathered.key, lambda: self._remove_members(gathered, departed), again)
+            make = partial(self._remove_members, gathered, departed)
+            session.background.start(MEMBERS, make, seconds=ATTEMPT_SECONDS, pause=MEMBERS_PAUSE_SECONDS)
 
-    def undo(self, group: Key, make: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
-        """Attempt the deletion of a group's topics and groups; `make` is one attempt."""
-        self._attempt(UNDO, group, make, again)
-
-    def reset(
-        self, group: Key, phase: ResetPhase, make: Callable[[], Awaitable[None]], again: Callable[[], None]
-    ) -> None:
-        """Attempt the step of a reset of offsets; each phase has its own pauses, so that none waits for another's."""
-        self._attempt(RESET + phase, group, make, again)
-
-    def visit(self, group: Key, make: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
-        """Attempt to join and leave the empty group, so that its commits do not expire."""
-        self._attempt(VISIT, group, make, again)
-
-    def _come_back(self, address: tuple[str, Key], seconds: float, again: Callable[[], None]) -> None:
-        """Requeue the group at the end of the pause: there may be no other event."""
-
-        def over() -> None:
-            del self._returns[address]
-            again()
-
-        if address not in self._returns:
-            self._returns[address] = asyncio.get_running_loop().call_later(seconds, over)
-
-    def _attempt(self, sort: str, group: Key, make: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
-        """Start an attempt, unless one is running or the pause after the last one is not over."""
-        address = (sort, group)
-        if address in self._attempts:
-            return
-        pause = self._pauses.get(address, 0.0) - self._clock.monotonic()
-        if pause > 0.0:
-            self._come_back(address, pause, again)
-            return
-
-        async def attempt() -> None:
-            pause = PAUSE_SECONDS
-            try:
-                async with asyncio.timeout(TOPICS_SECONDS if sort == TOPICS else ATTEMPT_SECONDS):
-                    await make()
-                    pause = MEMBERS_PAUSE_SECONDS if sort == MEMBERS else pause
-            except FAILURES as error:
-                # The outcome is unknown until the next observation.
-                fields = {"key": "/".join(group), "action": sort, "error": str(error) or type(error).__name__}
-                log.warning("action on Kafka failed", extra=fields)
-            finally:
-                del self._attempts[address]
-                self._pauses[address] = self._clock.monotonic() + pause
-            again()
-
-        self._attempts[address] = asyncio.create_task(attempt(), name=f"{sort}-of-{'/'.join(group)}")
-
-    async def _change_topics(self, work: _TopicWork, body: JsonObject) -> None:
+    async def _change_topics(self, session: GroupSession, work: _TopicWork, body: JsonObject) -> None:
         cluster, plan, retry_group = work.cluster, work.plan, naming.retry_group(work.group_id)
         done = await self._creations.create(cluster, plan.create) if plan.create else TopicChanges()
         rest = replace(plan, create=())
@@ -260,13 +177,10 @@ class KafkaSide:
                 *cluster, lambda admin: admin.change_topics(rest, retry_group=retry_group)
             )
             done = done.with_others(others)
-        if done.refusals:
-            self._refusals[work.group] = _refused(plan, done.refusals)
-        else:
-            self._refusals.pop(work.group, None)
+        session.found(topic_refusal=_refused(plan, done.refusals) if done.refusals else None)
         if done.changed:
             fields = {sort: ", ".join(names) for sort, names in done.by_sort.items() if names}
-            log.info("managed topics changed", extra={"key": "/".join(work.group), **fields})
+            log.info("managed topics changed", extra={"key": session.background.name, **fields})
             self._observers.look(cluster[0], done.changed)
         if done.deleted:
             note = f"deleted topics of removed delays, in which no record waited: {name_some(done.deleted)}"
@@ -295,9 +209,8 @@ class KafkaSide:
 
 @dataclass(frozen=True, slots=True)
 class _TopicWork:
-    """The change of one group's topics: the ConsumerGroup, its cluster, its Kafka group, and the plan."""
+    """The change of one group's topics: its cluster, its Kafka group, and the plan."""
 
-    group: Key
     cluster: Cluster
     group_id: str
     plan: TopicsPlan

@@ -28,13 +28,15 @@ from fleet_operator.planning.offsets.targets import time_ms, topics_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from fleet_operator.reconcilers.consumergroup.kafka_side import FAILURES, KafkaSide
+from fleet_operator.reconcilers.consumergroup.kafka_side import ATTEMPT_SECONDS
+from fleet_operator.reconcilers.consumergroup.session import FAILURES, GroupSession
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
 
 log = logging.getLogger(__name__)
 
+RESET: Final = "offset-reset-"
 READ_SECONDS: Final = 60.0
 """Time for which offsets that were read may be decided upon: enough for a status whose write was put off."""
 
@@ -100,7 +102,6 @@ def _none_of(record: ResetRecord) -> Finding:
 class OffsetResets:
     """The steps of all groups' resets. Used on the event loop only."""
 
-    kafka: KafkaSide
     store: Store
     observers: ObserverPool
     metrics: Metrics
@@ -133,9 +134,9 @@ class OffsetResets:
             self.unsent[group] = _none_of(last)
 
     def take_step(
-        self, gathered: Gathered, sources: tuple[str, ...] | None, decision: ResetDecision, again: Callable[[], None]
+        self, session: GroupSession, gathered: Gathered, sources: tuple[str, ...] | None, decision: ResetDecision
     ) -> None:
-        """Begin the decided step, if any. `again` queues the group when it has come to its end."""
+        """Begin the decided step, if any. Each phase has its own pauses, so that none waits for another's."""
         record, wanted = decision.step_for, gathered.group.spec.offsets.reset
         if decision.step is None or record is None:
             return
@@ -152,9 +153,13 @@ class OffsetResets:
                 read = admin.read_offsets(group.group_id, topics, at, read_committed=committed_only)
                 return replace(_none_of(record), read=read, waited_s=waited_s)
 
-            self.kafka.reset(gathered.key, record.phase, lambda: self._take(gathered, record, ask), again)
+            session.background.start(
+                RESET + record.phase, lambda: self._take(gathered, record, ask), seconds=ATTEMPT_SECONDS
+            )
         else:
-            self.kafka.reset(gathered.key, record.phase, lambda: self._commit(gathered, record), again)
+            session.background.start(
+                RESET + record.phase, lambda: self._commit(gathered, record), seconds=ATTEMPT_SECONDS
+            )
 
     def _waited_s(self, group: Key, record: ResetRecord) -> float:
         """Seconds since offsets were first read for this reset in this phase."""

@@ -1,8 +1,8 @@
-"""The part of a plan that follows changes outside of the spec: the turn, the revision, the upgrade. Pure."""
+"""The concern of upgrades: what the fleet takes over of changes outside of its spec, and the wanted revision. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning.fleet.image import WorkerImage, choose_image
@@ -14,7 +14,27 @@ from fleet_operator.planning.state.upgrade import UpgradeState
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
 
-def usable_turn(gathered: Gathered, problem: Problem | None) -> Turn:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradePlan:
+    """The turn (changes that the fleet takes over now), the workers' image, and the wanted revision, if the spec can
+    become one."""
+
+    turn: Turn
+    image: WorkerImage
+    revision: Revision | None
+    state: UpgradeState
+
+
+def decide_upgrade(gathered: Gathered, problem: Problem | None, *, default: str) -> UpgradePlan:
+    """The decision; `problem` keeps the group from having a revision, `default` is the operator's worker image."""
+    turn = _usable_turn(gathered, problem)
+    image = _image_after(gathered, turn, default=default)
+    revision = _plan_wanted(gathered, image.name, turn) if problem is None else None
+    state = _upgrade_after(gathered, turn, image, revision, default=default)
+    return UpgradePlan(turn=turn, image=image, revision=revision, state=state)
+
+
+def _usable_turn(gathered: Gathered, problem: Problem | None) -> Turn:
     """The group's turn; nothing begins while nothing could come of it.
 
     A fleet that cannot be planned, or whose Kafka does not answer, would only hold a place that others could use.
@@ -29,13 +49,13 @@ def usable_turn(gathered: Gathered, problem: Problem | None) -> Turn:
     return gathered.turn.declined(Problem(conditions.WAITING_FOR_FLEET, message))
 
 
-def image_after(gathered: Gathered, turn: Turn, *, default: str) -> WorkerImage:
+def _image_after(gathered: Gathered, turn: Turn, *, default: str) -> WorkerImage:
     """The workers' image after a turn."""
     chosen = choose_image(gathered.group, gathered.state.upgrade, gathered.parts[MAIN].body, default=default)
     return replace(chosen, name=default) if turn.image else chosen
 
 
-def plan_wanted(gathered: Gathered, image: str, turn: Turn) -> Revision | None:
+def _plan_wanted(gathered: Gathered, image: str, turn: Turn) -> Revision | None:
     """The revision for the spec with this worker image; None without a KafkaCluster.
 
     It is the one that runs as long as nothing else than its form would change, or than a connection whose turn has not
@@ -52,7 +72,7 @@ def plan_wanted(gathered: Gathered, image: str, turn: Turn) -> Revision | None:
     )
 
 
-def upgrade_after(
+def _upgrade_after(
     gathered: Gathered, turn: Turn, chosen: WorkerImage, revision: Revision | None, *, default: str
 ) -> UpgradeState:
     """The state of upgrades after this turn; `chosen` and `revision` are what the workers are wanted to run."""

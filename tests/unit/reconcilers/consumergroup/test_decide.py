@@ -18,8 +18,10 @@ from fleet_operator.planning.observation import BreakerObservation, RetryObserva
 from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.state.fleet import RevisionState
-from fleet_operator.reconcilers.consumergroup.decide import Memory, breaker_open, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.plan import make_plan
+from fleet_operator.reconcilers.consumergroup.retries import breaker_open
+from fleet_operator.reconcilers.consumergroup.session import Memory
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, remembered
 from tests.unit.planning.retry.test_plan import GROUP, TOLD, cluster, flow
 from tests.unit.planning.retry.test_publication import DAY, OLD
@@ -62,8 +64,8 @@ def test_another_cluster_is_not_assumed_to_have_the_groups_topics() -> None:
 def test_object_of_another_cluster_speaks_for_no_kafka_group() -> None:
     """Its workers may not run there, and what it asks for is not what the group's owner there is scaled by."""
     mine, other = gathered(), gathered(cluster=kafka_cluster(status={"clusterId": "cluster-b"}))
-    assert not interest_of(mine, make_plan(mine, NOW, image=IMAGE)).waits
-    assert interest_of(other, make_plan(other, NOW, image=IMAGE)).waits
+    assert not make_plan(mine, NOW, image=IMAGE).interest.waits
+    assert make_plan(other, NOW, image=IMAGE).interest.waits
 
 
 def running(name: str, **spec: Any) -> JsonObject:
@@ -97,7 +99,7 @@ def test_forged_record_is_never_rolled_back_to() -> None:
     remembers more than its hash."""
     group = consumer_group()
     bare = {"cluster": kafka_cluster(), "group": group, "policy": None}
-    wanted = make_plan(gathered(**bare), NOW, image=IMAGE).revision
+    wanted = make_plan(gathered(**bare), NOW, image=IMAGE).fleet.wanted
     assert wanted is not None
     good = RevisionRecord(hash=wanted.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
     ours = manifests.revision_config_map(group, wanted)
@@ -111,15 +113,15 @@ def test_forged_record_is_never_rolled_back_to() -> None:
     state = remembered(good, forever)
     found = gathered(**bare, state=state, stateful_set=fleet, config_maps=(ours, forged, renamed))
     settled = make_plan(found, NOW, image=IMAGE)
-    assert set(settled.records) == {wanted.hash}
-    assert settled.decision.prune == (evil.hash,)
+    assert set(settled.fleet.records) == {wanted.hash}
+    assert settled.fleet.decision.prune == (evil.hash,)
     blocked = make_plan(replace(found, cluster=cluster_not_found("shop", "main")), NOW, image=IMAGE)
-    assert blocked.decision.target == wanted.hash
-    assert set(blocked.templates) == {wanted.hash}
+    assert blocked.fleet.decision.target == wanted.hash
+    assert set(blocked.fleet.templates) == {wanted.hash}
 
 
 def revision_of(**changes: Any) -> Revision:
-    found = make_plan(gathered(**changes), NOW, image=IMAGE).revision
+    found = make_plan(gathered(**changes), NOW, image=IMAGE).fleet.wanted
     assert found is not None
     return found
 
@@ -152,11 +154,11 @@ def test_retry_workers_that_are_gone_are_made_again_while_records_wait_at_the_en
     found = ending(flow(waiting=5, due_lag=5, oldest_due_at=NOW - 100))
     plan = make_plan(found, NOW, image=IMAGE)
     made = next(part for part in plan.parts if part.part is RETRY)
-    assert made.target in plan.templates
-    assert has_retries(plan.templates[made.target])
+    assert made.target in plan.fleet.templates
+    assert has_retries(plan.fleet.templates[made.target])
     assert (made.replicas, made.remove) == (1, False)
-    assert made.target not in plan.decision.prune
-    body = plan.stateful_set(found, made)
+    assert made.target not in plan.fleet.decision.prune
+    body = plan.fleet.stateful_set(found, made)
     assert body["metadata"]["name"] == "orders-retry"
 
 
@@ -169,8 +171,8 @@ def test_record_of_the_last_retry_revision_stays_until_nothing_waits(retry: Retr
     assert len(found.config_maps) == 3
     memory = Memory(retry=RetryMemory(drained_at=NOW - 60))
     plan = make_plan(found, NOW, image=IMAGE, memory=memory)
-    last = next(name for name, template in plan.templates.items() if has_retries(template))
-    assert (last not in plan.decision.prune) is kept
+    last = next(name for name, template in plan.fleet.templates.items() if has_retries(template))
+    assert (last not in plan.fleet.decision.prune) is kept
     waits = bool(retry.waiting)
     assert [part.remove for part in plan.parts if part.part is RETRY] == ([False] if waits else [] if kept else [True])
 

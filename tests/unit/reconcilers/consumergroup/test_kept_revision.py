@@ -16,8 +16,8 @@ from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.state.fleet import RevisionState
 from fleet_operator.planning.trimming import trim_stateful_set
-from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, remembered, with_worker
 from tests.unit.planning.retry.test_publication import OLD
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
@@ -32,13 +32,13 @@ def plan_of(found: Gathered, image: str = IMAGE) -> Plan:
 
 
 def hash_of(plan: Plan) -> str:
-    assert plan.revision is not None
-    return plan.revision.hash
+    assert plan.fleet.wanted is not None
+    return plan.fleet.wanted.hash
 
 
 def resources_of(plan: Plan) -> Any:
-    assert plan.revision is not None
-    return plan.revision.pod_template["spec"]["containers"][0]["resources"]
+    assert plan.fleet.wanted is not None
+    return plan.fleet.wanted.pod_template["spec"]["containers"][0]["resources"]
 
 
 def alone(group: ConsumerGroup, **changes: Any) -> Gathered:
@@ -48,13 +48,13 @@ def alone(group: ConsumerGroup, **changes: Any) -> Gathered:
 def settled(group: ConsumerGroup, state: RevisionState = RevisionState.GOOD) -> Gathered:
     """A fleet that has reached its revision, as the API server and the caches have it."""
     plan = plan_of(alone(group))
-    assert plan.revision is not None
-    mark = RevisionRecord(hash=plan.revision.hash, state=state, since=NOW - 60, checked=True)
-    record = manifests.revision_config_map(group, plan.revision)
-    body = plan.stateful_set(alone(group), PartPlan(part=MAIN, target=plan.revision.hash, replicas=1))
+    assert plan.fleet.wanted is not None
+    mark = RevisionRecord(hash=plan.fleet.wanted.hash, state=state, since=NOW - 60, checked=True)
+    record = manifests.revision_config_map(group, plan.fleet.wanted)
+    body = plan.fleet.stateful_set(alone(group), PartPlan(part=MAIN, target=plan.fleet.wanted.hash, replicas=1))
     fields = {"namespace": "shop", "uid": "s", "resourceVersion": "1", "generation": 1}
     body = {**body, "metadata": {**body["metadata"], **fields}, "status": {}}
-    pinned = group.model_copy(update={"status": plan.image.fields})
+    pinned = group.model_copy(update={"status": plan.upgrade.image.fields})
     return alone(pinned, state=remembered(mark), stateful_set=trim_stateful_set(body), config_maps=(record,))
 
 
@@ -71,10 +71,10 @@ def test_pods_stay_under_an_operator_that_renders_them_otherwise(monkeypatch: py
         group = consumer_group(**scaled).model_copy(update={"status": before.group.status})
         plan = plan_of(replace(before, group=group), image="worker:of-another-version")
         assert hash_of(plan) == hash_of(first)
-        assert plan.templates == first.templates
-        assert plan.decision.prune == ()
-        assert plan.decision.phase in (RolloutPhase.SETTLED, RolloutPhase.HELD)
-        assert plan.facts(before).kept
+        assert plan.fleet.templates == first.fleet.templates
+        assert plan.fleet.decision.prune == ()
+        assert plan.fleet.decision.phase in (RolloutPhase.SETTLED, RolloutPhase.HELD)
+        assert plan.facts.kept
 
 
 def test_next_change_takes_the_new_form_along(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,16 +139,16 @@ def test_stateful_set_without_the_digest_is_planned_anew(monkeypatch: pytest.Mon
 
 def test_same_version_keeps_nothing_that_it_would_not_plan_itself() -> None:
     plan = plan_of(settled(consumer_group()))
-    assert plan.revision is not None
-    assert not plan.revision.kept
+    assert plan.fleet.wanted is not None
+    assert not plan.fleet.wanted.kept
 
 
 def test_digest_of_inputs_survives_while_the_spec_cannot_be_planned() -> None:
     before = settled(consumer_group())
     blocked = plan_of(replace(before, cluster=cluster_not_found("shop", "main")))
-    assert blocked.revision is None
+    assert blocked.fleet.wanted is None
     (main,) = (part for part in blocked.parts if part.part is MAIN)
-    body = blocked.stateful_set(before, main)
+    body = blocked.fleet.stateful_set(before, main)
     digests = [
         each["metadata"]["annotations"]["consumerfleet.io/revision-inputs"]
         for each in (body, before.parts[MAIN].body or {})

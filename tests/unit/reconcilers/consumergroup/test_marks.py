@@ -13,8 +13,8 @@ from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.state.fleet import FleetState, RevisionMark, RevisionState
 from fleet_operator.planning.state.group import GroupState
-from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, remembered
 from tests.unit.planning.retry.test_plan import cluster, flow
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
@@ -30,16 +30,16 @@ def plan_of(found: Gathered) -> Plan:
 
 
 def hash_of(plan: Plan) -> str:
-    assert plan.revision is not None
-    return plan.revision.hash
+    assert plan.fleet.wanted is not None
+    return plan.fleet.wanted.hash
 
 
 def fleet(*, ready: int = 2, **changes: Any) -> Gathered:
     """A fleet of two workers at its good revision."""
     bare = gathered(group=GROUP, cluster=kafka_cluster(), policy=None, observation=cluster(flow(found_delays=())))
     first = plan_of(bare)
-    assert first.revision is not None
-    body = first.stateful_set(bare, PartPlan(part=MAIN, target=hash_of(first), replicas=2))
+    assert first.fleet.wanted is not None
+    body = first.fleet.stateful_set(bare, PartPlan(part=MAIN, target=hash_of(first), replicas=2))
     body["metadata"] |= {"generation": 1}
     counts = {"replicas": 2, "currentReplicas": 2, "updatedReplicas": 2, "readyReplicas": ready}
     body["status"] = {"observedGeneration": 1, "availableReplicas": ready} | counts
@@ -49,7 +49,7 @@ def fleet(*, ready: int = 2, **changes: Any) -> Gathered:
         bare,
         state=replace(first.state, fleet=replace(state.fleet, wanted=hash_of(first))),
         parts={**bare.parts, MAIN: read_part(MAIN, body, pods, NOW)},
-        config_maps=(manifests.revision_config_map(GROUP, first.revision),),
+        config_maps=(manifests.revision_config_map(GROUP, first.fleet.wanted),),
     )
     return replace(here, **changes)
 
@@ -79,9 +79,13 @@ def test_fleet_whose_state_was_lost_neither_rolls_nor_is_checked_again(ready: in
     lost = replace(before, state=GroupState(), config_maps=before.config_maps if recorded else ())
     plan = plan_of(lost)
     running = hash_of(plan_of(before))
-    assert (hash_of(plan), plan.decision.target) == (running, running)
-    assert (plan.decision.run_check, plan.decision.delete_pods, plan.decision.prune) == (False, (), ())
-    assert plan.decision.write_revision is not recorded
+    assert (hash_of(plan), plan.fleet.decision.target) == (running, running)
+    assert (plan.fleet.decision.run_check, plan.fleet.decision.delete_pods, plan.fleet.decision.prune) == (
+        False,
+        (),
+        (),
+    )
+    assert plan.fleet.decision.write_revision is not recorded
     assert plan.parts[0].replicas == 2
     assert plan.state.fleet.wanted == running
 
@@ -91,20 +95,20 @@ def test_fleet_whose_state_was_lost_is_good_again_once_all_of_its_workers_are_av
     plan = plan_of(replace(before, state=GroupState()))
     assert plan.state.fleet.marks[hash_of(plan)] == RevisionMark(state=RevisionState.GOOD, since=NOW, checked=True)
     settled = plan_of(replace(before, state=plan.state))
-    assert (settled.decision.phase, settled.state) == (RolloutPhase.SETTLED, plan.state)
+    assert (settled.fleet.decision.phase, settled.state) == (RolloutPhase.SETTLED, plan.state)
 
 
 def test_fleet_whose_state_was_lost_stays_while_a_new_revision_is_checked() -> None:
     plan = plan_of(fleet(state=GroupState(), group=CHANGED))
-    assert plan.decision.run_check
-    assert plan.decision.target == hash_of(plan_of(fleet())) != hash_of(plan)
+    assert plan.fleet.decision.run_check
+    assert plan.fleet.decision.target == hash_of(plan_of(fleet())) != hash_of(plan)
 
 
 def test_wanted_revision_without_its_record_is_written_again_without_another_check() -> None:
     before = fleet()
     plan = plan_of(replace(before, config_maps=()))
-    assert (plan.decision.phase, plan.decision.target) == (RolloutPhase.SETTLED, hash_of(plan))
-    assert (plan.decision.write_revision, plan.decision.run_check) == (True, False)
+    assert (plan.fleet.decision.phase, plan.fleet.decision.target) == (RolloutPhase.SETTLED, hash_of(plan))
+    assert (plan.fleet.decision.write_revision, plan.fleet.decision.run_check) == (True, False)
     assert plan.state == before.state
 
 
@@ -113,8 +117,8 @@ def test_checked_revision_without_its_record_is_written_and_applied_without_anot
     changed = plan_of(fleet(group=CHANGED))
     here = with_mark(fleet(group=CHANGED), hash_of(changed), RevisionMark(since=NOW - 1, checked=True))
     plan = plan_of(here)
-    assert (plan.decision.phase, plan.decision.target) == (RolloutPhase.APPLYING, hash_of(changed))
-    assert (plan.decision.write_revision, plan.decision.run_check) == (True, False)
+    assert (plan.fleet.decision.phase, plan.fleet.decision.target) == (RolloutPhase.APPLYING, hash_of(changed))
+    assert (plan.fleet.decision.write_revision, plan.fleet.decision.run_check) == (True, False)
 
 
 def test_refusal_outlives_the_record_of_its_revision() -> None:
@@ -131,8 +135,8 @@ def test_refusal_outlives_the_record_of_its_revision() -> None:
     here = with_mark(fleet(group=CHANGED), hash_of(changed), refused)
     here = replace(here, state=replace(here.state, fleet=replace(here.state.fleet, wanted=hash_of(changed))))
     plan = plan_of(here)
-    assert (plan.decision.phase, plan.decision.run_check) == (RolloutPhase.REFUSED, False)
-    assert plan.decision.target == hash_of(plan_of(fleet()))
+    assert (plan.fleet.decision.phase, plan.fleet.decision.run_check) == (RolloutPhase.REFUSED, False)
+    assert plan.fleet.decision.target == hash_of(plan_of(fleet()))
 
 
 def test_mark_stays_while_the_record_of_its_revision_is_not_read() -> None:
@@ -140,7 +144,7 @@ def test_mark_stays_while_the_record_of_its_revision_is_not_read() -> None:
     before = with_mark(fleet(), OLDER)
     for unread in (older_record(), older_record(deletionTimestamp="2027-01-15T08:00:00Z")):
         plan = plan_of(replace(before, config_maps=(*before.config_maps, unread)))
-        assert OLDER not in plan.records
+        assert OLDER not in plan.fleet.records
         assert plan.state.fleet.marks[OLDER] == GOOD
 
 
@@ -163,5 +167,5 @@ def test_mark_of_a_pruned_revision_goes() -> None:
     data = {"pod-template.json": '{"spec": {}}'}
     stale = with_mark(before, OLDER, RevisionMark(state=RevisionState.REFUSED, since=NOW - 9))
     plan = plan_of(replace(stale, config_maps=(*before.config_maps, {**older_record(), "data": data})))
-    assert plan.decision.prune == (OLDER,)
+    assert plan.fleet.decision.prune == (OLDER,)
     assert plan.state == before.state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet_operator.planning.observation import BreakerObservation, RetryObservation, WorkerObservation
-from fleet_operator.reconcilers.consumergroup.lenses import show_group
+from fleet_operator.reconcilers.consumergroup.offset_changes import show_group
 from fleet_operator.runtime.metrics import Metrics
 from tests.unit.planning.builders import NOW, facts, observation, observed_group, unreachable
 

@@ -21,10 +21,11 @@ from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetS
 from fleet_operator.planning.offsets.targets import GroupOffsets
 from fleet_operator.planning.state.fleet import RevisionState
 from fleet_operator.planning.state.group import GroupState
-from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.offset_reset import READ_SECONDS, OffsetResets, reset_facts
+from fleet_operator.runtime.background import Tasks
 from fleet_operator.runtime.metrics import Metrics
 from tests.unit.planning.builders import IMAGE, consumer_group, kafka_cluster, remembered
+from tests.unit.reconcilers.consumergroup.sessions import fresh_session
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
@@ -82,13 +83,14 @@ class Objects:
 
 async def take(observer: Any, live: JsonObject | None) -> tuple[Finding | None, list[int]]:
     """Take the step of a commit; its finding, and how often the group was queued."""
-    nobody, returned = cast("Any", None), list[int]()
+    returned = list[int]()
     clock = VirtualClock(asyncio.get_running_loop())
-    kafka = KafkaSide(nobody, clock, nobody, nobody)
-    resets = OffsetResets(kafka, cast("Any", Objects(live)), observer, Metrics(), clock)
-    resets.take_step(cast("Any", HERE), ("orders",), COMMIT, lambda: returned.append(1))
+    tasks = Tasks()
+    session = fresh_session(clock, tasks=tasks, again=lambda: returned.append(1))
+    resets = OffsetResets(cast("Any", Objects(live)), observer, Metrics(), clock)
+    resets.take_step(session, cast("Any", HERE), ("orders",), COMMIT)
     await asyncio.sleep(120.0)
-    await kafka.close()
+    await tasks.close()
     return resets.finding(GROUP), returned
 
 
@@ -155,14 +157,13 @@ def test_it_is_known_whether_a_commit_can_have_been_made(
     """Only by the process that has brought the reset to `Committing`, and only until an answer is lost."""
 
     async def main() -> Finding | None:
-        nobody = cast("Any", None)
         clock = VirtualClock(asyncio.get_running_loop())
-        kafka = KafkaSide(nobody, clock, nobody, nobody)
-        resets = OffsetResets(kafka, cast("Any", Objects(body())), cast("Any", Doing(*answers)), Metrics(), clock)
+        session = fresh_session(clock)
+        resets = OffsetResets(cast("Any", Objects(body())), cast("Any", Doing(*answers)), Metrics(), clock)
         if wrote:
             resets.advanced(GROUP, RECORD)
         for _ in answers:
-            resets.take_step(cast("Any", HERE), ("orders",), COMMIT, lambda: None)
+            resets.take_step(session, cast("Any", HERE), ("orders",), COMMIT)
             await asyncio.sleep(120.0)
         return resets.finding(GROUP)
 
@@ -176,18 +177,18 @@ def test_step_that_ends_after_its_reset_has_gone_on_leaves_a_finding_that_can_be
 
     async def main() -> Finding | None:
         nobody, clock = cast("Any", None), VirtualClock(asyncio.get_running_loop())
-        kafka = KafkaSide(nobody, clock, nobody, nobody)
+        session = fresh_session(clock)
 
         class Slow(Doing):
             async def change(self, cluster: object, cluster_id: object, run: Callable[[Any], Any]) -> Any:
                 await asyncio.sleep(5.0)
                 return run(self)
 
-        resets = OffsetResets(kafka, nobody, cast("Any", Slow()), Metrics(), clock)
+        resets = OffsetResets(nobody, cast("Any", Slow()), Metrics(), clock)
         wanted = consumer_group(offsets={"reset": {"id": "a", "to": "Latest"}})
         here = SimpleNamespace(**{**vars(HERE), "group": wanted})
         decision = ResetDecision(last=DOWN, step=ResetStep.READ, step_for=DOWN)
-        resets.take_step(cast("Any", here), ("orders",), decision, lambda: None)
+        resets.take_step(session, cast("Any", here), ("orders",), decision)
         await asyncio.sleep(1.0)
         resets.forget(GROUP)
         await asyncio.sleep(5.0)
@@ -206,17 +207,17 @@ def test_offsets_that_were_read_before_a_hindrance_are_not_decided_upon_after_it
 
     async def main() -> tuple[Finding | None, Finding | None, Finding | None]:
         nobody, clock = cast("Any", None), VirtualClock(asyncio.get_running_loop())
-        kafka = KafkaSide(nobody, clock, nobody, nobody)
-        resets = OffsetResets(kafka, nobody, cast("Any", Doing()), Metrics(), clock)
+        session = fresh_session(clock)
+        resets = OffsetResets(nobody, cast("Any", Doing()), Metrics(), clock)
         wanted = consumer_group(offsets={"reset": {"id": "a", "to": "Latest"}})
         here = SimpleNamespace(**{**vars(HERE), "group": wanted})
         decision = ResetDecision(last=DOWN, step=ResetStep.READ, step_for=DOWN)
-        resets.take_step(cast("Any", here), ("orders",), decision, lambda: None)
+        resets.take_step(session, cast("Any", here), ("orders",), decision)
         await asyncio.sleep(READ_SECONDS - 1.0)
         early = resets.finding(GROUP)
         await asyncio.sleep(2.0)
         late = resets.finding(GROUP)
-        resets.take_step(cast("Any", here), ("orders",), decision, lambda: None)
+        resets.take_step(session, cast("Any", here), ("orders",), decision)
         await asyncio.sleep(1.0)
         return early, late, resets.finding(GROUP)
 

@@ -19,8 +19,8 @@ from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.state.fleet import RevisionState
 from fleet_operator.reconcilers.consumergroup.children import Children
-from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.store import Store
@@ -34,7 +34,7 @@ from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 def scaled_with_another_template() -> tuple[Gathered, Plan]:
     """A good fleet of one worker that is to have five, and a new revision to check."""
     here = gathered(cluster=kafka_cluster(), group=consumer_group(replicas=1), policy=None)
-    first = make_plan(here, NOW, image=IMAGE).revision
+    first = make_plan(here, NOW, image=IMAGE).fleet.wanted
     assert first is not None
     mark = RevisionRecord(hash=first.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
     good = manifests.revision_config_map(here.group, first)
@@ -98,7 +98,7 @@ def refuse(kind: str, error: KubeError) -> Callable[[str, str, str], None]:
 )
 def test_refused_check_is_reported_and_does_not_hold_up_the_good_fleet(error: KubeError, reason: str) -> None:
     found, plan = scaled_with_another_template()
-    assert plan.decision.run_check
+    assert plan.fleet.decision.run_check
     refusal, kube = carry_out(found, plan, refuse("Pod", error))
     assert refusal is not None
     assert refusal.reason == reason
@@ -110,9 +110,9 @@ def test_refused_template_does_not_hold_up_the_size_of_the_fleet_that_runs() -> 
     """Nothing but the StatefulSet is refused, as by an admission policy, and the fleet is to grow."""
     found, plan = scaled_with_another_template()
     main, fleet = plan.parts[0], found.parts[MAIN].fleet
-    assert (plan.revision is not None, fleet is not None, main.replicas) == (True, True, 5)
-    assert plan.revision is not None
-    moved = replace(plan, parts=(replace(main, target=plan.revision.hash),))
+    assert (plan.fleet.wanted is not None, fleet is not None, main.replicas) == (True, True, 5)
+    assert plan.fleet.wanted is not None
+    moved = replace(plan, parts=(replace(main, target=plan.fleet.wanted.hash),))
     refused: list[str] = []
 
     def new_template(verb: str, kind: str, name: str) -> None:

@@ -18,8 +18,9 @@ from fleet_operator.planning.observation import MemberObservation, ProgressSampl
 from fleet_operator.planning.scaling import decision as limits
 from fleet_operator.planning.state.fleet import FleetState, RevisionState
 from fleet_operator.planning.state.sizing import Capacity, Growth, SizingState
-from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, interest_of, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
+from fleet_operator.reconcilers.consumergroup.session import Memory
 from tests.unit.planning.builders import (
     IMAGE,
     NOW,
@@ -54,7 +55,7 @@ def found(
     spec: dict[str, Any] = {"scaling": {}, "replicas": 2} | (wanted or {})
     group = consumer_group(**{key: value for key, value in spec.items() if value is not None})
     bare: dict[str, Any] = {"cluster": kafka_cluster(), "group": group, "policy": None}
-    revision = make_plan(gathered(**bare), NOW, image=IMAGE).revision
+    revision = make_plan(gathered(**bare), NOW, image=IMAGE).fleet.wanted
     assert revision is not None
     body = manifests.stateful_set(group, revision=revision.hash, pod_template=revision.pod_template, replicas=replicas)
     body = with_known(body, {revision.hash: revision.pod_template})
@@ -88,28 +89,28 @@ def plan(of: Gathered, memory: Memory | None = None, now: float = NOW) -> Plan:
 
 def test_number_decided_last_counts_and_not_spec_replicas() -> None:
     decided = plan(found(replicas=4, memory=SizingState(count=4), wanted={"replicas": 9}))
-    assert decided.scale.replicas == 4
+    assert decided.sizing.decision.replicas == 4
     assert decided.parts[0].replicas == 4
 
 
 def test_scaling_begins_at_the_fleet_that_there_is() -> None:
     decided = plan(found(replicas=3, wanted={"replicas": 1}))
-    assert decided.scale.replicas == 3
-    assert decided.scale.memory is not None
-    assert decided.scale.memory.count == 3
+    assert decided.sizing.decision.replicas == 3
+    assert decided.sizing.decision.memory is not None
+    assert decided.sizing.decision.memory.count == 3
 
 
 def test_what_later_decisions_need_stands_in_the_state() -> None:
     decided = plan(found(replicas=3))
-    assert decided.state.sizing == decided.scale.memory
+    assert decided.state.sizing == decided.sizing.decision.memory
 
 
 def test_suspended_fleet_comes_back_with_the_number_it_had() -> None:
     memory = SizingState(count=4)
     of = found(replicas=4, memory=memory, wanted={"suspend": True})
     decided = plan(of)
-    assert (decided.scale.replicas, decided.scale.memory) == (0, memory), "as it was"
-    assert plan(found(replicas=0, memory=memory)).scale.replicas == 4
+    assert (decided.sizing.decision.replicas, decided.sizing.decision.memory) == (0, memory), "as it was"
+    assert plan(found(replicas=0, memory=memory)).sizing.decision.replicas == 4
 
 
 def test_check_next_to_the_fleet_holds_nothing() -> None:
@@ -117,10 +118,10 @@ def test_check_next_to_the_fleet_holds_nothing() -> None:
     checking = found(replicas=2, wanted={"image": "other:1"})
     changed = replace(checking, group=consumer_group(scaling={"minReplicas": 3}, replicas=2, image="another:2"))
     decided = plan(changed)
-    assert decided.decision.phase is RolloutPhase.CHECKING
-    assert decided.scaling is not None
-    assert (decided.scaling.hold, decided.scaling.rolling) == (None, False)
-    assert decided.scale.limit != limits.ROLLOUT
+    assert decided.fleet.decision.phase is RolloutPhase.CHECKING
+    assert decided.sizing.facts is not None
+    assert (decided.sizing.facts.hold, decided.sizing.facts.rolling) == (None, False)
+    assert decided.sizing.decision.limit != limits.ROLLOUT
 
 
 def rolling(of: Gathered) -> Gathered:
@@ -137,10 +138,14 @@ def rolling(of: Gathered) -> Gathered:
 
 def test_workers_of_a_revision_on_their_way_hold_all_but_growth() -> None:
     decided = plan(rolling(found(replicas=2)))
-    assert decided.decision.phase is RolloutPhase.WAITING
-    assert decided.scaling is not None
-    assert (decided.scaling.hold, decided.scaling.rolling, decided.scaling.revision) == (None, True, None)
-    assert decided.scale.limit == limits.ROLLOUT
+    assert decided.fleet.decision.phase is RolloutPhase.WAITING
+    assert decided.sizing.facts is not None
+    assert (decided.sizing.facts.hold, decided.sizing.facts.rolling, decided.sizing.facts.revision) == (
+        None,
+        True,
+        None,
+    )
+    assert decided.sizing.decision.limit == limits.ROLLOUT
 
 
 KEPT = SizingState(count=24, replicas=2)
@@ -148,34 +153,37 @@ KEPT = SizingState(count=24, replicas=2)
 
 @pytest.mark.parametrize("wanted", [{"scaling": None}, {"scaling": {"dryRun": True}}], ids=["removed", "dry run"])
 def test_fleet_keeps_its_number_without_autoscaling_until_spec_replicas_is_edited(wanted: dict[str, Any]) -> None:
-    scaled = plan(found(replicas=24, memory=SizingState(count=24))).scale
+    scaled = plan(found(replicas=24, memory=SizingState(count=24))).sizing.decision
     assert scaled.memory is not None
     assert (scaled.memory.count, scaled.memory.replicas) == (24, 2)
     memory: SizingState | None = scaled.memory
     for _ in range(2):
-        decided = plan(found(replicas=24, memory=memory, wanted=wanted)).scale
+        decided = plan(found(replicas=24, memory=memory, wanted=wanted)).sizing.decision
         assert decided.replicas == 24
         memory = decided.memory
     assert memory is not None
-    edited = plan(found(replicas=24, memory=memory, wanted={**wanted, "replicas": 5})).scale
+    edited = plan(found(replicas=24, memory=memory, wanted={**wanted, "replicas": 5})).sizing.decision
     assert edited.replicas == 5
-    back = plan(found(replicas=5, memory=edited.memory, wanted={**wanted, "replicas": 2})).scale
+    back = plan(found(replicas=5, memory=edited.memory, wanted={**wanted, "replicas": 2})).sizing.decision
     assert back.replicas == 2, "what was edited once is in force"
 
 
 def test_number_that_was_kept_is_where_scaling_begins_again() -> None:
-    without = plan(found(replicas=24, memory=KEPT, wanted={"scaling": None})).scale
-    assert plan(found(replicas=24, memory=without.memory)).scale.replicas == 24
+    without = plan(found(replicas=24, memory=KEPT, wanted={"scaling": None})).sizing.decision
+    assert plan(found(replicas=24, memory=without.memory)).sizing.decision.replicas == 24
 
 
 def test_fleet_that_sleeps_does_not_go_on_sleeping_without_autoscaling() -> None:
     asleep = SizingState(count=0, replicas=2)
-    assert plan(found(replicas=0, memory=asleep, wanted={"scaling": None})).scale.replicas == 2
+    assert plan(found(replicas=0, memory=asleep, wanted={"scaling": None})).sizing.decision.replicas == 2
 
 
 def test_growth_of_a_fleet_that_no_load_sizes_is_no_number_to_keep() -> None:
-    grown = plan(found(replicas=2, wanted={"scaling": None, "replicas": 5})).scale
-    assert plan(found(replicas=5, memory=grown.memory, wanted={"scaling": None, "replicas": 3})).scale.replicas == 3
+    grown = plan(found(replicas=2, wanted={"scaling": None, "replicas": 5})).sizing.decision
+    assert (
+        plan(found(replicas=5, memory=grown.memory, wanted={"scaling": None, "replicas": 3})).sizing.decision.replicas
+        == 3
+    )
 
 
 def test_capacity_is_that_of_the_running_revision_as_the_state_keeps_it() -> None:
@@ -190,8 +198,8 @@ def test_capacity_is_that_of_the_running_revision_as_the_state_keeps_it() -> Non
     ):
         of = found(memory=SizingState(count=2, capacity=capacity))
         decided = plan(replace(of, body={**of.body, **shown}))
-        assert decided.scale.inputs is not None
-        assert decided.scale.inputs.capacity == known
+        assert decided.sizing.decision.inputs is not None
+        assert decided.sizing.decision.inputs.capacity == known
 
 
 def test_missing_topic_keeps_no_fleet_from_waking() -> None:
@@ -204,10 +212,10 @@ def test_missing_topic_keeps_no_fleet_from_waking() -> None:
     missing = {"b": TopicObservation(partitions=0, error="TopicNotFound")}
     waiting = observation(replace(seen, end_offsets=ends, members=(), state="Empty"))
     decided = plan(replace(of, observation=replace(waiting, topics={**waiting.topics, **missing})))
-    assert decided.view.partition_counts is None, "no topic is made or grown by it"
-    assert decided.view.lag is not None
-    assert not decided.view.lag.complete
-    assert decided.scale.replicas > 0
+    assert decided.views.view.partition_counts is None, "no topic is made or grown by it"
+    assert decided.views.view.lag is not None
+    assert not decided.views.view.lag.complete
+    assert decided.sizing.decision.replicas > 0
 
 
 def test_foreign_member_holds_the_number() -> None:
@@ -217,8 +225,8 @@ def test_foreign_member_holds_the_number() -> None:
     java = MemberObservation(member_id="java-1", instance_id=None, client_id="java", host="")
     shared = replace(of, observation=observation(replace(seen, members=(*seen.members, java))))
     decided = plan(shared)
-    assert (decided.scale.replicas, decided.scale.limit) == (2, limits.GROUP_SHARED)
-    assert "java" in decided.scale.reason
+    assert (decided.sizing.decision.replicas, decided.sizing.decision.limit) == (2, limits.GROUP_SHARED)
+    assert "java" in decided.sizing.decision.reason
 
 
 def test_one_failed_look_changes_no_decision() -> None:
@@ -228,9 +236,12 @@ def test_one_failed_look_changes_no_decision() -> None:
     assert of.observation is not None
     doubtful = replace(of, observation=replace(of.observation, reachable=False, doubtful=True, reason="BrokerDown"))
     second = plan(doubtful, first.memory, NOW + 5)
-    assert (second.scale.replicas, second.scale.limit) == (first.scale.replicas, first.scale.limit)
+    assert (second.sizing.decision.replicas, second.sizing.decision.limit) == (
+        first.sizing.decision.replicas,
+        first.sizing.decision.limit,
+    )
     lost = replace(of, observation=replace(of.observation, reachable=False, reason="BrokerDown"))
-    assert plan(lost, second.memory, NOW + 60).scale.limit == limits.UNKNOWN
+    assert plan(lost, second.memory, NOW + 60).sizing.decision.limit == limits.UNKNOWN
 
 
 def restarted(of: Gathered) -> Gathered:
@@ -243,27 +254,27 @@ def restarted(of: Gathered) -> Gathered:
 @pytest.mark.parametrize("wanted", [{}, {"dryRun": True, "minReplicas": 3}, {"maxReplicas": 1, "minReplicas": 1}])
 def test_number_in_the_state_stands_until_a_new_process_has_looked_twice(wanted: dict[str, Any]) -> None:
     of = found(memory=SizingState(count=2), wanted={"scaling": wanted})
-    before = plan(of).scale
+    before = plan(of).sizing.decision
     of = found(replicas=before.replicas, memory=before.memory, wanted={"scaling": wanted})
     once = plan(restarted(of))
-    assert (once.scale.replicas, once.scale.limit) == (before.replicas, limits.UNKNOWN)
-    assert once.scaling is not None
-    assert once.scaling.awaits_rates
+    assert (once.sizing.decision.replicas, once.sizing.decision.limit) == (before.replicas, limits.UNKNOWN)
+    assert once.sizing.facts is not None
+    assert once.sizing.facts.awaits_rates
     assert once.state.sizing.count == before.replicas
 
 
 def test_window_of_fewer_workers_begins_anew_after_a_gap_without_samples() -> None:
     before = plan(found())
-    assert before.trail.known_since is not None
+    assert before.sizing.trail.known_since is not None
     after = plan(restarted(found()), before.memory, NOW + 60)
-    assert (after.scale.limit, after.trail.known_since) == (before.scale.limit, None)
+    assert (after.sizing.decision.limit, after.sizing.trail.known_since) == (before.sizing.decision.limit, None)
 
 
 def test_dry_run_leaves_spec_replicas_and_shows_what_it_would_do() -> None:
     of = found(replicas=2, wanted={"scaling": {"dryRun": True, "minReplicas": 3}})
     decided = plan(of)
-    assert (decided.scale.replicas, decided.scale.proposed) == (2, 3)
-    assert decided.scale.memory is None
+    assert (decided.sizing.decision.replicas, decided.sizing.decision.proposed) == (2, 3)
+    assert decided.sizing.decision.memory is None
 
 
 def test_dry_run_writes_nothing_on_one_failed_look_either() -> None:
@@ -271,18 +282,21 @@ def test_dry_run_writes_nothing_on_one_failed_look_either() -> None:
     first = plan(of)
     assert of.observation is not None
     doubtful = replace(of, observation=replace(of.observation, reachable=False, doubtful=True, reason="BrokerDown"))
-    assert plan(doubtful, first.memory, NOW + 5).scale.memory is None
+    assert plan(doubtful, first.memory, NOW + 5).sizing.decision.memory is None
 
 
 def test_workers_of_one_step_join_together() -> None:
     fixed = {"scaling": None, "replicas": 5}
     decided = plan(found(replicas=2, wanted=fixed))
-    assert decided.scale.memory == SizingState(count=5, growth=Growth(before=2, after=5, commits=0.0, at=NOW))
+    assert decided.sizing.decision.memory == SizingState(count=5, growth=Growth(before=2, after=5, commits=0.0, at=NOW))
     assert decided.join_step == JoinStep(2, 5, NOW)
-    settled = plan(found(replicas=5, memory=decided.scale.memory, wanted=fixed))
+    settled = plan(found(replicas=5, memory=decided.sizing.decision.memory, wanted=fixed))
     assert settled.join_step == decided.join_step, "the file stays as it is"
     assert (
-        plan(found(replicas=5, memory=decided.scale.memory, wanted={"scaling": None, "replicas": 3})).join_step is None
+        plan(
+            found(replicas=5, memory=decided.sizing.decision.memory, wanted={"scaling": None, "replicas": 3})
+        ).join_step
+        is None
     )
 
 
@@ -294,5 +308,5 @@ def test_fleet_that_wakes_has_nobody_to_wait_for() -> None:
 @pytest.mark.parametrize(("current", "asleep"), [(0, True), (2, False)])
 def test_sleeping_group_is_observed_closely(current: int, asleep: bool) -> None:
     of = found(replicas=current, memory=SizingState(count=current), wanted={"scaling": {"minReplicas": 0}})
-    interest = interest_of(of, plan(of))
+    interest = plan(of).interest
     assert (interest.scaled, interest.asleep) == (True, asleep)

@@ -14,8 +14,8 @@ from fleet_operator.clients.kube import KubeConflictError, KubeUnavailableError
 from fleet_operator.planning.labels import APPLIED_ANNOTATION, SIBLINGS_ANNOTATION
 from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.consumergroup.children import Children
-from fleet_operator.reconcilers.consumergroup.decide import Plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.plan import Plan
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.store import Store

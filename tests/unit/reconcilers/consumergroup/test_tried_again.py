@@ -15,8 +15,9 @@ from fleet_operator.planning.fleet.revision import request_digest, with_known
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.state.fleet import RevisionState
-from fleet_operator.reconcilers.consumergroup.decide import Memory, Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
+from fleet_operator.reconcilers.consumergroup.session import Memory
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, remembered
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
 
@@ -29,7 +30,7 @@ SAME_HASH = (
 
 def found(group: ConsumerGroup, *marks: RevisionRecord, **changes: Any) -> Gathered:
     here = gathered(cluster=kafka_cluster(), group=group, policy=None, **changes)
-    revision = make_plan(here, NOW, image=IMAGE).revision
+    revision = make_plan(here, NOW, image=IMAGE).fleet.wanted
     assert revision is not None
     records = [replace(mark, hash=revision.hash) for mark in marks]
     maps = tuple(manifests.revision_config_map(group, revision) for _ in marks)
@@ -43,7 +44,7 @@ def refused(group: ConsumerGroup) -> RevisionRecord:
 
 def beside_another(here: Gathered) -> Gathered:
     """The same with workers of another revision, which knew this one."""
-    revision = make_plan(here, NOW, image=IMAGE).revision
+    revision = make_plan(here, NOW, image=IMAGE).fleet.wanted
     assert revision is not None
     template = revision.pod_template
     body = manifests.stateful_set(here.group, revision="f" * 10, pod_template=template, replicas=2)
@@ -52,8 +53,8 @@ def beside_another(here: Gathered) -> Gathered:
 
 
 def hash_of(plan: Plan) -> str:
-    assert plan.revision is not None
-    return plan.revision.hash
+    assert plan.fleet.wanted is not None
+    return plan.fleet.wanted.hash
 
 
 @pytest.mark.parametrize("change", SAME_HASH)
@@ -61,19 +62,19 @@ def test_any_change_and_the_annotation_try_a_refused_revision_again(change: dict
     before, after = consumer_group(), consumer_group(**change)
     mark = refused(before)
     first = make_plan(found(before, mark), NOW, image=IMAGE)
-    assert (first.decision.phase, first.decision.mark) == (RolloutPhase.REFUSED, None)
+    assert (first.fleet.decision.phase, first.fleet.decision.mark) == (RolloutPhase.REFUSED, None)
     again = make_plan(found(after, mark), NOW, image=IMAGE, memory=first.memory)
     assert hash_of(again) == hash_of(first)
-    assert again.decision.phase is RolloutPhase.CHECKING
-    assert again.decision.mark is not None
-    assert (again.decision.mark.state, again.decision.mark.reason) == (RevisionState.CANDIDATE, "")
+    assert again.fleet.decision.phase is RolloutPhase.CHECKING
+    assert again.fleet.decision.mark is not None
+    assert (again.fleet.decision.mark.state, again.fleet.decision.mark.reason) == (RevisionState.CANDIDATE, "")
 
 
 def test_number_of_workers_asks_for_nothing() -> None:
     before = consumer_group(replicas=2)
     assert request_digest(consumer_group(replicas=5)) == request_digest(before)
     scaled = found(consumer_group(replicas=5), refused(before))
-    assert make_plan(scaled, NOW, image=IMAGE).decision.phase is RolloutPhase.REFUSED
+    assert make_plan(scaled, NOW, image=IMAGE).fleet.decision.phase is RolloutPhase.REFUSED
 
 
 def test_refused_revision_that_is_wanted_after_another_one_is_asked_for_once() -> None:
@@ -81,14 +82,14 @@ def test_refused_revision_that_is_wanted_after_another_one_is_asked_for_once() -
     group = consumer_group()
     here = found(group, refused(group))
     shown = replace(here, body={**here.body, "status": {"revision": "another"}})
-    assert make_plan(shown, NOW, image=IMAGE).decision.phase is RolloutPhase.REFUSED
+    assert make_plan(shown, NOW, image=IMAGE).fleet.decision.phase is RolloutPhase.REFUSED
     after = replace(shown, state=replace(here.state, fleet=replace(here.state.fleet, wanted="another")))
     first = make_plan(after, NOW, image=IMAGE)
-    assert (first.decision.phase, first.state.fleet.wanted) == (RolloutPhase.CHECKING, hash_of(first))
+    assert (first.fleet.decision.phase, first.state.fleet.wanted) == (RolloutPhase.CHECKING, hash_of(first))
     assert first.state.fleet.marks[hash_of(first)].request == "", "in the same write"
     second = make_plan(replace(after, state=first.state), NOW, image=IMAGE, memory=first.memory)
-    assert second.decision.mark is not None
-    assert second.decision.mark.state is RevisionState.CANDIDATE
+    assert second.fleet.decision.mark is not None
+    assert second.fleet.decision.mark.state is RevisionState.CANDIDATE
 
 
 def test_change_back_and_forth_is_remembered_while_the_plan_is_not_carried_out() -> None:
@@ -96,13 +97,13 @@ def test_change_back_and_forth_is_remembered_while_the_plan_is_not_carried_out()
     group, other = consumer_group(), consumer_group(consumer={"maxPollRecords": 7})
     here = beside_another(found(group, refused(group)))
     first = make_plan(here, NOW, image=IMAGE)
-    assert first.decision.phase is RolloutPhase.REFUSED
+    assert first.fleet.decision.phase is RolloutPhase.REFUSED
     away = make_plan(replace(here, group=other), NOW, image=IMAGE, memory=first.memory)
     assert away.state.fleet.wanted == hash_of(away) != hash_of(first)
     memory = away.memory
     for _ in range(2):
         back = make_plan(replace(here, state=away.state), NOW, image=IMAGE, memory=memory)
-        assert (back.decision.phase, back.decision.mark is None) == (RolloutPhase.CHECKING, False)
+        assert (back.fleet.decision.phase, back.fleet.decision.mark is None) == (RolloutPhase.CHECKING, False)
         memory = back.memory
 
 
@@ -110,7 +111,7 @@ def test_revision_wanted_last_is_remembered_while_the_spec_cannot_be_planned() -
     group = consumer_group()
     here = beside_another(found(group, refused(group)))
     blocked = make_plan(replace(here, cluster=cluster_not_found("shop", "main")), NOW, image=IMAGE)
-    assert blocked.revision is None
+    assert blocked.fleet.wanted is None
     assert blocked.state.fleet == here.state.fleet
 
 
@@ -130,6 +131,6 @@ def test_time_of_a_check_passes_from_plan_to_plan_unless_the_group_is_paused(pau
     for look in range(80):
         plan = make_plan(here, NOW, image=IMAGE, memory=memory, tick=1000.0 + 5 * look)
         memory = plan.memory
-        phases.append(plan.decision.phase)
+        phases.append(plan.fleet.decision.phase)
     assert phases[59] is RolloutPhase.CHECKING
     assert (RolloutPhase.REFUSED in phases) is refuses

@@ -15,8 +15,8 @@ from fleet_operator.planning.fleet.revision import Revision, with_known
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.state.fleet import RevisionState
-from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, observation, remembered, unreachable
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
 
@@ -49,7 +49,7 @@ def first(**changes: Any) -> Gathered:
 
 def fleet(*, replicas: int = 2, candidate: Revision | None = None, **changes: Any) -> Gathered:
     """A fleet of the group at a good revision; `candidate` has passed its check."""
-    good = planned(first(observation=SEEN)).revision
+    good = planned(first(observation=SEEN)).fleet.wanted
     assert good is not None
     templates = {each.hash: each.pod_template for each in (good, candidate) if each is not None}
     stateful_set = manifests.stateful_set(GROUP, revision=good.hash, pod_template=good.pod_template, replicas=replicas)
@@ -64,7 +64,7 @@ def fleet(*, replicas: int = 2, candidate: Revision | None = None, **changes: An
 
 
 def candidate_of(cluster: KafkaCluster) -> Revision:
-    revision = planned(first(cluster=cluster, observation=SEEN)).revision
+    revision = planned(first(cluster=cluster, observation=SEEN)).fleet.wanted
     assert revision is not None
     return revision
 
@@ -78,10 +78,10 @@ def main_part(plan: Plan) -> tuple[str | None, int]:
 def test_workers_mount_no_secret_that_the_operator_was_refused(reason: str) -> None:
     refused = replace(UNLABELLED, reason=reason)
     plan = planned(first(cluster=edited(), observation=refused))
-    assert plan.revision is None
-    assert (plan.decision.run_check, plan.decision.target) == (False, None)
-    assert plan.decision.cause is not None
-    assert plan.decision.cause.reason == reason
+    assert plan.fleet.wanted is None
+    assert (plan.fleet.decision.run_check, plan.fleet.decision.target) == (False, None)
+    assert plan.fleet.decision.cause is not None
+    assert plan.fleet.decision.cause.reason == reason
 
 
 def test_running_fleet_stays_beside_a_refused_secret() -> None:
@@ -96,8 +96,8 @@ def test_running_fleet_stays_beside_a_refused_secret() -> None:
 def test_edited_cluster_is_not_used_before_the_operator_has_looked_at_it(seen: ClusterObservation | None) -> None:
     """The edit must not win against its own reconcile, in which the Secrets are looked at."""
     plan = planned(first(cluster=edited(), observation=seen))
-    assert (plan.decision.run_check, plan.decision.target) == (False, None)
-    assert plan.decision.requeue_after is not None
+    assert (plan.fleet.decision.run_check, plan.fleet.decision.target) == (False, None)
+    assert plan.fleet.decision.requeue_after is not None
     found = fleet(observation=seen, candidate=candidate_of(edited()), cluster=edited())
     fleet_facts = found.parts[MAIN].fleet
     assert fleet_facts is not None
@@ -106,16 +106,16 @@ def test_edited_cluster_is_not_used_before_the_operator_has_looked_at_it(seen: C
 
 @pytest.mark.parametrize("seen", [SEEN, unreachable(), replace(unreachable(), cluster_id=None, last_good_at=None)])
 def test_first_group_begins_after_the_first_look_whatever_came_of_it(seen: ClusterObservation) -> None:
-    assert planned(first(observation=seen)).decision.run_check
+    assert planned(first(observation=seen)).fleet.decision.run_check
 
 
 @pytest.mark.parametrize("seen", [None, SEEN, unreachable(), EDITED, replace(unreachable(), cluster_id=None)])
 def test_running_revision_goes_on_whatever_is_known_of_its_cluster(seen: ClusterObservation | None) -> None:
     found = fleet(observation=seen)
     plan = planned(found)
-    assert plan.revision is not None
-    assert main_part(plan) == (plan.revision.hash, 2)
-    assert plan.decision.waits is None
+    assert plan.fleet.wanted is not None
+    assert main_part(plan) == (plan.fleet.wanted.hash, 2)
+    assert plan.fleet.decision.waits is None
 
 
 @pytest.mark.parametrize(("identified", "applied"), [(False, False), (True, True)])

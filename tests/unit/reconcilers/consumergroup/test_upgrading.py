@@ -20,8 +20,8 @@ from fleet_operator.planning.state.fleet import RevisionState
 from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.state.upgrade import Phase, Upgrade, UpgradeState
 from fleet_operator.planning.trimming import trim_stateful_set
-from fleet_operator.reconcilers.consumergroup.decide import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
+from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, observation, remembered, unreachable
 from tests.unit.planning.retry.test_plan import CAREFUL, flow
 from tests.unit.planning.retry.test_plan import cluster as flowing
@@ -50,8 +50,8 @@ def upgrade_of(plan: Plan) -> UpgradeState:
 
 
 def hash_of(plan: Plan) -> str:
-    assert plan.revision is not None
-    return plan.revision.hash
+    assert plan.fleet.wanted is not None
+    return plan.fleet.wanted.hash
 
 
 def fleet(**spec: Any) -> Gathered:
@@ -62,10 +62,10 @@ def fleet(**spec: Any) -> Gathered:
     looked = seen(of) if policy is None else flowing(flow(found_delays=()))
     found = gathered(cluster=of, group=group, policy=policy, observation=looked)
     plan = plan_of(found)
-    assert plan.revision is not None
-    mark = RevisionRecord(hash=plan.revision.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
-    record = manifests.revision_config_map(group, plan.revision)
-    body = plan.stateful_set(found, PartPlan(part=MAIN, target=plan.revision.hash, replicas=1))
+    assert plan.fleet.wanted is not None
+    mark = RevisionRecord(hash=plan.fleet.wanted.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
+    record = manifests.revision_config_map(group, plan.fleet.wanted)
+    body = plan.fleet.stateful_set(found, PartPlan(part=MAIN, target=plan.fleet.wanted.hash, replicas=1))
     fields = {"namespace": "shop", "uid": "s", "resourceVersion": "1", "generation": 1}
     body = {**body, "metadata": {**body["metadata"], **fields}, "status": {"observedGeneration": 1}}
     kept = gathered(
@@ -90,13 +90,13 @@ def test_image_of_the_operator_is_taken_with_the_turn_and_not_before() -> None:
     before = fleet()
     first = plan_of(before)
     waiting = plan_of(before, NEW)
-    assert (hash_of(waiting), waiting.image.name, waiting.decision.phase) == (
+    assert (hash_of(waiting), waiting.upgrade.image.name, waiting.fleet.decision.phase) == (
         hash_of(first),
         IMAGE,
         RolloutPhase.SETTLED,
     )
     going = plan_of(replace(before, turn=Turn(waves=True, image=True)), NEW)
-    assert going.image.name == NEW
+    assert going.upgrade.image.name == NEW
     assert hash_of(going) != hash_of(first)
     assert upgrade_of(going) == UpgradeState(
         image=NEW, source="Operator", connection=upgrade_of(first).connection, last=Upgrade(Phase.ROLLING, NEW)
@@ -108,10 +108,10 @@ def test_changed_connection_waits_for_its_turn() -> None:
     first = plan_of(before)
     held = plan_of(moved(before))
     assert hash_of(held) == hash_of(first)
-    assert held.decision.phase is RolloutPhase.SETTLED
+    assert held.fleet.decision.phase is RolloutPhase.SETTLED
     assert upgrade_of(held).connection == upgrade_of(first).connection
-    assert not held.facts(before).kept, "no other version of the operator has planned it"
-    body = held.stateful_set(before, PartPlan(part=MAIN, target=hash_of(held), replicas=1))
+    assert not held.facts.kept, "no other version of the operator has planned it"
+    body = held.fleet.stateful_set(before, PartPlan(part=MAIN, target=hash_of(held), replicas=1))
     main = before.parts[MAIN].body
     assert main is not None
     assert body["metadata"]["annotations"][PARTS_ANNOTATION] == main["metadata"]["annotations"][PARTS_ANNOTATION]
@@ -160,7 +160,7 @@ def test_other_default_image_alone_rolls_nothing(spec: dict[str, Any]) -> None:
     before = fleet(**spec)
     plan = plan_of(before, NEW)
     assert hash_of(plan) == hash_of(plan_of(before))
-    assert not plan.turn.begins
+    assert not plan.upgrade.turn.begins
 
 
 def test_edited_retry_policy_rolls_nothing() -> None:
@@ -168,7 +168,7 @@ def test_edited_retry_policy_rolls_nothing() -> None:
     before = fleet(retry={"policyRef": {"name": "standard"}}, policy=OLD)
     after = plan_of(replace(before, policy=CAREFUL))
     assert hash_of(after) == hash_of(plan_of(before))
-    assert after.decision.phase is RolloutPhase.SETTLED
+    assert after.fleet.decision.phase is RolloutPhase.SETTLED
 
 
 def test_nothing_begins_while_nothing_could_come_of_it() -> None:
@@ -179,10 +179,10 @@ def test_nothing_begins_while_nothing_could_come_of_it() -> None:
         {"cluster": cluster_not_found("shop", "main")},
     ):
         plan = plan_of(replace(fleet(), turn=turn, **changes), NEW)
-        assert not plan.turn.begins
-        assert plan.turn.wait is not None
-        assert plan.turn.wait.reason == "WaitingForFleet"
-        assert plan.image.name == IMAGE
+        assert not plan.upgrade.turn.begins
+        assert plan.upgrade.turn.wait is not None
+        assert plan.upgrade.turn.wait.reason == "WaitingForFleet"
+        assert plan.upgrade.image.name == IMAGE
         assert upgrade_of(plan).last is None
 
 
@@ -199,7 +199,7 @@ def test_fleet_that_is_down_takes_over_the_connection_without_an_upgrade() -> No
     serves = {**before.parts, MAIN: replace(main, workers=(ready,), pods=({"spec": {}},))}
     waits = plan_of(moved(before, turn=alone, parts=serves))
     assert hash_of(waits) == hash_of(plan_of(before)), "the status was of a moment ago"
-    assert "ready again" in str(waits.turn.wait)
+    assert "ready again" in str(waits.upgrade.turn.wait)
 
 
 def test_fleet_of_a_former_object_goes_over_to_the_new_ones_identity() -> None:
@@ -209,4 +209,4 @@ def test_fleet_of_a_former_object_goes_over_to_the_new_ones_identity() -> None:
     group = before.group.model_copy(update={"metadata": metadata})
     plan = plan_of(replace(before, group=group))
     assert hash_of(plan) != hash_of(plan_of(before))
-    assert plan.decision.target == hash_of(plan_of(before)), "what runs is kept until the new one is checked"
+    assert plan.fleet.decision.target == hash_of(plan_of(before)), "what runs is kept until the new one is checked"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
-from fleet_operator.planning.lag import GroupLag
 from fleet_operator.planning.observation import (
     ClusterObservation,
     GroupObservation,
@@ -18,8 +18,9 @@ from fleet_operator.planning.observation import (
     OffsetSample,
     RetryObservation,
 )
-from fleet_operator.reconcilers.consumergroup.lenses import AGING_SECONDS, AT_ONCE, Lenses, show_group
-from fleet_operator.reconcilers.consumergroup.scaling import ScalingWatch
+from fleet_operator.reconcilers.consumergroup import offset_changes
+from fleet_operator.reconcilers.consumergroup.offset_changes import AGING_SECONDS, AT_ONCE, OffsetChanges, show_group
+from fleet_operator.reconcilers.consumergroup.session import GroupSessions
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import Metrics
@@ -57,8 +58,11 @@ class Desk:
             store=SimpleNamespace(get=lambda kind, key: self.body if (kind, key) == (CONSUMER_GROUP, KEY) else None),
             statuses=SimpleNamespace(awaits_turn=lambda kind, key: self.put_off),
             queues={CONSUMER_GROUP: SimpleNamespace(add=self.queued.append)},
+            ending=AsyncExitStack(),
         )
-        self.lenses = Lenses(cast("Context", here), ScalingWatch(self.clock))
+        self.sessions = GroupSessions(cast("Context", here))
+        self.session = self.sessions.open(KEY)
+        self.changes = OffsetChanges(cast("Context", here), self.sessions)
 
     def reconcile(self, group: GroupObservation | None, *, seen: ClusterObservation | None = None) -> None:
         self.seen = seen if seen is not None else observation(group)
@@ -66,11 +70,11 @@ class Desk:
         status = project(found, None if self.body is None else self.body["status"])
         self.body = {"status": status}
         show_group(self.metrics.groups, KEY, found, status)
-        self.lenses.focus(KEY, found, CLUSTER)
+        self.changes.follow(self.session, found, CLUSTER)
 
     def moved(self, group: GroupObservation) -> bool:
         self.seen = observation(group)
-        return self.lenses.moved(KEY)
+        return self.changes.moved(KEY)
 
 
 @pytest.fixture
@@ -112,7 +116,7 @@ def test_first_record_that_waits_takes_a_reconcile(desk: Desk) -> None:
     assert desk.moved(behind(0, 0, 0, 1))
 
 
-def test_status_that_was_just_written_is_what_the_lens_expects(desk: Desk) -> None:
+def test_status_that_was_just_written_is_what_the_next_observation_expects(desk: Desk) -> None:
     for group in (behind(0, 0, 0, 0), behind(7, 0, 0, 0), behind(5000, 1, 2, 3), observed_group(state="Empty")):
         desk.reconcile(group)
         assert not desk.moved(group)
@@ -140,28 +144,16 @@ def test_partition_that_changes_its_leader_takes_no_reconcile(desk: Desk) -> Non
     assert desk.moved(replace(whole, end_offsets=ends)), "it has not come back"
 
 
-class AskedScaling(ScalingWatch):
-    """Notes what it is asked to decide on."""
-
-    def __init__(self) -> None:
-        super().__init__(StillClock())
-        self.asked: list[GroupObservation] = []
-
-    def has_news(self, key: Key, observed: GroupObservation, lag: GroupLag) -> bool:
-        self.asked.append(observed)
-        return False
-
-
-def test_no_decision_about_workers_rests_on_a_believed_value(desk: Desk) -> None:
-    whole, scaling = behind(300, 0, 0, 0), AskedScaling()
+def test_no_decision_about_workers_rests_on_a_believed_value(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, asked = behind(300, 0, 0, 0), list[GroupObservation]()
     ends = {key: end for key, end in whole.end_offsets.items() if key != PLACES[3]}
     missing = {PLACES[3]: MissingEnd(whole.observed_at, whole.end_offsets[PLACES[3]], 0)}
-    desk.lenses = Lenses(desk.lenses._context, scaling)
+    monkeypatch.setattr(offset_changes, "has_news", lambda session, observed, *_: asked.append(observed))
     desk.reconcile(whole)
     desk.moved(replace(whole, end_offsets=ends, missing_ends=missing))
-    assert scaling.asked == []
+    assert asked == []
     desk.moved(behind(200, 0, 0, 0))
-    assert len(scaling.asked) == 1
+    assert len(asked) == 1
 
 
 def test_other_unknown_partitions_take_a_reconcile(desk: Desk) -> None:
@@ -219,11 +211,11 @@ def test_group_that_cannot_be_observed_takes_a_reconcile(desk: Desk) -> None:
     desk.reconcile(behind(300, 0, 0, 0))
     assert desk.moved(behind(300, 0, 0, 0, error="CoordinatorNotAvailable"))
     desk.seen = unreachable()
-    assert desk.lenses.moved(KEY)
+    assert desk.changes.moved(KEY)
     desk.seen = observation(observed_group(group_id="another"))
-    assert desk.lenses.moved(KEY)
+    assert desk.changes.moved(KEY)
     desk.seen = None
-    assert desk.lenses.moved(KEY)
+    assert desk.changes.moved(KEY)
     assert gauges(desk.metrics)["lag_records"] == 300, "what was known last"
 
 
@@ -236,13 +228,13 @@ def test_group_that_was_not_observed_when_it_was_reconciled_is_reconciled_at_eac
 
 def test_group_of_which_nothing_is_known_is_reconciled(desk: Desk) -> None:
     assert desk.moved(behind(300, 0, 0, 0))
-    assert gauges(desk.metrics) == {}, "whatever has no lens has no metrics of it"
+    assert gauges(desk.metrics) == {}, "a group that is not followed has no metrics"
 
 
-def test_forgotten_group_shows_no_metrics_any_more(desk: Desk) -> None:
+def test_group_that_is_not_followed_shows_no_metrics_any_more(desk: Desk) -> None:
     """While its retries are drained, which may take a day, observations go on."""
     desk.reconcile(behind(300, 0, 0, 0))
-    desk.lenses.forget(KEY)
+    desk.session.stop_following()
     desk.metrics.groups.remove(KEY)
     assert desk.moved(behind(310, 0, 0, 0))
     assert gauges(desk.metrics) == {}
@@ -275,7 +267,7 @@ def test_groups_that_stand_still_are_looked_at_without_an_observer_saying_anythi
     async def main() -> None:
         desk.reconcile(stuck(10.0))
         desk.seen = observation(stuck(300.0))
-        aging = asyncio.create_task(desk.lenses.keep_aging())
+        aging = asyncio.create_task(desk.changes.keep_aging())
         await asyncio.sleep(AGING_SECONDS - 1)
         assert desk.queued == []
         await asyncio.sleep(2)
@@ -293,8 +285,8 @@ def test_aging_lets_others_run_between_many_groups(desk: Desk) -> None:
         desk.reconcile(behind(0, 0, 0, 0))
         found = facts(observation=desk.seen)
         for number in range(5 * AT_ONCE):
-            desk.lenses.focus(("shop", f"orders-{number}"), found, CLUSTER)
-        aging = asyncio.create_task(desk.lenses.keep_aging())
+            desk.changes.follow(desk.sessions.open(("shop", f"orders-{number}")), found, CLUSTER)
+        aging = asyncio.create_task(desk.changes.keep_aging())
         await asyncio.sleep(AGING_SECONDS)
         turns = 0
         while len(desk.queued) < 5 * AT_ONCE:  # of these, no object is there

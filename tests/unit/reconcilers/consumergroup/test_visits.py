@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 from fleet_consumer.contract import naming
 from fleet_consumer.net import KafkaError
 from fleet_operator.observe.group_visit import GroupVisit, VisitOutcome
-from fleet_operator.planning.fleet.parts import RETRY, PartPlan
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.offsets.expiry import ExpiryDecision
 from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.state.offsets import OffsetsState
-from fleet_operator.reconcilers.consumergroup.kafka_side import PAUSE_SECONDS, KafkaSide
-from fleet_operator.reconcilers.consumergroup.offset_expiry import VISITS_MAX, OffsetExpiry
+from fleet_operator.reconcilers.consumergroup.offsets import decide_offsets
+from fleet_operator.reconcilers.consumergroup.session import GroupSession
+from fleet_operator.reconcilers.consumergroup.visits import VISITS_MAX, Visits
+from fleet_operator.runtime.background import PAUSE_SECONDS, Tasks
 from fleet_operator.runtime.metrics import Metrics
 from tests.unit.planning.builders import consumer_group, kafka_cluster, observation, observed_group
+from tests.unit.reconcilers.consumergroup.sessions import fresh_session
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
 KEY = ("shop", "orders")
@@ -80,36 +84,56 @@ def gathered(
     )
 
 
-def make(observers: Observers) -> tuple[OffsetExpiry, KafkaSide]:
-    nobody, clock = cast("Any", None), VirtualClock(asyncio.get_running_loop())
-    side = KafkaSide(nobody, clock, nobody, nobody)
-    return OffsetExpiry(side, cast("Any", observers), Metrics(), clock), side
+class Desk:
+    """The visits of an operator, with a session for each group."""
 
+    def __init__(self, observers: Observers) -> None:
+        self.clock = VirtualClock(asyncio.get_running_loop())
+        self.visits = Visits(cast("Any", observers), Metrics(), self.clock)
+        self.tasks, self.queued = Tasks(), list[float]()
+        self.sessions: dict[Any, GroupSession] = {}
 
-def decide(work: OffsetExpiry, found: Any, parts: tuple[PartPlan, ...] = ()) -> Any:
-    return work.decide(found, found.observation.groups[found.group.group_id], cast("Any", NO_RESET), parts)
+    def session(self, found: Any) -> GroupSession:
+        if found.key not in self.sessions:
+            again = partial(self._note, self.queued)
+            self.sessions[found.key] = fresh_session(self.clock, tasks=self.tasks, again=again, name=found.key[1])
+        return self.sessions[found.key]
+
+    def decide(self, found: Any, parts: tuple[PartPlan, ...] = ()) -> Any:
+        session, seen = self.session(found), found.observation.groups[found.group.group_id]
+        visits = session.findings.visits
+        decision = decide_offsets(found, seen, cast("Any", NO_RESET), parts, visits, self.clock.wall())
+        session.visited(MAIN, decision.memory)
+        session.visited(RETRY, decision.retry_memory)
+        return decision
+
+    def start(self, found: Any, decision: ExpiryDecision) -> None:
+        self.visits.start(self.session(found), found, decision)
+
+    def _note(self, times: list[float]) -> None:
+        times.append(self.clock.wall())
 
 
 def test_visit_is_made_in_steps_and_stands_in_the_next_decision() -> None:
     async def main() -> None:
         observers = Observers(VisitOutcome.KEPT)
-        work, side = make(observers)
-        found, queued = gathered(), list[float]()
-        first = decide(work, found)
+        desk = Desk(observers)
+        found = gathered()
+        first = desk.decide(found)
         assert not first.visit
         await asyncio.sleep(first.requeue_after)
-        due = decide(work, found)
+        due = desk.decide(found)
         assert due.visit
-        began = work.clock.wall()
+        began = desk.clock.wall()
         for _ in range(3):
-            work.take_step(found, due, lambda: queued.append(work.clock.wall()))
+            desk.start(found, due)
         await asyncio.sleep(PAUSE_SECONDS)
         assert observers.visited == ["orders"], "one visit at a time"
-        assert queued, "its end queues the group"
-        done = decide(work, found)
+        assert desk.queued, "its end queues the group"
+        done = desk.decide(found)
         assert (done.visit, done.kept_at) == (False, began)
         assert done.verdict[:2] == ("True", "Visited")
-        await side.close()
+        await desk.tasks.close()
 
     run_virtual(main())
 
@@ -117,10 +141,11 @@ def test_visit_is_made_in_steps_and_stands_in_the_next_decision() -> None:
 def test_retry_group_is_visited_with_the_main_group() -> None:
     async def main() -> None:
         observers = Observers(VisitOutcome.KEPT)
-        work, side = make(observers)
-        await work._visit(gathered(retry=RetryObservation(observed_at=0.0)))
+        desk = Desk(observers)
+        found = gathered(retry=RetryObservation(observed_at=0.0))
+        await desk.visits._visit(desk.session(found), found)
         assert observers.visited == ["orders", naming.retry_group("orders")]
-        await side.close()
+        await desk.tasks.close()
 
     run_virtual(main())
 
@@ -130,22 +155,22 @@ def test_empty_retry_group_is_visited_by_itself_while_the_main_group_works() -> 
 
     async def main() -> None:
         observers = Observers(VisitOutcome.KEPT)
-        work, side = make(observers)
+        desk = Desk(observers)
         found = gathered(state="Stable", retry=RetryObservation(observed_at=0.0, state="Empty"))
-        first = decide(work, found)
+        first = desk.decide(found)
         assert (first.visit, first.visit_retry) == (False, False)
         await asyncio.sleep(first.requeue_after)
         wanted = (PartPlan(part=RETRY, target="aaaaaaaaaa", replicas=1),)
-        assert not decide(work, found, wanted).visit_retry, "a worker joins"
-        due = decide(work, found)
+        assert not desk.decide(found, wanted).visit_retry, "a worker joins"
+        due = desk.decide(found)
         assert (due.visit, due.visit_retry, due.verdict[1]) == (False, True, "GroupActive")
-        work.take_step(found, due, lambda: None)
+        desk.start(found, due)
         await asyncio.sleep(PAUSE_SECONDS)
         assert observers.visited == [naming.retry_group("orders")]
-        done = decide(work, found)
+        done = desk.decide(found)
         assert not done.visit_retry
         assert done.requeue_after > 86_400 / 8
-        await side.close()
+        await desk.tasks.close()
 
     run_virtual(main())
 
@@ -153,63 +178,63 @@ def test_empty_retry_group_is_visited_by_itself_while_the_main_group_works() -> 
 def test_visit_with_the_main_group_counts_for_the_retry_group() -> None:
     async def main() -> None:
         observers = Observers(VisitOutcome.KEPT)
-        work, side = make(observers)
+        desk = Desk(observers)
         found = gathered(retry=RetryObservation(observed_at=0.0, state="Empty"))
-        decide(work, found)
-        work.take_step(found, BOTH, lambda: None)
+        desk.decide(found)
+        desk.start(found, BOTH)
         await asyncio.sleep(PAUSE_SECONDS)
         assert observers.visited == ["orders", naming.retry_group("orders")]
-        assert not decide(work, found).visit_retry
-        await side.close()
+        assert not desk.decide(found).visit_retry
+        await desk.tasks.close()
 
     run_virtual(main())
 
 
 def test_visits_of_the_retry_group_that_fail_have_growing_pauses_and_no_verdict() -> None:
     async def main() -> None:
-        work, side = make(Observers(KafkaError(30, "group 'orders.retry'")))
+        desk = Desk(Observers(KafkaError(30, "group 'orders.retry'")))
         found = gathered(state="Stable", retry=RetryObservation(observed_at=0.0, state="Empty"))
         pauses = []
         for _ in range(3):
-            work.take_step(found, ExpiryDecision(visit_retry=True), lambda: None)
+            desk.start(found, ExpiryDecision(visit_retry=True))
             await asyncio.sleep(PAUSE_SECONDS)
-            decision = decide(work, found)
+            decision = desk.decide(found)
             assert decision.verdict[:2] == ("True", "GroupActive")
             pauses.append(round(decision.requeue_after + PAUSE_SECONDS, -1))
             await asyncio.sleep(decision.requeue_after)
         assert pauses == [60, 120, 240]
-        await side.close()
+        await desk.tasks.close()
 
     run_virtual(main())
 
 
 def test_refused_right_is_a_problem_that_names_it() -> None:
     async def main() -> None:
-        work, side = make(Observers(KafkaError(30, "group 'orders'")))
+        desk = Desk(Observers(KafkaError(30, "group 'orders'")))
         found = gathered()
-        work.take_step(found, ALONE, lambda: None)
+        desk.start(found, ALONE)
         await asyncio.sleep(PAUSE_SECONDS)
-        decision = decide(work, found)
+        decision = desk.decide(found)
         assert not decision.visit, "not at once again"
         assert decision.verdict[:2] == ("False", "AuthorizationFailed")
         assert "Read the group" in decision.verdict[2]
-        await side.close()
+        await desk.tasks.close()
 
     run_virtual(main())
 
 
 def test_group_that_turns_out_not_to_be_empty_is_left_alone_for_longer_each_time() -> None:
     async def main() -> None:
-        work, side = make(Observers(VisitOutcome.NOT_EMPTY))
+        desk = Desk(Observers(VisitOutcome.NOT_EMPTY))
         found = gathered()
         pauses = []
         for _ in range(3):
-            await work._visit(found)
-            decision = decide(work, found)
+            await desk.visits._visit(desk.session(found), found)
+            decision = desk.decide(found)
             assert decision.verdict[:2] == ("Unknown", "NotYetKept"), "no problem"
             pauses.append(round(decision.requeue_after))
         assert pauses == [60, 120, 240]
-        await side.close()
+        await desk.tasks.close()
 
     run_virtual(main())
 
@@ -217,30 +242,30 @@ def test_group_that_turns_out_not_to_be_empty_is_left_alone_for_longer_each_time
 def test_thousands_of_groups_are_visited_a_few_at_a_time() -> None:
     async def main() -> None:
         observers = Observers(VisitOutcome.KEPT, steps=6)
-        work, side = make(observers)
+        desk = Desk(observers)
         groups = [gathered(f"group-{number}") for number in range(100)]
         waiting = list(groups)
         while waiting:
             for found in waiting:
-                work.take_step(found, ALONE, lambda: None)
+                desk.start(found, ALONE)
             await asyncio.sleep(1.0)
             waiting = [found for found in groups if found.group.group_id not in observers.visited]
         assert observers.most <= VISITS_MAX
         await asyncio.sleep(PAUSE_SECONDS)
-        await side.close()
+        await desk.tasks.close()
 
     run_virtual(main())
 
 
 def test_another_cluster_says_nothing_about_the_group() -> None:
     async def main() -> None:
-        work, side = make(Observers(VisitOutcome.KEPT))
+        desk = Desk(Observers(VisitOutcome.KEPT))
         found = gathered(remembered=OffsetsState(kept_at=1_767_225_600.0))
         found.cluster_changed = True
         dead = observed_group(state="Dead", members=(), committed={})
-        decision = work.decide(found, dead, cast("Any", NO_RESET), ())
+        decision: Any = decide_offsets(found, dead, cast("Any", NO_RESET), (), {}, desk.clock.wall())
         assert decision.verdict is None
         assert decision.kept_at is not None
-        await side.close()
+        await desk.tasks.close()
 
     run_virtual(main())

@@ -1,8 +1,9 @@
-"""Groups that are reconciled no more as such keep no lens: an observation would show their metrics again."""
+"""Groups that are not reconciled as such any more are not followed: an observation would show their metrics again."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,8 +12,9 @@ import pytest
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
-from fleet_operator.reconcilers.consumergroup.lenses import show_group
+from fleet_operator.reconcilers.consumergroup.offset_changes import show_group
 from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
+from fleet_operator.reconcilers.consumergroup.session import GroupSession
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.dispatcher import Result
@@ -21,8 +23,8 @@ from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
 from tests.unit.planning.builders import facts, observation
-from tests.unit.reconcilers.consumergroup.test_lenses import CLUSTER
 from tests.unit.reconcilers.consumergroup.test_metrics import KEY, gauges
+from tests.unit.reconcilers.consumergroup.test_offset_changes import CLUSTER
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
@@ -38,7 +40,7 @@ FINALIZER = "consumerfleet.io/retry-topics"
     ids=["deleted", "invalid"],
 )
 def test_moved_offsets_do_not_bring_back_the_metrics(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def drain(work: DeletionWork, body: JsonObject) -> Result:
+    async def drain(work: DeletionWork, session: GroupSession, body: JsonObject) -> Result:
         return Result(5.0)
 
     monkeypatch.setattr(DeletionWork, "end", drain)
@@ -57,6 +59,7 @@ def test_moved_offsets_do_not_bring_back_the_metrics(change: dict[str, Any], mon
             events=SimpleNamespace(record=lambda news: None),
             queues={CONSUMER_GROUP: SimpleNamespace(add=lambda key: None, add_after=lambda key, delay: None)},
             moved=[],
+            ending=AsyncExitStack(),
             beside=[],
             resync=lambda: 600.0,
             defaulted=lambda group: group,
@@ -65,7 +68,7 @@ def test_moved_offsets_do_not_bring_back_the_metrics(change: dict[str, Any], mon
         (moved,) = here.moved
         found = facts(observation=seen)
         show_group(metrics.groups, KEY, found, {})
-        reconciler._lenses.focus(KEY, found, CLUSTER)
+        reconciler._changes.follow(reconciler._sessions.open(KEY), found, CLUSTER)
         head = {"apiVersion": CONSUMER_GROUP.api_version, "kind": CONSUMER_GROUP.kind}
         metadata = {"namespace": KEY[0], "name": KEY[1], "generation": 1, **change.get("metadata", {})}
         body = {**head, "metadata": metadata, "spec": change.get("spec", {}), "status": {}}

@@ -1,4 +1,4 @@
-"""Offsets of groups between reconciles: metrics follow each observation; a changed status takes a reconcile.
+"""Offsets of groups between reconciles: metrics follow each observation; a changed status needs a reconcile.
 
 Offsets move all the time, and nearly always within the buckets that a status shows. A full reconcile for each move
 would be most of the operator's work, and change nothing.
@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
-from fleet_operator.planning.lag import GroupLag, ResetPolicy, behind_text, group_lag, lag_bucket
+from fleet_operator.planning.lag import GroupLag, behind_text, group_lag, lag_bucket
 from fleet_operator.planning.observation import UNKNOWN_STATE, GroupObservation, RetryObservation, believed_group
 from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.retry import count_failures, redriven_of
-from fleet_operator.reconcilers.consumergroup.scaling import ScalingWatch
+from fleet_operator.reconcilers.consumergroup.session import GroupSession, GroupSessions, Place, Reading
+from fleet_operator.reconcilers.consumergroup.sizing import has_news
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import GroupSeries, Values
-
-Place = tuple[str, int]
-"""A topic and a partition of it."""
 
 AGING_SECONDS: Final = 30.0
 """Interval at which groups whose offsets stand still are looked at: the time behind grows all the same."""
@@ -32,37 +29,21 @@ AT_ONCE: Final = 200
 """Groups looked at in one turn of the event loop."""
 
 
-@dataclass(slots=True)
-class _Lens:
-    """The last reconcile's reading of one group: what its lag is computed from, and what the status shows."""
+class OffsetChanges:
+    """All groups whose offsets change between reconciles. Used on the event loop only."""
 
-    cluster: Key
-    group_id: str
-    partitions: Mapping[str, int]
-    reset: ResetPolicy
-    has_commits: bool
-    unknown: tuple[frozenset[Place], ...]
-    failed_records: int | None
-    retry: tuple[object, ...] | None
-    observed_at: float
-
-
-class Lenses:
-    """All groups that were observed when they were reconciled last. Used on the event loop only."""
-
-    def __init__(self, context: Context, scaling: ScalingWatch) -> None:
+    def __init__(self, context: Context, sessions: GroupSessions) -> None:
         self._context = context
-        self._scaling = scaling
-        self._lenses: dict[Key, _Lens] = {}
+        self._sessions = sessions
 
-    def focus(self, key: Key, facts: ConsumerGroupFacts, cluster: Key) -> None:
-        """Take in a reconcile's reading. A group that could not be observed is reconciled at each move."""
+    def follow(self, session: GroupSession, facts: ConsumerGroupFacts, cluster: Key) -> None:
+        """Take in a reconcile's reading. A group that could not be observed is reconciled at each change."""
         observed, counts, lag = facts.observed_group, facts.view.partition_counts, facts.view.lag
         if observed is None or counts is None or lag is None:
-            self._lenses.pop(key, None)
+            session.reading = None
             return
-        self._note_age(self._lenses.get(key), observed)
-        self._lenses[key] = _Lens(
+        self._note_age(session.reading, observed)
+        session.reading = Reading(
             cluster=cluster,
             group_id=facts.group.group_id,
             partitions=counts,
@@ -74,33 +55,30 @@ class Lenses:
             observed_at=observed.observed_at,
         )
 
-    def forget(self, key: Key) -> None:
-        self._lenses.pop(key, None)
-
     def moved(self, key: Key) -> bool:
-        """Show moved offsets in the metrics; True if the group has to be reconciled."""
-        lens = self._lenses.get(key)
-        if lens is None:
+        """Show changed offsets in the metrics; True if the group has to be reconciled."""
+        session = self._sessions.find(key)
+        reading = session.reading if session is not None else None
+        if session is None or reading is None:
             return True
-        seen = self._context.observers.latest(lens.cluster)
-        found = seen.groups.get(lens.group_id) if seen is not None and seen.reachable else None
+        seen = self._context.observers.latest(reading.cluster)
+        found = seen.groups.get(reading.group_id) if seen is not None and seen.reachable else None
         observed = believed_group(found) if found is not None else None
         if observed is None or observed.error is not None:
             return True
-        partitions = [(topic, number) for topic, count in lens.partitions.items() for number in range(count)]
-        lag = group_lag(observed, partitions, lens.reset)
-        self._note_age(lens, observed)
-        lens.observed_at = observed.observed_at
+        partitions = [(topic, number) for topic, count in reading.partitions.items() for number in range(count)]
+        lag = group_lag(observed, partitions, reading.reset)
+        self._note_age(reading, observed)
+        reading.observed_at = observed.observed_at
         # No decision rests on a believed value.
-        news = observed is found and self._scaling.has_news(key, observed, lag)
-        newest = self._scaling.newest(key)
-        scaled = scale_values(newest) if newest is not None else {}
+        news = observed is found and has_news(session, observed, lag, self._context.clock.wall())
+        scaled = scale_values(session.load.newest) if session.load is not None else {}
         self._context.metrics.groups.show(key, {**lag_values(lag), **retry_values(observed.retry), **scaled})
         if news:
             self._context.queues[CONSUMER_GROUP].add(key)
             return False
         now = bool(observed.committed), _unknown(observed, lag), observed.failed_records, _counts(observed.retry)
-        if now != (lens.has_commits, lens.unknown, lens.failed_records, lens.retry):
+        if now != (reading.has_commits, reading.unknown, reading.failed_records, reading.retry):
             return True
         body = self._context.store.get(CONSUMER_GROUP, key)
         # A group whose status was put off comes back when its turn has come: until then it would come in vain.
@@ -111,14 +89,15 @@ class Lenses:
         """Look at all groups from time to time; queues those whose status would change. Never returns."""
         while True:
             await asyncio.sleep(AGING_SECONDS)
-            keys = list(self._lenses)
+            keys = self._sessions.keys()
             for start in range(0, len(keys), AT_ONCE):
                 for key in keys[start : start + AT_ONCE]:
-                    if key in self._lenses and self.moved(key):
+                    session = self._sessions.find(key)
+                    if session is not None and session.reading is not None and self.moved(key):
                         self._context.queues[CONSUMER_GROUP].add(key)
                 await asyncio.sleep(0)
 
-    def _note_age(self, before: _Lens | None, observed: GroupObservation) -> None:
+    def _note_age(self, before: Reading | None, observed: GroupObservation) -> None:
         """The age that the last observation had reached when this one took its place."""
         if before is not None and observed.observed_at > before.observed_at:
             age = self._context.clock.wall() - before.observed_at

@@ -1,0 +1,93 @@
+"""The concern of offsets: the commits of empty groups, which brokers let expire. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from fleet_consumer.contract import naming
+from fleet_operator.api.v1alpha1 import conditions
+from fleet_operator.planning.fleet.parts import MAIN, RETRY, Part, PartPlan
+from fleet_operator.planning.observation import GroupObservation
+from fleet_operator.planning.offsets.expiry import (
+    ExpiryDecision,
+    ExpiryFacts,
+    ExpiryMemory,
+    RetryExpiryFacts,
+    decide_expiry,
+    decide_retry_expiry,
+)
+from fleet_operator.planning.offsets.reset import ResetDecision
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.offsets import OffsetsState
+from fleet_operator.planning.status.members import shorten_id
+from fleet_operator.reconcilers.consumergroup.gather import Gathered
+
+NEVER_VISITED: Final = ExpiryMemory()
+
+
+def decide_offsets(
+    gathered: Gathered,
+    observed: GroupObservation | None,
+    reset: ResetDecision,
+    parts: Iterable[PartPlan],
+    visits: Mapping[Part, ExpiryMemory],
+    now: float,
+) -> ExpiryDecision:
+    """The decision for the group as `observed`, None while it could not be.
+
+    It is the view for the status: nothing is done on it before the live group was asked. `parts` are the wanted
+    workers, `visits` what is remembered of visits to the groups of both parts; `retry_memory` of the decision is that
+    of the retry workers' group.
+    """
+    group, before, observation = gathered.group, gathered.state.offsets, gathered.observation
+    retention_s = observation.offsets_retention_s if observation is not None else None
+    allowed, obstacle = group.spec.offsets.expiry == "Allow", _obstacle(gathered, reset)
+    main = ExpiryFacts(
+        group_id=group.group_id,
+        observed=None if gathered.cluster_changed else observed,
+        retention_s=retention_s,
+        kept_at=before.kept_at,
+        safe_until=before.safe_until,
+        allowed=allowed,
+        obstacle=obstacle,
+        memory=visits.get(MAIN, NEVER_VISITED),
+    )
+    flow = observed.retry if observed is not None else None
+    retry = RetryExpiryFacts(
+        group_id=naming.retry_group(group.group_id),
+        state=None if flow is None or gathered.cluster_changed else flow.state,
+        retention_s=retention_s,
+        workers=sum(part.replicas for part in parts if part.part is RETRY),
+        allowed=allowed,
+        obstacle=obstacle,
+        memory=visits.get(RETRY, NEVER_VISITED),
+    )
+    decision, of_retry = decide_expiry(main, now), decide_retry_expiry(retry, now)
+    wishes = [each.requeue_after for each in (decision, of_retry) if each.requeue_after is not None]
+    return replace(
+        decision,
+        visit_retry=of_retry.visit_retry,
+        requeue_after=min(wishes, default=None),
+        retry_memory=of_retry.memory,
+    )
+
+
+def offsets_after(gathered: Gathered, observed: GroupObservation | None, decision: ExpiryDecision) -> OffsetsState:
+    """The state of offsets after a decision."""
+    seen = shorten_id(observed.assignor) if observed is not None else ""
+    assignor = seen or gathered.state.offsets.assignor
+    return OffsetsState(kept_at=decision.kept_at, safe_until=decision.safe_until, assignor=assignor)
+
+
+def _obstacle(gathered: Gathered, reset: ResetDecision) -> Problem | None:
+    """The reason why the operator may not join this group now."""
+    if gathered.group.paused:
+        message = "annotation consumerfleet.io/paused is set: the operator changes nothing"
+        return Problem(conditions.PAUSED_BY_ANNOTATION, message)
+    if gathered.older is not None:
+        return Problem(conditions.GROUP_ID_TAKEN, "another ConsumerGroup owns the Kafka group and keeps its commits")
+    if reset.stop or reset.step is not None:
+        return Problem(conditions.RESETTING_OFFSETS, "a reset of offsets needs the group empty, and commits anew")
+    return None
