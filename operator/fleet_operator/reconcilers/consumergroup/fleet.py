@@ -37,7 +37,7 @@ REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revisions:
-    """The revisions of a group, and the facts of the rollout without the number of workers.
+    """The revisions of a group, and the facts of the rollout at the number of workers before this plan.
 
     - `wanted`: None when the spec cannot become one.
     - `strangers`: those whose records cannot be trusted.
@@ -84,15 +84,16 @@ class FleetPlan:
 
 
 def read_revisions(
-    gathered: Gathered, wanted: Revision | None, blocked: Problem | None, watched: Watched, tick: float
+    gathered: Gathered, wanted: Revision | None, blocked: Problem | None, count: int, watched: Watched, tick: float
 ) -> Revisions:
-    """The revisions as found; `watched` are the times of the look before, `tick` that of this one."""
+    """The revisions as found; `count` is the number of workers before anything is decided about it, `watched` are the
+    times of the look before, `tick` that of this one."""
     records, strangers = _records(gathered, wanted)
     spec, main, observation = gathered.group.spec, gathered.parts[MAIN], gathered.observation
     facts = RolloutFacts(
         wanted=wanted.hash if wanted else None,
         wanted_before=gathered.state.fleet.wanted,
-        wanted_replicas=0,
+        wanted_replicas=count,
         request=request_digest(gathered.group),
         blocked=blocked,
         unproven=_unproven(gathered, wanted),

@@ -33,7 +33,7 @@ from fleet_operator.reconcilers.consumergroup.offset_reset import reset_facts
 from fleet_operator.reconcilers.consumergroup.offsets import decide_offsets, offsets_after
 from fleet_operator.reconcilers.consumergroup.retries import decide_retries, retries_after, retry_parts
 from fleet_operator.reconcilers.consumergroup.session import Findings, Memory
-from fleet_operator.reconcilers.consumergroup.sizing import Sizing, decide_sizing
+from fleet_operator.reconcilers.consumergroup.sizing import Sizing, count_before, decide_sizing
 from fleet_operator.reconcilers.consumergroup.upgrading import UpgradePlan, decide_upgrade
 from fleet_operator.reconcilers.consumergroup.views import Views, interest_of, view_kafka
 
@@ -103,7 +103,8 @@ def make_plan(
     retry = decide_retries(gathered, views, memory.retry, now)
     problem = _blocking_problem(gathered, retry)
     upgrade = decide_upgrade(gathered, problem, default=image)
-    revisions = read_revisions(gathered, upgrade.revision, problem, memory.watched, tick)
+    count = count_before(gathered, resetting=reset.stop)
+    revisions = read_revisions(gathered, upgrade.revision, problem, count, memory.watched, tick)
     sizing = decide_sizing(gathered, views, revisions.facts, memory, resetting=reset.stop, now=now)
     used = used_revisions(retry, revisions_of(gathered.parts[RETRY]), revisions.records.values())
     fleet = decide_fleet(gathered, revisions, sizing.decision, used, now)

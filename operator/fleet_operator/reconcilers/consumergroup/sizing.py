@@ -45,13 +45,20 @@ class Sizing:
     trail: Trail
 
 
+def count_before(gathered: Gathered, *, resetting: bool) -> int:
+    """The number of workers before anything is decided about it."""
+    if decide_stopped(gathered.group, stopped=gathered.stopped, resetting=resetting) is not None:
+        return 0
+    return current_count(gathered)
+
+
 def decide_sizing(
     gathered: Gathered, views: Views, rolled: RolloutFacts, memory: Memory, *, resetting: bool, now: float
 ) -> Sizing:
     """Decide the number of main workers.
 
-    `rolled` are the facts of the rollout, whose phase holds a fleet up at its present number. `resetting`: offsets are
-    being reset.
+    `rolled` are the facts of the rollout at the number before, whose phase may hold the fleet at it. `resetting`:
+    offsets are being reset.
     """
     group, state, trail = gathered.group, gathered.state.sizing, memory.trail
     kept = state if state.count is not None else None
@@ -61,7 +68,7 @@ def decide_sizing(
     if group.spec.scaling is None:
         counts = views.shown.partition_counts
         return Sizing(decide_fixed(group, counts, found=_found(gathered), memory=state, now=now), None, trail)
-    phase = rollout.decide(replace(rolled, wanted_replicas=current_count(gathered)), now).phase
+    phase = rollout.decide(rolled, now).phase
     facts = scaling_facts(gathered, views, phase)
     last = memory.scale
     if last is not None and last.inputs is not None and (views.in_doubt or facts.awaits_rates):

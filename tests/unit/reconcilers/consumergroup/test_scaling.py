@@ -10,6 +10,7 @@ import pytest
 from fleet_consumer.contract.joins import JoinStep
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.fleet import manifests
+from fleet_operator.planning.fleet.deadlines import MISSING
 from fleet_operator.planning.fleet.parts import MAIN, read_part
 from fleet_operator.planning.fleet.revision import with_known
 from fleet_operator.planning.fleet.rollout import RolloutPhase
@@ -91,6 +92,17 @@ def test_number_decided_last_counts_and_not_spec_replicas() -> None:
     decided = plan(found(replicas=4, memory=SizingState(count=4), wanted={"replicas": 9}))
     assert decided.sizing.decision.replicas == 4
     assert decided.parts[0].replicas == 4
+
+
+def test_workers_that_the_fleet_lacks_count_against_its_deadline() -> None:
+    """The controller cannot make them: a quota, an admission webhook."""
+    of = found(wanted={"scaling": None})
+    body = of.parts[MAIN].body
+    assert body is not None
+    body = {**body, "status": {**body["status"], "replicas": 1, "currentReplicas": 1}}
+    lacking = replace(of, parts={**of.parts, MAIN: read_part(MAIN, body, of.parts[MAIN].pods[:1], NOW)})
+    assert MISSING in plan(lacking).memory.watched.stretches
+    assert MISSING not in plan(of).memory.watched.stretches
 
 
 def test_scaling_begins_at_the_fleet_that_there_is() -> None:
