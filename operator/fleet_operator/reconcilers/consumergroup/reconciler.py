@@ -71,6 +71,8 @@ class ConsumerGroupReconciler:
         if body is None or (body["metadata"].get("deletionTimestamp") and not has_finalizer(body)):
             self._drop(key)
             return Result()
+        if self._sessions.is_of_namesake(key, body["metadata"]["uid"]):
+            self._drop(key)
         session = self._sessions.open(key)
         session.refer_to(body)
         if body["metadata"].get("deletionTimestamp"):

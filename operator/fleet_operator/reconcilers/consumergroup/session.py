@@ -102,6 +102,7 @@ class GroupSession:
     key: Key
     background: Background
     first_look: FirstLook
+    uid: str = ""
     references: bytes = b""
     begun: bool = False
     memory: Memory = field(default_factory=Memory)
@@ -127,6 +128,7 @@ class GroupSession:
         """Keep what an Event about the deletion of this object needs."""
         spec = {name: part for name, part in body["spec"].items() if name in ("groupId", "clusterRef")}
         head = {name: body[name] for name in ("apiVersion", "kind", "metadata")}
+        self.uid = body["metadata"]["uid"]
         self.references = json_text.packed({**head, "spec": spec})
 
     def stop_following(self) -> None:
@@ -150,6 +152,12 @@ class GroupSessions:
             again = partial(self._context.queues[CONSUMER_GROUP].add, key)
             session = self._sessions[key] = new_session(key, self._context.clock, self._tasks, again)
         return session
+
+    def is_of_namesake(self, key: Key, uid: str) -> bool:
+        """True if the session is that of a former object, whose deletion was never seen: an object with this uid has
+        taken its place."""
+        found = self._sessions.get(key)
+        return found is not None and found.uid not in ("", uid)
 
     def find(self, key: Key) -> GroupSession | None:
         return self._sessions.get(key)

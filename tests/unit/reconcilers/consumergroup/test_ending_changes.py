@@ -70,7 +70,7 @@ def test_moved_offsets_do_not_bring_back_the_metrics(change: dict[str, Any], mon
         show_group(metrics.groups, KEY, found, {})
         reconciler._changes.follow(reconciler._sessions.open(KEY), found, CLUSTER)
         head = {"apiVersion": CONSUMER_GROUP.api_version, "kind": CONSUMER_GROUP.kind}
-        metadata = {"namespace": KEY[0], "name": KEY[1], "generation": 1, **change.get("metadata", {})}
+        metadata = {"namespace": KEY[0], "name": KEY[1], "uid": "u", "generation": 1, **change.get("metadata", {})}
         body = {**head, "metadata": metadata, "spec": change.get("spec", {}), "status": {}}
         store.learn(CONSUMER_GROUP, await kube.create(body))
         await reconciler.reconcile(KEY)
