@@ -7,14 +7,13 @@ what the brokers say then. So it may be repeated, and two operators may make it 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from pydantic import ValidationError
 
-from fleet_consumer.clock import Clock
 from fleet_consumer.net import KafkaError, NetError
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
@@ -41,8 +40,9 @@ from fleet_operator.reconcilers.context import (
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
 from fleet_operator.reconcilers.references import identified, parse
 from fleet_operator.reconcilers.states import StateTakenError
+from fleet_operator.runtime.background import Background, Tasks
 from fleet_operator.runtime.cache import Key
-from fleet_operator.runtime.dispatcher import Queues, Result
+from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import EventRecorder, News
 
 log = logging.getLogger(__name__)
@@ -60,85 +60,69 @@ FAILURES: Final = (NetError, KafkaError, ObserverStoppedError, AnotherClusterErr
 
 
 @dataclass(slots=True)
-class _Attempts:
-    """One KafkaCluster's attempts; `pause_until` in monotonic seconds."""
+class ClusterSession:
+    """Knowledge of this process about one KafkaCluster besides its state.
 
-    task: asyncio.Task[None] | None = None
-    fruitless: int = 0
-    pause_until: float = 0.0
+    - `ending_since`: when it was first seen deleted, monotonic seconds.
+    - `secret_gone`: a Secret was missing once while the brokers answered.
+    - `refusal`: the brokers' last refusal to create or change the offsets topic; `fruitless` attempts in a row changed
+      nothing.
+    """
+
+    background: Background
+    first_look: FirstLook
+    ending_since: float | None = None
+    secret_gone: bool = False
     refusal: Problem | None = None
+    fruitless: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class OffsetsTopicWork:
-    """The attempts for all KafkaClusters. Used on the event loop only; `close` cancels those that run."""
+    """The attempts to keep `__consumer_offsets` as KafkaClusters specify it."""
 
     observers: ObserverPool
     events: EventRecorder
-    queues: Queues
-    clock: Clock
-    _of: dict[Key, _Attempts] = field(default_factory=dict)
 
-    async def close(self) -> None:
-        running = [each.task for each in self._of.values() if each.task is not None]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-    def forget(self, key: Key) -> None:
-        known = self._of.pop(key, None)
-        if known is not None and known.task is not None:
-            known.task.cancel()
-
-    def refusal(self, key: Key) -> Problem | None:
-        """The brokers' last refusal."""
-        return self._of[key].refusal if key in self._of else None
-
-    def keep(self, key: Key, body: JsonObject, cluster: KafkaCluster, seen: ClusterObservation | None) -> float | None:
-        """Start an attempt if something is to be done and may be done now; returns the seconds until the next one.
+    def keep(
+        self,
+        session: ClusterSession,
+        key: Key,
+        body: JsonObject,
+        cluster: KafkaCluster,
+        seen: ClusterObservation | None,
+    ) -> None:
+        """Start an attempt if something is to be done and may be done now.
 
         Nothing is done before the id of the Kafka cluster stands in the state, nor while another one answers.
         """
         if cluster.spec.offsets_topic.manage != "Provision":
-            self.forget(key)
-            return None
+            session.refusal, session.fruitless = None, 0
+            return
         if seen is None or not (seen.reachable and seen.current and seen.identified):
-            return None
+            return
         if cluster.identity.cluster_id != seen.cluster_id:
-            return None
-        here = self._of.setdefault(key, _Attempts())
+            return
         if decide_offsets_topic(seen, cluster.spec.offsets_topic).idle:
-            here.refusal = None
-            return None
-        wait = here.pause_until - self.clock.monotonic()
-        if here.task is not None or wait > 0.0:
-            return max(wait, PAUSE_SECONDS)
-        here.task = asyncio.create_task(self._attempt(key, body, cluster, here), name=f"offsets-topic-of-{key[1]}")
-        return None
+            session.refusal = None
+            return
+        pause = min(PAUSE_SECONDS * 2.0 ** min(session.fruitless + 1, 16), PAUSE_SECONDS_MAX)
+        make = partial(self._attempt, session, key, body, cluster)
+        session.background.start(OFFSETS_TOPIC, make, seconds=ATTEMPT_SECONDS, pause=pause, after_failure=pause)
 
-    async def _attempt(self, key: Key, body: JsonObject, cluster: KafkaCluster, here: _Attempts) -> None:
-        wanted, changed = cluster.spec.offsets_topic, tuple[str, ...]()
-        try:
-            async with asyncio.timeout(ATTEMPT_SECONDS):
-                done = await self.observers.change(
-                    key, cluster.identity.cluster_id, lambda admin: admin.provision_offsets_topic(wanted)
-                )
-            changed = done.changed
-            here.refusal = _refused(done.refusals[0]) if done.refusals else None
+    async def _attempt(self, session: ClusterSession, key: Key, body: JsonObject, cluster: KafkaCluster) -> None:
+        wanted = cluster.spec.offsets_topic
+        session.fruitless += 1
+        done = await self.observers.change(
+            key, cluster.identity.cluster_id, lambda admin: admin.provision_offsets_topic(wanted)
+        )
+        session.refusal = _refused(done.refusals[0]) if done.refusals else None
+        if done.changed:
+            session.fruitless = 0
             self._report(key, body, done)
-        except FAILURES as error:  # what was done is known at the next look
-            log.warning("offsets topic was not changed", extra={"key": "/".join(key), "error": str(error)})
-        finally:
-            here.task = None
-            here.fruitless = 0 if changed else here.fruitless + 1
-            pause = min(PAUSE_SECONDS * 2.0 ** min(here.fruitless, 16), PAUSE_SECONDS_MAX)
-            here.pause_until = self.clock.monotonic() + pause
-        self.observers.look(key, changed)
-        self.queues[KAFKA_CLUSTER].add(key)
+            self.observers.look(key, done.changed)
 
     def _report(self, key: Key, body: JsonObject, done: TopicChanges) -> None:
-        if not done.changed:
-            return
         reason, did = ("OffsetsTopicCreated", "created") if done.made else ("OffsetsTopicChanged", "corrected")
         log.info("offsets topic %s", did, extra={"key": "/".join(key)})
         self.events.record(News(body, "Normal", reason, f"{OFFSETS_TOPIC} was {did} as spec.offsetsTopic says"))
@@ -159,32 +143,21 @@ CALM_SECONDS: Final = 60.0
 MENDED_BY_SECRETS: Final = SECRET_PROBLEMS | {conditions.AUTHENTICATION_FAILED, "TlsFailed"}
 
 
-@dataclass(slots=True)
-class ClusterSession:
-    """Knowledge of this process about one KafkaCluster besides its state.
-
-    `ending_since` is when it was first seen deleted (monotonic seconds); `secret_gone`: a Secret was missing once while
-    the brokers answered.
-    """
-
-    first_look: FirstLook
-    ending_since: float | None = None
-    secret_gone: bool = False
-
-
 class KafkaClusterReconciler:
     """Keeps each cluster's observer and status as its object says."""
 
     def __init__(self, context: Context, offsets_topics: OffsetsTopicWork) -> None:
         self._context = context
         self._offsets_topics = offsets_topics
+        self._tasks = Tasks()
         self._sessions: dict[Key, ClusterSession] = {}
+        context.ending.push_async_callback(self._tasks.close)
 
     async def reconcile(self, key: Key) -> Result:
         """Bring one KafkaCluster up to date; secrets are read again each time, so a mended one is soon taken up."""
         context = self._context
         body = context.store.get(KAFKA_CLUSTER, key)
-        session = self._sessions.setdefault(key, ClusterSession(FirstLook(context.clock)))
+        session = self._open(key)
         if body is not None and await self._is_kept(session, key, body):
             return Result(deletion.POLL_S)
         if body is None or body["metadata"].get("deletionTimestamp"):
@@ -193,10 +166,9 @@ class KafkaClusterReconciler:
             context.statuses.forget(KAFKA_CLUSTER.kind, key)
             context.states.forget(KAFKA_CLUSTER, key)
             context.metrics.forget_cluster(*key)
-            self._offsets_topics.forget(key)
             return Result()
         previous = body.get("status") or {}
-        now, wait = context.clock.wall(), None
+        now = context.clock.wall()
         try:
             cluster = identified(context, KafkaCluster.model_validate(body), body)
         except (ValidationError, UnreadableStateError) as error:
@@ -211,14 +183,21 @@ class KafkaClusterReconciler:
             if session.first_look.awaits(coming=seen is None) and previous.get("conditions"):
                 return Result(FIRST_LOOK_SECONDS)
             cluster = await self._identify(body, cluster, seen)
-            wait = self._offsets_topics.keep(key, body, cluster, seen)
-            refusal = self._offsets_topics.refusal(key)
-            status = project_kafkacluster_status(cluster, seen, previous, now, refusal=refusal)
+            self._offsets_topics.keep(session, key, body, cluster, seen)
+            status = project_kafkacluster_status(cluster, seen, previous, now, refusal=session.refusal)
         again = await publish(context, body, status)
         seen = context.observers.latest(key)
         waits_for_secret = session.secret_gone or (seen is not None and seen.reason in MENDED_BY_SECRETS)
-        wishes = (SECRET_SECONDS if waits_for_secret else CALM_SECONDS, wait)
-        return Result(None if again is None else min((again, *(wish for wish in wishes if wish is not None))))
+        return Result(None if again is None else min(again, SECRET_SECONDS if waits_for_secret else CALM_SECONDS))
+
+    def _open(self, key: Key) -> ClusterSession:
+        """The session of a KafkaCluster, a new one at its first reconcile."""
+        session = self._sessions.get(key)
+        if session is None:
+            clock, again = self._context.clock, partial(self._context.queues[KAFKA_CLUSTER].add, key)
+            background = Background("/".join(key), clock, self._tasks, again, FAILURES)
+            session = self._sessions[key] = ClusterSession(background, FirstLook(clock))
+        return session
 
     async def _identify(self, body: JsonObject, cluster: KafkaCluster, seen: ClusterObservation | None) -> KafkaCluster:
         """Remember which Kafka cluster this is, before anything rests on it. Raises KubeError."""

@@ -60,9 +60,7 @@ class Controller:
 
 
 def _kafka_clusters(context: Context) -> KafkaClusterReconciler:
-    work = OffsetsTopicWork(context.observers, context.events, context.queues, context.clock)
-    context.ending.push_async_callback(work.close)
-    return KafkaClusterReconciler(context, work)
+    return KafkaClusterReconciler(context, OffsetsTopicWork(context.observers, context.events))
 
 
 def _consumer_groups(context: Context) -> ConsumerGroupReconciler:

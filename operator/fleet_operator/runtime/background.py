@@ -56,11 +56,17 @@ class Background:
     """Requeues at the end of a pause."""
 
     def start(
-        self, work: str, make: Callable[[], Awaitable[None]], *, seconds: float, pause: float = PAUSE_SECONDS
+        self,
+        work: str,
+        make: Callable[[], Awaitable[None]],
+        *,
+        seconds: float,
+        pause: float = PAUSE_SECONDS,
+        after_failure: float = PAUSE_SECONDS,
     ) -> None:
         """Start a piece of work, unless one of this name is running or the pause after the last one is not over.
 
-        It ends within `seconds`; `pause` follows on success.
+        It ends within `seconds`. The `pause` that follows on success and the one `after_failure` are in seconds, too.
         """
         if work in self._running:
             return
@@ -69,16 +75,20 @@ class Background:
             self._come_back(work, left)
             return
         self._running.add(work)
-        task = asyncio.create_task(self._run(work, make, seconds, pause), name=f"{work}-of-{self.name}")
+        task = asyncio.create_task(
+            self._run(work, make, seconds, (pause, after_failure)), name=f"{work}-of-{self.name}"
+        )
         self.tasks.running.add(task)
         task.add_done_callback(self.tasks.running.discard)
 
-    async def _run(self, work: str, make: Callable[[], Awaitable[None]], seconds: float, pause: float) -> None:
-        after = PAUSE_SECONDS
+    async def _run(
+        self, work: str, make: Callable[[], Awaitable[None]], seconds: float, pauses: tuple[float, float]
+    ) -> None:
+        after = pauses[1]
         try:
             async with asyncio.timeout(seconds):
                 await make()
-                after = pause
+                after = pauses[0]
         except self.failures as error:
             # The outcome is unknown until the next observation.
             fields = {"key": self.name, "action": work, "error": str(error) or type(error).__name__}

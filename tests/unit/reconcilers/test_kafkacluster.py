@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -85,8 +86,10 @@ class Place:
             events=SimpleNamespace(record=self.told.append),
             metrics=Metrics(),
             resync=lambda: RESYNC_S,
+            queues={KAFKA_CLUSTER: SimpleNamespace(add=lambda key: None)},
+            ending=AsyncExitStack(),
         )
-        topics = SimpleNamespace(keep=lambda *_: None, refusal=lambda _: None, forget=lambda _: None)
+        topics = SimpleNamespace(keep=lambda *_: None)
         self.reconciler = KafkaClusterReconciler(cast("Context", self.context), cast("OffsetsTopicWork", topics))
 
     def ready(self) -> tuple[str, str, str]:

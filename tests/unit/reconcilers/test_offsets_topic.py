@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 from fleet_consumer.net import Disconnected
 from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
-from fleet_operator.clients.kinds import KAFKA_CLUSTER
 from fleet_operator.observe.kafka_admin import Refusal, TopicChanges
 from fleet_operator.planning.observation import BrokerSettings, ClusterObservation
-from fleet_operator.reconcilers.kafkacluster import PAUSE_SECONDS_MAX, OffsetsTopicWork
+from fleet_operator.reconcilers.context import FirstLook
+from fleet_operator.reconcilers.kafkacluster import (
+    FAILURES,
+    PAUSE_SECONDS,
+    PAUSE_SECONDS_MAX,
+    ClusterSession,
+    OffsetsTopicWork,
+)
+from fleet_operator.runtime.background import Background, Tasks
 from tests.unit.planning.builders import kafka_cluster, observation, unreachable
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
@@ -34,8 +42,11 @@ class Scene:
         self.clock = VirtualClock(asyncio.get_running_loop())
         observers = SimpleNamespace(change=self._change, look=lambda key, changed: self.looks.append((key, changed)))
         events = SimpleNamespace(record=lambda news: self.events.append(news.reason))
-        queues = {KAFKA_CLUSTER: SimpleNamespace(add=self.queued.append)}
-        self.work = OffsetsTopicWork(cast(Any, observers), cast(Any, events), cast(Any, queues), self.clock)
+        self.work = OffsetsTopicWork(cast(Any, observers), cast(Any, events))
+        self.tasks = Tasks()
+        again = partial(self.queued.append, KEY)
+        background = Background("shop/main", self.clock, self.tasks, again, FAILURES)
+        self.session = ClusterSession(background, FirstLook(self.clock))
 
     async def _change(self, key: Any, cluster_id: str, run: Any) -> TopicChanges:
         assert key == KEY
@@ -44,19 +55,20 @@ class Scene:
             raise self.outcome
         return self.outcome
 
-    def keep(self, seen: ClusterObservation | None, recorded: str | None = "cluster-a", **spec: Any) -> float | None:
+    def keep(self, seen: ClusterObservation | None, recorded: str | None = "cluster-a", **spec: Any) -> None:
         identity = ClusterIdentity(cluster_id=recorded)
-        return self.work.keep(KEY, BODY, kafka_cluster(identity=identity, offsetsTopic=PROVISION | spec), seen)
+        cluster = kafka_cluster(identity=identity, offsetsTopic=PROVISION | spec)
+        self.work.keep(self.session, KEY, BODY, cluster, seen)
 
 
 def test_topic_is_created_once_the_cluster_is_on_record() -> None:
     async def main() -> None:
         here = Scene(TopicChanges(made=["__consumer_offsets"]))
-        assert here.keep(absent(), recorded=None) is None
+        here.keep(absent(), recorded=None)
         for seen in (None, unreachable(), absent(current=False), absent(identified=False), observation()):
-            assert here.keep(seen) is None
-        assert here.keep(absent(), recorded="cluster-b") is None, "another cluster answers"
-        assert here.keep(absent(), manage="Observe") is None
+            here.keep(seen)
+        here.keep(absent(), recorded="cluster-b")
+        here.keep(absent(), manage="Observe")
         assert here.attempts == []
         here.keep(absent())
         here.keep(absent())
@@ -64,7 +76,7 @@ def test_topic_is_created_once_the_cluster_is_on_record() -> None:
         assert here.attempts == ["cluster-a"]
         assert (here.events, here.queued) == (["OffsetsTopicCreated"], [KEY])
         assert here.looks == [(KEY, ("__consumer_offsets",))]
-        await here.work.close()
+        await here.tasks.close()
 
     run_virtual(main())
 
@@ -77,13 +89,13 @@ def test_refusal_is_reported_with_the_right_to_grant_and_tried_again_ever_less_o
             here.keep(absent())
             await asyncio.sleep(1.0)
         assert 7 <= len(here.attempts) <= 10
-        problem = here.work.refusal(KEY)
+        problem = here.session.refusal
         assert problem is not None
         assert problem.reason == "AuthorizationFailed"
         assert "Create and AlterConfigs the topic __consumer_offsets" in problem.message
         here.keep(observation())
-        assert here.work.refusal(KEY) is None, "the topic is as wanted by now"
-        await here.work.close()
+        assert here.session.refusal is None, "the topic is as wanted by now"
+        await here.tasks.close()
 
     run_virtual(main())
 
@@ -93,15 +105,14 @@ def test_brokers_that_do_not_answer_are_asked_again() -> None:
         here = Scene(Disconnected("gone"))
         here.keep(absent())
         await asyncio.sleep(0.1)
-        assert here.work.refusal(KEY) is None
+        assert here.session.refusal is None
         assert here.queued == [KEY]
-        wait = here.keep(absent())
-        assert wait is not None
-        await asyncio.sleep(wait)
+        here.keep(absent())
+        await asyncio.sleep(PAUSE_SECONDS * 2)
+        assert here.queued == [KEY, KEY], "at the end of the pause"
         here.keep(absent())
         await asyncio.sleep(0.1)
         assert len(here.attempts) == 2
-        here.work.forget(KEY)
-        await here.work.close()
+        await here.tasks.close()
 
     run_virtual(main())
