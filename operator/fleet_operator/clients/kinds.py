@@ -61,27 +61,7 @@ SPARK_APPLICATION: Final = Kind("sparkoperator.k8s.io", "v1beta2", "SparkApplica
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 EVENT: Final = Kind("events.k8s.io", "v1", "Event", "events")
 
-KINDS: Final = (
-    KAFKA_CLUSTER,
-    CONSUMER_GROUP,
-    RETRY_POLICY,
-    REDRIVE,
-    BACKFILL,
-    OPERATOR_STATE,
-    STATEFUL_SET,
-    JOB,
-    POD,
-    SERVICE,
-    CONFIG_MAP,
-    SECRET,
-    POD_DISRUPTION_BUDGET,
-    SERVICE_ACCOUNT,
-    ROLE,
-    ROLE_BINDING,
-    SPARK_APPLICATION,
-    LEASE,
-    EVENT,
-)
+KINDS: Final = tuple(each for each in tuple(globals().values()) if isinstance(each, Kind))
 _BY_TYPE: Final = {(kind.api_version, kind.kind): kind for kind in KINDS}
 
 

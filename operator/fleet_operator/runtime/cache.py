@@ -79,14 +79,6 @@ Dependents = Callable[[JsonObject, Callable[[Kind], "ObjectCache"]], Iterable[tu
 """The keys to reconcile when an object changes, given the object and the caches by kind; of kinds with a controller."""
 
 
-def _no_index(body: JsonObject) -> Hashable:
-    return None
-
-
-def _no_summary(body: JsonObject) -> Any:
-    return None
-
-
 class _Entry(NamedTuple):
     """A cached object: its identity, a digest of its essence, the values it is found by, its summary, and itself as
     JSON."""
@@ -110,9 +102,9 @@ class WatchedKind:
     kind: Kind
     selector: str = ""
     view: View = WHOLE
-    index: Index = _no_index
+    index: Index = lambda body: None
     marks: Marks = lambda body: ()
-    summary: Summary = _no_summary
+    summary: Summary = lambda body: None
     dependents: Dependents = lambda body, cache: ()
     on_status: bool = False
     apart: bool = False
@@ -126,11 +118,7 @@ class ObjectCache:
     replaced, and to read one takes a hundredth of a reconcile. So each reader gets a copy.
     """
 
-    kind: Kind
-    index: Index = _no_index
-    view: View = WHOLE
-    marks: Marks = lambda body: ()
-    summary: Summary = _no_summary
+    watched: WatchedKind
     followers: list[Follower] = field(default_factory=list)
     _objects: dict[Key, _Entry] = field(default_factory=dict)
     _indexed: dict[Hashable, set[Key]] = field(default_factory=dict)
@@ -198,11 +186,12 @@ class ObjectCache:
         known = self._objects.get(key)
         if known is not None and known.uid == uid and known.version >= version:
             return Change.NOTHING
-        body = self.view.trim(body)
+        body = self.watched.view.trim(body)
         self._gone.pop(uid, None)
         self._unlink(key)
-        found_by = tuple(value for value in (self.index(body), *self.marks(body)) if value is not None)
-        entry = _Entry(uid, version, _essence(body), found_by, self.summary(body), json_text.packed(body))
+        values = (self.watched.index(body), *self.watched.marks(body))
+        found_by = tuple(value for value in values if value is not None)
+        entry = _Entry(uid, version, _essence(body), found_by, self.watched.summary(body), json_text.packed(body))
         self._objects[key] = entry
         for value in found_by:
             self._indexed.setdefault(value, set()).add(key)

@@ -146,13 +146,7 @@ class EventRecorder:
             "note": news.note[:NOTE_CHARACTERS_MAX],
             "reportingController": CONTROLLER,
             "reportingInstance": self._instance,
-            "regarding": {
-                "apiVersion": about["apiVersion"],
-                "kind": about["kind"],
-                "name": metadata["name"],
-                "namespace": metadata["namespace"],
-                "uid": metadata["uid"],
-            },
+            "regarding": {"apiVersion": about["apiVersion"], "kind": about["kind"], **metadata},
         }
         if posted.count > 1:
             event["series"] = {"count": posted.count, "lastObservedTime": to_micro_text(posted.written_at)}

@@ -22,31 +22,20 @@ from typing import Final
 
 from fleet_operator.runtime.cache import Key
 
+BACKOFF_SECONDS: Final = 0.5
+BACKOFF_SECONDS_MAX: Final = 60.0
+"""The delay after the first failure, doubled with each further one in a row, and the longest."""
 JITTER_FRACTION: Final = 0.5
 """Up to this part of a delay is taken off at random, so that keys that failed together do not come back together."""
-
-
 OTHERS_TURN: Final = 4
 """Of so many turns one is for keys that wait in their order, however many new ones there are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Exponential delays between `initial_seconds` and `max_seconds`."""
-
-    initial_seconds: float = 0.5
-    factor: float = 2.0
-    max_seconds: float = 60.0
-
-    def delay(self, failures: int, chance: float) -> float:
-        """The seconds to wait after the n-th failure in a row (1 is the first), given `chance` in [0, 1)."""
-        if failures < 1:
-            raise ValueError(f"a delay follows a failure, got failures={failures}")
-        if not 0.0 <= chance < 1.0:
-            raise ValueError(f"chance must be in [0, 1), got {chance}")
-        # Beyond this exponent the maximum has long been reached; the bound keeps the power finite.
-        grown = self.initial_seconds * self.factor ** min(failures - 1, 64)
-        return min(grown, self.max_seconds) * (1.0 - JITTER_FRACTION * chance)
+def backoff_seconds(failures: int, chance: float) -> float:
+    """The delay after the n-th failure in a row (1 is the first), given `chance` in [0, 1)."""
+    # Beyond this exponent the maximum has long been reached; the bound keeps the power finite.
+    grown = BACKOFF_SECONDS * 2.0 ** min(failures - 1, 64)
+    return min(grown, BACKOFF_SECONDS_MAX) * (1.0 - JITTER_FRACTION * chance)
 
 
 Wanted = Callable[[Key, float], bool]
@@ -92,7 +81,6 @@ class _Line:
 class KeyedQueue:
     """Keys and when each is due. All times are seconds on one clock that never goes back."""
 
-    backoff: Backoff = field(default_factory=Backoff)
     _due: dict[Key, float] = field(default_factory=dict)
     _heap: list[tuple[float, int, Key]] = field(default_factory=list)
     _new: _Line = field(default_factory=_Line)
@@ -158,7 +146,7 @@ class KeyedQueue:
     def failed(self, key: Key, now: float, chance: float, *, at_least: float = 0.0) -> float:
         """Count a failure and schedule the next attempt; returns the seconds until then."""
         self._failures[key] = failures = self._failures.get(key, 0) + 1
-        delay = max(self.backoff.delay(failures, chance), at_least)
+        delay = max(backoff_seconds(failures, chance), at_least)
         self.add_after(key, delay, now)
         return delay
 

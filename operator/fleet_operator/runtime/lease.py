@@ -35,6 +35,10 @@ SCOPE_NAMESPACE: Final = "default"
 """The place of the Lease for the whole cluster: every cluster has this namespace, and administrators alone write there.
 That for one namespace is in it."""
 
+LEASE_SECONDS: Final = 15.0
+RENEW_SECONDS: Final = 10.0
+RETRY_SECONDS: Final = 2.0
+"""Lease duration, renew deadline and retry period, as in controller-runtime: each is longer than the next."""
 
 REMEDY: Final = "uninstall one of the two, or give them namespaces of their own (watch.namespaces)"
 
@@ -43,22 +47,12 @@ class LeaseLostError(Exception):
     """This process no longer holds the Lease and must end at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseTiming:
-    """Seconds, with the defaults of controller-runtime: lease_duration > renew_deadline > retry_period."""
-
-    lease_duration: float = 15.0
-    renew_deadline: float = 10.0
-    retry_period: float = 2.0
-
-
 @dataclass(slots=True)
 class Election:
     """Decides what to write into the Lease, given what was read from it. All `now` are monotonic seconds."""
 
     identity: str
     namespace: str
-    timing: LeaseTiming
     name: str = LEASE_NAME
     former: str = ""
     """A holder that is known to have ended: nobody waits for it."""
@@ -91,7 +85,7 @@ class Election:
         transitions = int(spec.get("leaseTransitions") or 0)
         if self.holds:
             return self._record(seen["metadata"], wall, acquired=spec.get("acquireTime"), transitions=transitions)
-        expires = self._seen_at + float(spec.get("leaseDurationSeconds") or self.timing.lease_duration)
+        expires = self._seen_at + float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
         if self.holder not in ("", self.former) and now < expires:
             return None
         return self._record(seen["metadata"], wall, acquired=to_micro_text(wall), transitions=transitions + 1)
@@ -111,7 +105,7 @@ class Election:
             "metadata": {k: metadata[k] for k in ("name", "namespace", "uid", "resourceVersion") if k in metadata},
             "spec": {
                 "holderIdentity": self.identity,
-                "leaseDurationSeconds": int(self.timing.lease_duration),
+                "leaseDurationSeconds": int(LEASE_SECONDS),
                 "acquireTime": acquired,
                 "renewTime": to_micro_text(wall),
                 "leaseTransitions": transitions,
@@ -139,27 +133,26 @@ class Elector:
     ) -> None:
         self._kube = kube
         self._clock = clock
-        self._timing = LeaseTiming()
         self.refused = False
         """True while the API server grants no such Lease: by its rights, or as the namespace is not there."""
         self.answered = False
         """True if the last attempt has shown who holds the Lease."""
-        self._election = Election(identity, namespace, self._timing, name, former)
+        self._election = Election(identity, namespace, name, former)
         self.former = ""
         """The holder that this process has succeeded."""
 
     async def acquire(self) -> None:
         """Return once this process holds the Lease; waits as long as that takes, through errors too."""
         while not await self._try():  # noqa: ASYNC110 - what is awaited is in the API server, not in this process
-            await asyncio.sleep(self._timing.retry_period)
+            await asyncio.sleep(RETRY_SECONDS)
         log.info("lease acquired", extra={"identity": self._election.identity})
 
     async def hold(self) -> None:
         """Renew for as long as possible; raises LeaseLostError when that has failed. Never returns."""
         renewed = self._clock.monotonic()
         while True:
-            await asyncio.sleep(self._timing.retry_period)
-            deadline = renewed + self._timing.renew_deadline
+            await asyncio.sleep(RETRY_SECONDS)
+            deadline = renewed + RENEW_SECONDS
             try:
                 async with asyncio.timeout(max(deadline - self._clock.monotonic(), 0.0)):
                     held = await self._try()
@@ -170,8 +163,7 @@ class Elector:
             elif not self._election.holds:
                 raise LeaseLostError("another process has taken over the Lease; this one ends")
             elif self._clock.monotonic() >= deadline:
-                waited = self._timing.renew_deadline
-                raise LeaseLostError(f"the Lease could not be renewed for {waited} s; this process ends")
+                raise LeaseLostError(f"the Lease could not be renewed for {RENEW_SECONDS} s; this process ends")
 
     async def release(self) -> None:
         """Give the Lease up, if held, so that a standby takes over at once; failure only costs a lease duration."""
@@ -255,7 +247,6 @@ class Scope:
             return Elector(kube, clock, identity=identity, namespace=namespace, name=SCOPE_LEASE, former=former)
 
         self._clock = clock
-        self._timing = LeaseTiming()
         self._cluster = elector(SCOPE_NAMESPACE)
         self._own = {namespace: elector(namespace) for namespace in namespaces}
 
@@ -282,14 +273,14 @@ class Scope:
             if rival:  # else the API server did not answer, which says nothing about installations: ask again
                 where = f"Lease {SCOPE_NAMESPACE}/{SCOPE_LEASE} is held by {rival}"
                 told(f"another installation serves the whole cluster: {where}; {REMEDY}")
-            await asyncio.sleep(self._timing.retry_period)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _settled(self, elector: Elector) -> bool:
         """True once a Lease is ours, False if another one renews it.
 
         A namespace that is left out stays so until the next start, so failed calls do not count as another's renewals.
         """
-        patience = self._timing.lease_duration + 2 * self._timing.retry_period
+        patience = LEASE_SECONDS + 2 * RETRY_SECONDS
         until = self._clock.monotonic() + patience
         while not await elector.attempt():
             now = self._clock.monotonic()
@@ -297,7 +288,7 @@ class Scope:
                 until = now + patience
             elif now >= until:
                 return False
-            await asyncio.sleep(self._timing.retry_period)
+            await asyncio.sleep(RETRY_SECONDS)
         return True
 
     async def hold(self) -> None:
@@ -305,7 +296,7 @@ class Scope:
         if not self._own and not self._cluster.refused:
             await self._cluster.hold()
         while True:
-            await asyncio.sleep(self._timing.lease_duration / 3)
+            await asyncio.sleep(LEASE_SECONDS / 3)
             await asyncio.gather(*(elector.attempt() for elector in self._own.values() if not elector.refused))
             rival = await self._cluster.rival() if self._own else ""
             if rival:

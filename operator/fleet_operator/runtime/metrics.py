@@ -7,7 +7,7 @@ memory. Nothing else imports prometheus_client.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -87,40 +87,30 @@ class GroupSeries(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """The families without samples; called when this is registered."""
-        return [*_gauges().values(), _state(), _info()]
+        return _families([])
 
     def collect(self) -> Iterator[Metric]:
-        groups = list(self._groups.items())
-        for place, family in enumerate(_gauges().values()):
-            for key, group in groups:
-                value = group.values[place]
-                if value is not None:
-                    family.add_metric(key, value)
-            yield family
-        states, infos = _state(), _info()
+        return _families(list(self._groups.items()))
+
+
+def _families(groups: Sequence[tuple[Key, _Group]]) -> Iterator[Metric]:
+    for name, text in GROUP_GAUGES.items():
+        family = GaugeMetricFamily(f"{GROUP_PREFIX}_{name}", text, labels=GROUP_LABELS)
         for key, group in groups:
-            if group.state is not None:
-                states.add_metric((*key, group.state), 1.0)
-            if group.info is not None:
-                infos.add_metric((*key, *group.info), 1.0)
-        yield states
-        yield infos
-
-
-def _gauges() -> dict[str, GaugeMetricFamily]:
-    return {
-        name: GaugeMetricFamily(f"{GROUP_PREFIX}_{name}", text, labels=GROUP_LABELS)
-        for name, text in GROUP_GAUGES.items()
-    }
-
-
-def _state() -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"{GROUP_PREFIX}_state", "1 for the state the group is in.", labels=STATE_LABELS)
-
-
-def _info() -> GaugeMetricFamily:
+            value = group.values[PLACES[name]]
+            if value is not None:
+                family.add_metric(key, value)
+        yield family
+    states = GaugeMetricFamily(f"{GROUP_PREFIX}_state", "1 for the state the group is in.", labels=STATE_LABELS)
     text = "1; names the Kafka group and the KafkaCluster."
-    return GaugeMetricFamily(f"{GROUP_PREFIX}_info", text, labels=INFO_LABELS)
+    infos = GaugeMetricFamily(f"{GROUP_PREFIX}_info", text, labels=INFO_LABELS)
+    for key, group in groups:
+        if group.state is not None:
+            states.add_metric((*key, group.state), 1.0)
+        if group.info is not None:
+            infos.add_metric((*key, *group.info), 1.0)
+    yield states
+    yield infos
 
 
 PREFIX: Final = "consumer_fleet_operator"

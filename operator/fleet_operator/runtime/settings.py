@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -69,22 +70,14 @@ def _truth(text: str) -> bool:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false") from None
 
 
-def _port(text: str) -> int:
-    if not text.isdigit() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
+def _number(text: str, *, least: int = 0, most: int = BOUND_MAX) -> int:
+    if not text.isdigit() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from {least} to {most}")
     return int(text)
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
-    return int(text)
-
-
-def _bound(text: str) -> int:
-    if not text.isdigit() or int(text) > BOUND_MAX:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 0 to {BOUND_MAX}")
-    return int(text)
+_count: Final = partial(_number, least=1)
+_port: Final = partial(_number, most=65_535)
 
 
 def _seconds(text: str) -> float:
@@ -105,7 +98,7 @@ FLAGS: Final[Mapping[str, tuple[Callable[[str], object] | tuple[str, ...], str]]
     "spark_image": (str, "image of Backfills that name none"),
     "spark_driver_role": (str, "ClusterRole of the drivers of Backfills, for their executors"),
     "max_concurrent_rollouts": (
-        _bound,
+        _number,
         "groups that go over to another worker image or connection at once; 0: images stay as they are",
     ),
     "canary_namespaces": (
@@ -113,7 +106,7 @@ FLAGS: Final[Mapping[str, tuple[Callable[[str], object] | tuple[str, ...], str]]
         "namespaces, divided by commas, in which the label of canaries counts; default: all",
     ),
     "upgrade_deadline_seconds": (
-        _bound,
+        _number,
         "longest time for which one group holds up the upgrades of others; 0: for good",
     ),
     "force_upgrades": (_truth, "upgrades wait for no canary and stop at no failure"),

@@ -143,9 +143,7 @@ class Store:
         self._chance = random.Random()
         self.kube = kube
         self._clock = clock
-        self._caches = {
-            each.kind: ObjectCache(each.kind, each.index, each.view, each.marks, each.summary) for each in watched
-        }
+        self._caches = {each.kind: ObjectCache(each) for each in watched}
         self._contents = Contents()
         self._applied: dict[tuple[Kind, Key], _Applied] = {}
         self._children: dict[str, set[Address]] = {}  # what was applied, by the uid of its owner
@@ -175,12 +173,12 @@ class Store:
 
     async def list(self, kind: Kind, namespace: str | None, selector: str) -> Listing:
         """Objects read live, each cut to the view of its kind. Raises KubeError."""
-        view = self._caches[kind].view if kind in self._caches else WHOLE
+        view = self._caches[kind].watched.view if kind in self._caches else WHOLE
         return await self.kube.list(kind, namespace, label_selector=selector, view=view)
 
     def pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Listing]:
         """As `list`, page by page; of a watched kind. Raises KubeError."""
-        return self.kube.pages(kind, namespace, label_selector=selector, view=self._caches[kind].view)
+        return self.kube.pages(kind, namespace, label_selector=selector, view=self._caches[kind].watched.view)
 
     async def apply(self, body: JsonObject, *, over: JsonObject | None = None) -> str:
         """Make an object of ours be as `body` says, unless it is known to be. Raises KubeError.
@@ -220,7 +218,7 @@ class Store:
         """Remember a write and what it made."""
         kind = kind_of(body)
         self._remember((kind, key_of(body)), _applied_as(stored, body, meant, self._clock.monotonic()))
-        if kind in self._caches and self._caches[kind].view.metadata_only:
+        if kind in self._caches and self._caches[kind].watched.view.metadata_only:
             self._contents.put(stored)
         self.learn(kind, stored)
 
@@ -284,7 +282,7 @@ class Store:
         """
         cache = self._caches[kind]
         seen = cache.get(*key)
-        if not cache.view.metadata_only:
+        if not cache.watched.view.metadata_only:
             return seen if seen is not None else await self.refresh(kind, key)
         kept = self._contents.get(seen) if seen is not None else None
         if kept is not None:
@@ -300,8 +298,8 @@ class Store:
         An object that the cache does not have is not taken in: it may be one that the watch does not select.
         """
         cache, found = self._caches.get(kind), await self.kube.get(kind, *key)
-        if found is not None and cache is not None and not cache.view.metadata_only:
-            found = cache.view.trim(found)
+        if found is not None and cache is not None and not cache.watched.view.metadata_only:
+            found = cache.watched.view.trim(found)
         seen = cache.get(*key) if cache is not None else None
         if seen is None:
             return found
@@ -339,7 +337,8 @@ class Store:
         seen = cache.get(*key_of(body))
         if seen is None or (seen["metadata"].get("annotations") or {}).get(self._annotation) != meant:
             return None
-        if seen["metadata"].get(EDITED) or not holds(seen, cache.view.trim(json_text.loads(json_text.dumps(body)))):
+        visible = cache.watched.view.trim(json_text.loads(json_text.dumps(body)))
+        if seen["metadata"].get(EDITED) or not holds(seen, visible):
             return None
         believed = _Applied(
             meant, seen["metadata"]["uid"], marker(seen), self._some_time_ago(), owner_of(body), read=False

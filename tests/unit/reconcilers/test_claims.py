@@ -17,6 +17,7 @@ from fleet_operator.clients.kinds import (
     OPERATOR_STATE,
     POD,
     STATEFUL_SET,
+    WHOLE,
     JsonObject,
     Kind,
 )
@@ -62,7 +63,7 @@ class Place:
     ) -> None:
         """`empty`: nobody is in the Kafka group; `refused` are the namespaces whose login the brokers do not let in."""
         self._identities: dict[str, ClusterIdentity] = {}
-        self._caches = {each.kind: ObjectCache(each.kind, each.index, summary=each.summary) for each in WATCHED}
+        self._caches = {each.kind: ObjectCache(replace(each, view=WHOLE)) for each in WATCHED}
         for body in groups:
             self._caches[CONSUMER_GROUP].observe(body)
         for namespace, cluster_id in (stored or {}).items():

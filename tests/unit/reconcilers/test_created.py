@@ -13,7 +13,7 @@ from fleet_operator.planning.labels import APPLIED_ANNOTATION
 from fleet_operator.reconcilers.context import ForeignObjectError, create_owned, find_child
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime import cache as caches
-from fleet_operator.runtime.cache import ObjectCache, key_of
+from fleet_operator.runtime.cache import ObjectCache, WatchedKind, key_of
 from fleet_operator.runtime.store import LIVING_SECONDS, Store
 from tests.unit.reconcilers.test_owned import Place
 from tests.unit.runtime.memory_kube import MemoryKube
@@ -182,7 +182,7 @@ def test_child_that_is_deleted_while_absences_are_known_is_read_again() -> None:
 
 def test_remembered_absences_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caches, "ABSENT_MAX", 10)
-    cache = ObjectCache(STATEFUL_SET)
+    cache = ObjectCache(WatchedKind(kind=STATEFUL_SET))
     for number in range(25):
         cache.note_absent(("shop", f"orders-{number}"))
     assert len(cache._absent) <= 10

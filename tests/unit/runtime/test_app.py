@@ -15,7 +15,7 @@ from fleet_operator.app import App
 from fleet_operator.clients.kinds import LEASE, WHOLE, Kind, View
 from fleet_operator.clients.kube import KubeForbiddenError, KubeUnavailableError, Listing
 from fleet_operator.runtime import lease as lease_module
-from fleet_operator.runtime.lease import LeaseLostError, LeaseTiming
+from fleet_operator.runtime.lease import LEASE_SECONDS, LeaseLostError
 from fleet_operator.runtime.settings import Settings
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
@@ -124,7 +124,7 @@ def test_lease_is_renewed_while_every_other_call_hangs() -> None:
         clock = VirtualClock(asyncio.get_running_loop())
         operator = App(SETTINGS, stuck, leases, clock)
         running = asyncio.create_task(operator.run())
-        await asyncio.sleep(10 * LeaseTiming().lease_duration)
+        await asyncio.sleep(10 * LEASE_SECONDS)
         assert not running.done()
         assert LEASE.kind not in asked
         assert sum(verb == "replace" for verb, _, _ in leases.writes) > 10
@@ -137,7 +137,9 @@ def test_lease_is_renewed_while_every_other_call_hangs() -> None:
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_module, "LeaseTiming", lambda: LeaseTiming(3.0, 1.0, 0.02))
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 3.0)
+    monkeypatch.setattr(lease_module, "RENEW_SECONDS", 1.0)
+    monkeypatch.setattr(lease_module, "RETRY_SECONDS", 0.02)
 
 
 @pytest.mark.usefixtures("quickly")
@@ -192,7 +194,7 @@ def test_lease_that_is_lost_during_an_orderly_stop_ends_the_process_at_once(monk
         began = loop.time()
         with pytest.raises(LeaseLostError):
             await running
-        assert loop.time() - began < LeaseTiming().lease_duration
+        assert loop.time() - began < LEASE_SECONDS
         await operator._worker_status.close()  # as the end of the process does
 
     run_virtual(main())
