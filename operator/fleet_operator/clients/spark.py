@@ -1,4 +1,4 @@
-"""Backends that run Spark applications on Kubernetes: a protocol, and the one for the kubeflow Spark operator.
+"""SparkApplications (`sparkoperator.k8s.io/v1beta2`), which the kubeflow Spark operator runs.
 
 An application is created once and never edited: the Spark operator answers an edit with a second run, and its own
 `suspend` starts over. To cancel one is to delete its object; the operator and owner references remove its pods.
@@ -7,9 +7,9 @@ An application is created once and never edited: the Spark operator answers an e
 from __future__ import annotations
 
 import re
-from typing import Final, Protocol
+from typing import Final
 
-from fleet_operator.clients.kinds import SPARK_APPLICATION, JsonObject, Kind
+from fleet_operator.clients.kinds import SPARK_APPLICATION, JsonObject
 from fleet_operator.planning.backfill.spark import (
     DRIVER_PROGRAM,
     NO_APPLICATION,
@@ -28,78 +28,63 @@ NOT_SUBMITTED: Final = "failed to submit spark application"
 ERROR_LINE: Final = re.compile(r'^(?:Exception in thread "[^"\n]*"|Caused by:) (.+)$', re.MULTILINE)
 
 
-class SparkBackend(Protocol):
-    """One way to run Spark: objects of `kind`."""
-
-    @property
-    def kind(self) -> Kind: ...
-
-    def render(self, launch: Launch) -> JsonObject:
-        """The object that runs an application once."""
-
-    def observe(self, body: JsonObject | None) -> SeenApplication:
-        """An object as found; None if there is none."""
-
-
-class KubeflowBackend:
-    """SparkApplications (`sparkoperator.k8s.io/v1beta2`). Pod settings go by pod templates, which need no webhook."""
-
-    kind: Final = SPARK_APPLICATION
-
-    def render(self, launch: Launch) -> JsonObject:
-        driver, executor = launch.driver, launch.executor
-        return {
-            "apiVersion": self.kind.api_version,
-            "kind": self.kind.kind,
-            "metadata": dict(launch.metadata),
-            "spec": {
-                "type": "Python",
-                "pythonVersion": "3",
-                "mode": "cluster",
-                "sparkVersion": SPARK_VERSION,
-                "image": launch.image,
-                "imagePullPolicy": launch.pull_policy,
-                "mainApplicationFile": DRIVER_PROGRAM,
-                "arguments": list(launch.arguments),
-                "restartPolicy": {"type": "Never"},
-                "timeToLiveSeconds": KEPT_SECONDS,
-                "sparkConf": dict(launch.conf),
-                "driver": {
-                    "cores": driver.cores,
-                    "coreRequest": driver.core_request,
-                    "memory": driver.memory,
-                    "memoryOverhead": driver.memory_overhead,
-                    "serviceAccount": launch.driver_account,
-                    "template": launch.driver_template,
-                },
-                "executor": {
-                    "instances": launch.executors,
-                    "cores": executor.cores,
-                    "coreRequest": executor.core_request,
-                    "memory": executor.memory,
-                    "memoryOverhead": executor.memory_overhead,
-                    "serviceAccount": launch.executor_account,
-                    "template": launch.executor_template,
-                },
+def render(launch: Launch) -> JsonObject:
+    """The object that runs an application once. Pod settings go by pod templates, which need no webhook."""
+    driver, executor = launch.driver, launch.executor
+    return {
+        "apiVersion": SPARK_APPLICATION.api_version,
+        "kind": SPARK_APPLICATION.kind,
+        "metadata": dict(launch.metadata),
+        "spec": {
+            "type": "Python",
+            "pythonVersion": "3",
+            "mode": "cluster",
+            "sparkVersion": SPARK_VERSION,
+            "image": launch.image,
+            "imagePullPolicy": launch.pull_policy,
+            "mainApplicationFile": DRIVER_PROGRAM,
+            "arguments": list(launch.arguments),
+            "restartPolicy": {"type": "Never"},
+            "timeToLiveSeconds": KEPT_SECONDS,
+            "sparkConf": dict(launch.conf),
+            "driver": {
+                "cores": driver.cores,
+                "coreRequest": driver.core_request,
+                "memory": driver.memory,
+                "memoryOverhead": driver.memory_overhead,
+                "serviceAccount": launch.driver_account,
+                "template": launch.driver_template,
             },
-        }
+            "executor": {
+                "instances": launch.executors,
+                "cores": executor.cores,
+                "coreRequest": executor.core_request,
+                "memory": executor.memory,
+                "memoryOverhead": executor.memory_overhead,
+                "serviceAccount": launch.executor_account,
+                "template": launch.executor_template,
+            },
+        },
+    }
 
-    def observe(self, body: JsonObject | None) -> SeenApplication:
-        if body is None:
-            return NO_APPLICATION
-        status = body.get("status") or {}
-        state = status.get("applicationState") or {}
-        said = str(state.get("errorMessage") or "")
-        submitted = not said.startswith(NOT_SUBMITTED)
-        return SeenApplication(
-            state=STATES.get(str(state.get("state") or ""), SparkState.UNKNOWN),
-            message=(said if submitted else _errors(said))[:MESSAGE_CHARACTERS_MAX],
-            submitted=submitted,
-            driver_pod=str((status.get("driverInfo") or {}).get("podName") or ""),
-            uid=str(body["metadata"]["uid"]),
-            taken=bool(status),
-            deleting="deletionTimestamp" in body["metadata"],
-        )
+
+def observe(body: JsonObject | None) -> SeenApplication:
+    """An object as found; None if there is none."""
+    if body is None:
+        return NO_APPLICATION
+    status = body.get("status") or {}
+    state = status.get("applicationState") or {}
+    said = str(state.get("errorMessage") or "")
+    submitted = not said.startswith(NOT_SUBMITTED)
+    return SeenApplication(
+        state=STATES.get(str(state.get("state") or ""), SparkState.UNKNOWN),
+        message=(said if submitted else _errors(said))[:MESSAGE_CHARACTERS_MAX],
+        submitted=submitted,
+        driver_pod=str((status.get("driverInfo") or {}).get("podName") or ""),
+        uid=str(body["metadata"]["uid"]),
+        taken=bool(status),
+        deleting="deletionTimestamp" in body["metadata"],
+    )
 
 
 def _errors(log: str) -> str:

@@ -14,7 +14,6 @@ from typing import Final, Protocol
 from fleet_operator.api.v1alpha1 import refs
 from fleet_operator.clients import kinds
 from fleet_operator.clients.kinds import View
-from fleet_operator.clients.spark import KubeflowBackend
 from fleet_operator.planning.labels import GROUP_LABEL, REDRIVE_LABEL
 from fleet_operator.planning.trimming import (
     trim_config_map,
@@ -81,7 +80,7 @@ def _redrives(context: Context) -> Reconciler:
 
 def _backfills(context: Context) -> Reconciler:
     questions = _questions(context, kinds.BACKFILL)
-    return RunReconciler(context, Backfills(context, questions, KubeflowBackend()))
+    return RunReconciler(context, Backfills(context, questions))
 
 
 _own: Final = partial(WatchedKind, view=View(trim_resource))

@@ -18,9 +18,9 @@ from fleet_consumer.contract.pod import BACKFILL_FILE, WORKER_FILE
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import parse_config as parse_worker
 from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster, conditions
-from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, POD, STATEFUL_SET, JsonObject
+from fleet_operator.clients import spark
+from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, POD, SPARK_APPLICATION, STATEFUL_SET, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeNotFoundError
-from fleet_operator.clients.spark import SparkBackend
 from fleet_operator.planning.backfill import needs
 from fleet_operator.planning.backfill.attempts import NEVER_WATCHED, AttemptEnd, Watched, read_end, subject_of, watch
 from fleet_operator.planning.backfill.manifests import Handlers, SourceFiles
@@ -232,10 +232,9 @@ class Gathered:
 class Gatherer:
     """Reads, and what they leave in memory. Used on the event loop only."""
 
-    def __init__(self, context: Context, questions: Questions, backend: SparkBackend) -> None:
+    def __init__(self, context: Context, questions: Questions) -> None:
         self._context = context
         self._questions = questions
-        self._backend = backend
         self._memories: dict[Key, Memory] = {}
 
     def forget(self, key: Key) -> None:
@@ -255,7 +254,7 @@ class Gatherer:
         if resolved is not None:
             passes = passes_of(backfill, self._context.settings.spark_image)
             progress = read_ledger(backfill, resolved, passes, ledger)
-        seen = self._backend.observe(application)
+        seen = spark.observe(application)
         driver = self._driver(backfill, seen, pods)
         written = (ledger or {}).get("data") or {}
         text = "".join(written.get(key, "") for key in (LEDGER_KEY, ALIVE_KEY))
@@ -321,9 +320,9 @@ class Gatherer:
         application = ledger = None
         if backfill.attempts:
             number = naming.backfill_application(name, backfill.attempts)
-            application = await read_live(store, body, self._backend.kind, number)
+            application = await read_live(store, body, SPARK_APPLICATION, number)
             ledger = await read_live(store, body, CONFIG_MAP, naming.backfill_ledger(name))
-        ended = self._backend.observe(application).state in (SparkState.SUCCEEDED, SparkState.FAILED)
+        ended = spark.observe(application).state in (SparkState.SUCCEEDED, SparkState.FAILED)
         last = read_end(backfill.status)
         # Of a driver whose end is not on record yet, the cache may not have the last word.
         if live or (ended and (last is None or last.attempt != backfill.attempts)):
@@ -355,7 +354,7 @@ class Gatherer:
     async def _missing_spark(self, body: JsonObject) -> Problem | None:
         """The reason why no application can be made; asked each time, as a CRD may come and go."""
         namespace, name = key_of(body)
-        kind = self._backend.kind
+        kind = SPARK_APPLICATION
         try:
             await self._context.store.list(kind, namespace, f"{BACKFILL_LABEL}={name}")
         except KubeNotFoundError:

@@ -12,8 +12,8 @@ from typing import Any, Final
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.backfill_ledger import Control
 from fleet_operator.api.v1alpha1 import Backfill, KafkaCluster, conditions
-from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, JsonObject
-from fleet_operator.clients.spark import SparkBackend
+from fleet_operator.clients import spark
+from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, SPARK_APPLICATION, JsonObject
 from fleet_operator.planning.backfill import manifests
 from fleet_operator.planning.backfill.manifests import backfill_config, for_attempt
 from fleet_operator.planning.backfill.phase import BackfillDecision, LiveGroup, control_of, decide
@@ -44,7 +44,6 @@ class BackfillStep:
     found: Gathered
     decision: BackfillDecision
     orders: Control
-    backend: SparkBackend
     context: Context
     frozen: Frozen | None = None
 
@@ -77,7 +76,7 @@ class BackfillStep:
                 manifests.settings(backfill, self._config()),
                 manifests.control(backfill, self.orders),
             ),
-            run=self.backend.render(launch),
+            run=spark.render(launch),
         )
 
     def _config(self) -> dict[str, Any]:
@@ -111,10 +110,9 @@ class Backfills:
     model = Backfill
     conditions = conditions.BACKFILL_CONDITIONS
 
-    def __init__(self, context: Context, questions: Questions, backend: SparkBackend) -> None:
+    def __init__(self, context: Context, questions: Questions) -> None:
         self._context = context
-        self._backend = backend
-        self._gatherer = Gatherer(context, questions, backend)
+        self._gatherer = Gatherer(context, questions)
         self._cleared: dict[Key, str] = {}
 
     def forget(self, key: Key) -> None:
@@ -141,7 +139,6 @@ class Backfills:
             found=found,
             decision=decision,
             orders=_orders(found),
-            backend=self._backend,
             context=self._context,
             frozen=frozen,
         )
@@ -185,9 +182,9 @@ class Backfills:
         if self._cleared.get(key) == uid or not run.attempts:
             return 0.0
         name = naming.backfill_application(key[1], run.attempts)
-        found = await read_live(self._context.store, body, self._backend.kind, name)
-        if found is not None and not self._backend.observe(found).state.over:
-            await self._context.store.delete(self._backend.kind, found)
+        found = await read_live(self._context.store, body, SPARK_APPLICATION, name)
+        if found is not None and not spark.observe(found).state.over:
+            await self._context.store.delete(SPARK_APPLICATION, found)
         self._cleared[key] = uid
         return 0.0
 

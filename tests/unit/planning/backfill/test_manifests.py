@@ -11,7 +11,8 @@ import pytest
 from fleet_consumer.contract.backfill_config import parse_config
 from fleet_consumer.contract.backfill_ledger import CONTROL_KEY, Control, parse_control
 from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster
-from fleet_operator.clients.spark import STATES, KubeflowBackend
+from fleet_operator.clients import spark
+from fleet_operator.clients.spark import STATES
 from fleet_operator.planning.backfill import manifests
 from fleet_operator.planning.backfill.manifests import Handlers, SourceFiles, backfill_config, for_attempt
 from fleet_operator.planning.backfill.spark import NO_APPLICATION, Launch, SparkState
@@ -284,7 +285,7 @@ def test_there_are_as_many_executors_as_tasks_need(tasks: int, cores: int, pods:
 
 
 def test_application_is_run_once_and_kept_for_a_day() -> None:
-    body = KubeflowBackend().render(launched())
+    body = spark.render(launched())
     spec = body["spec"]
     assert (body["metadata"]["name"], body["kind"]) == ("again-2", "SparkApplication")
     assert spec["arguments"] == ["--config", "/etc/consumer-fleet/backfill.json", "--attempt", "2"]
@@ -309,7 +310,7 @@ Caused by: java.util.concurrent.TimeoutException
 def test_failed_submission_is_told_by_its_errors() -> None:
     def seen(message: str) -> Any:
         status = {"applicationState": {"state": "FAILED", "errorMessage": message}}
-        return KubeflowBackend().observe({"metadata": {"uid": "u"}, "status": status})
+        return spark.observe({"metadata": {"uid": "u"}, "status": status})
 
     assert seen(SUBMISSION).message == (
         "spark-submit failed: io.fabric8.kubernetes.client.KubernetesClientException: An error has occurred.; caused "
@@ -320,11 +321,10 @@ def test_failed_submission_is_told_by_its_errors() -> None:
 
 
 def test_states_of_applications() -> None:
-    backend = KubeflowBackend()
-    assert backend.observe(None) == NO_APPLICATION
+    assert spark.observe(None) == NO_APPLICATION
 
     def observed(status: dict[str, Any] | None) -> Any:
-        return backend.observe({"metadata": {"uid": "u"}, **({"status": status} if status is not None else {})})
+        return spark.observe({"metadata": {"uid": "u"}, **({"status": status} if status is not None else {})})
 
     new = observed(None)
     assert (new.state, new.taken) == (SparkState.SUBMITTED, False)

@@ -35,7 +35,6 @@ from fleet_operator.clients.kinds import (
     Kind,
 )
 from fleet_operator.clients.kube import KubeClient, KubeNotFoundError
-from fleet_operator.clients.spark import KubeflowBackend
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicReading
@@ -174,7 +173,7 @@ class World:
             queues={},
         )
         self.again: list[Key] = []
-        backfills = Backfills(context, Questions(self.clock, self.again.append), KubeflowBackend())
+        backfills = Backfills(context, Questions(self.clock, self.again.append))
         self.reconciler = RunReconciler(context, backfills)
         return self.client
 
