@@ -106,7 +106,7 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
     load = _load(facts, publication)
     memory = replace(scaling.remember(facts.memory, load, now), drained_at=drained_at)
     scale = scaling.decide_retry_scale(load, facts.memory, now)
-    if load.current is not None and scale.replicas < load.current and scaling.is_busy(load.due, now):
+    if load.current is not None and scale.replicas < load.current and scaling.is_busy(load, now):
         memory = replace(memory, kept=replace(memory.kept, shrunk_at=round(now, 1)))
     scale = ScaleDecision(replicas=0, reason="no workers are wanted") if facts.stopped else scale
     return RetryPlan(
@@ -114,7 +114,7 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
         problem=_problem(facts) if publication is None else None,
         scale=scale,
         over=over,
-        waits=load.due.oldest_at is not None or bool(seen is not None and seen.waiting),
+        waits=load.oldest_at is not None or bool(seen is not None and seen.waiting),
         memory=memory.decided(scale.replicas, now),
     )
 
@@ -172,17 +172,13 @@ def _load(facts: RetryFacts, publication: Published | None) -> scaling.RetryLoad
     in_use = (delay for delay in intent.delays if delay not in intent.unused)
     shortest_s = min((float(naming.parse_delay(delay)) for delay in in_use), default=None)
     return scaling.RetryLoad(
-        bounds=scaling.Bounds(
-            least=retry.worker.min_replicas if retry else 0,
-            most=retry.worker.max_replicas if retry else None,
-            partitions=publication.partitions if publication else None,
-        ),
-        due=scaling.DueRecords(
-            counted=seen is not None and seen.counted,
-            lag=seen.due_lag if seen else None,
-            oldest_at=part.oldest_due_at if part else None,
-            next_at=part.next_due_at if part else None,
-        ),
+        least=retry.worker.min_replicas if retry else 0,
+        most=retry.worker.max_replicas if retry else None,
+        partitions=publication.partitions if publication else None,
+        counted=seen is not None and seen.counted,
+        lag=seen.due_lag if seen else None,
+        oldest_at=part.oldest_due_at if part else None,
+        next_at=part.next_due_at if part else None,
         current=fleet.replicas if fleet else None,
         changed_at=facts.memory.kept.changed_at,
         held=facts.breaker_open is True,

@@ -40,41 +40,27 @@ all records again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """Limits of the count: the spec's (`most` is None without one), and the partitions of one managed topic, None while
-    unknown."""
-
-    least: int
-    most: int | None
-    partitions: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DueRecords:
-    """Records whose time has come, and the time of the next one. Counts and times are None where unknown.
-
-    `counted` says that every partition was observed: a time of None then means that there is no such record.
-    """
-
-    counted: bool = False
-    lag: int | None = None
-    oldest_at: float | None = None
-    next_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryLoad:
-    """Load of a group's retry workers.
+    """Load of a group's retry workers. Counts and times are None where unknown; times are epoch seconds.
 
-    - `current`: the StatefulSet's count, None without one; `changed_at` its last change, epoch seconds.
+    - `least`, `most`: the spec's limits of the count, `most` None without one; `partitions`: those of one managed topic.
+    - `counted`: every partition was observed. A time of None then means that there is no such record.
+    - `lag`: the number of due records; `oldest_at`, `next_at`: when the first of them became due, and when the next one
+      will.
+    - `current`: the StatefulSet's count, None without one; `changed_at` its last change.
     - `held`: a breaker is open, so late records are late on purpose and the count stays.
     - `unsure`: the state of the breakers is unknown, so lateness is no reason for more workers.
     - `shortest_delay_s`: shortest delay of the policy, None while no record can fail.
     - `empty`: the workers' Kafka group exists and has no members; `empty_s` is for how long it may stay so.
     """
 
-    bounds: Bounds
-    due: DueRecords = DueRecords()
+    least: int
+    most: int | None
+    partitions: int | None
+    counted: bool = False
+    lag: int | None = None
+    oldest_at: float | None = None
+    next_at: float | None = None
     current: int | None
     changed_at: float | None = None
     held: bool = False
@@ -86,8 +72,8 @@ class RetryLoad:
     def within(self, count: int) -> int:
         """The count within the bounds. More workers than a topic has partitions might be idle; while nothing is known,
         the present count is the limit."""
-        known = [bound for bound in (self.bounds.most, self.bounds.partitions) if bound is not None]
-        return min(max(count, self.bounds.least), min(known, default=max(self.current or 0, self.bounds.least, 1)))
+        known = [bound for bound in (self.most, self.partitions) if bound is not None]
+        return min(max(count, self.least), min(known, default=max(self.current or 0, self.least, 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,29 +99,29 @@ class RetryMemory:
         return replace(self, kept=replace(self.kept, count=replicas, changed_at=round(now, 1)))
 
 
-def is_busy(due: DueRecords, now: float) -> bool | None:
+def is_busy(load: RetryLoad, now: float) -> bool | None:
     """True if a record is due, or will be before a worker could be up; None while unknown.
 
     One record that is known to be due is enough, even if other partitions were not observed.
     """
-    soon = due.next_at is not None and due.next_at - now <= WAKE_S
-    if soon or due.oldest_at is not None:
+    soon = load.next_at is not None and load.next_at - now <= WAKE_S
+    if soon or load.oldest_at is not None:
         return True
-    if not due.counted or due.lag is None:
+    if not load.counted or load.lag is None:
         return None
-    return due.lag > 0
+    return load.lag > 0
 
 
-def is_late(due: DueRecords, now: float) -> bool | None:
+def is_late(load: RetryLoad, now: float) -> bool | None:
     """True if due records wait longer than it takes to handle them; None while unknown."""
-    if due.lag and due.oldest_at is not None and now - due.oldest_at > LATE_S:
+    if load.lag and load.oldest_at is not None and now - load.oldest_at > LATE_S:
         return True
-    return False if due.counted and due.lag is not None else None
+    return False if load.counted and load.lag is not None else None
 
 
 def remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
     """The memory with the present load. Unknown load proves neither calm nor that the workers keep up."""
-    busy, late = is_busy(load.due, now), is_late(load.due, now)
+    busy, late = is_busy(load, now), is_late(load, now)
     if busy is not None:
         memory = replace(memory, calm_since=None if busy else min(memory.calm_since or now, now))
     in_time = late is False and not load.held and not load.unsure
@@ -156,11 +142,11 @@ def decide_retry_scale(load: RetryLoad, memory: RetryMemory, now: float) -> Scal
         load = replace(load, changed_at=None)  # noted before the clock was set back
     if load.shortest_delay_s is not None and load.shortest_delay_s < WAKE_S:
         # A worker that is started for one record would come too late.
-        load = replace(load, bounds=replace(load.bounds, least=max(load.bounds.least, 1)))
-    current = load.current if load.current is not None else load.bounds.least
+        load = replace(load, least=max(load.least, 1))
+    current = load.current if load.current is not None else load.least
     if load.held:
         return _scale(load.within(current), "a breaker is open", GROW_S)
-    busy = is_busy(load.due, now)
+    busy = is_busy(load, now)
     if busy is None:
         return _scale(load.within(current), "the number of due records is unknown", _wake_in(load, now))
     return _work(load, memory, current, now) if busy else _rest(load, memory, current, now)
@@ -176,7 +162,7 @@ def _work(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> Sca
     started = load.within(max(current, 1))
     if started > current:
         return _scale(started, "records are due, or about to be", GROW_S)
-    late = is_late(load.due, now)
+    late = is_late(load, now)
     if late is None:
         return _scale(started, "records are due", GROW_S)
     if not late:
@@ -205,7 +191,7 @@ def _fewer(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> Sc
 
 def _rest(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> ScaleDecision:
     """The least count after a calm minute; more before the next record is due, or the group's commits expire."""
-    least = load.within(load.bounds.least)
+    least = load.within(load.least)
     calm_since = memory.calm_since if memory.calm_since is not None else now
     if current <= least:
         return _sleep(load, least, now)
@@ -233,4 +219,4 @@ def _sleep(load: RetryLoad, least: int, now: float) -> ScaleDecision:
 
 def _wake_in(load: RetryLoad, now: float) -> float | None:
     """Seconds until the first worker must be started for the next record; None while none is known."""
-    return load.due.next_at - WAKE_S - now if load.due.next_at is not None else None
+    return load.next_at - WAKE_S - now if load.next_at is not None else None

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Final
 
@@ -128,18 +128,23 @@ class Demand:
 def demand(
     arrival: Mapping[Partition, float],
     lags: Mapping[Partition, int],
-    capacity: float,
+    capacity: float | None,
     *,
     catch_up_s: float,
     acceptable_s: float,
     rebalance_s: float,
     stuck: AbstractSet[Partition],
-) -> Demand:
-    """The load for a worker's capacity, in records per second.
+) -> Demand | None:
+    """The load for a worker's capacity, in records per second. Without one it is known only where nothing arrives and
+    nothing waits, which takes no workers at all.
 
     Backlog is what has been waiting for longer than `acceptable_s` by its partition's arrival; it is to be worked off
     within `catch_up_s`, together with what piles up during a rebalance.
     """
+    if capacity is None:
+        if any(arrival.values()) or any(lags.values()):
+            return None
+        capacity = 1.0
     growth = wanted = 0.0
     total = sum(arrival.get(key, 0.0) for key in lags)
     hot, capped = list[Partition](), False
@@ -295,6 +300,14 @@ def read_load(facts: ScalingFacts, trail: Trail) -> tuple[Load | None, Trail]:
     stuck = (standing | facts.reported_stuck) & lags.keys()
     useful = useful_counts(counts, facts.assignor)
     ceiling = facts.spec.max_replicas
+    demand_of = partial(
+        demand,
+        lags=lags,
+        catch_up_s=float(facts.spec.catch_up_seconds),
+        acceptable_s=float(facts.spec.max_lag_seconds or 0),
+        rebalance_s=rebalance_seconds(observed.transitions),
+        stuck=stuck,
+    )
     load = Load(
         lags=lags,
         fast=fast,
@@ -302,9 +315,9 @@ def read_load(facts: ScalingFacts, trail: Trail) -> tuple[Load | None, Trail]:
         counts=useful,
         most=useful.most if ceiling is None else useful.within(ceiling),
         capacity=capacity,
-        growth=_demand(facts, fast.arrival, lags, capacity, stuck),
-        steady=_demand(facts, steady.arrival, lags, capacity, stuck),
-        calm=_demand(facts, _largest(fast.arrival, steady.arrival, slow.arrival), lags, least_capacity, stuck),
+        growth=demand_of(fast.arrival, capacity=capacity),
+        steady=demand_of(steady.arrival, capacity=capacity),
+        calm=demand_of(_largest(fast.arrival, steady.arrival, slow.arrival), capacity=least_capacity),
         stuck=stuck,
         complete=lag.complete and not observed.hanging,
         held_back=bool(observed.open_transactions),
@@ -326,30 +339,6 @@ def _measure(facts: ScalingFacts, observed: GroupObservation) -> Measurement | N
     )
 
 
-def _demand(
-    facts: ScalingFacts,
-    arrival: Mapping[Partition, float],
-    lags: Mapping[Partition, int],
-    capacity: float | None,
-    stuck: frozenset[Partition],
-) -> Demand | None:
-    """The demand; without a capacity only where nothing arrives and nothing waits, which takes no workers at all."""
-    if capacity is None:
-        if any(arrival.values()) or any(lags.values()):
-            return None
-        capacity = 1.0
-    assert facts.observed is not None, "a load was observed"
-    return demand(
-        arrival,
-        lags,
-        capacity,
-        catch_up_s=float(facts.spec.catch_up_seconds),
-        acceptable_s=float(facts.spec.max_lag_seconds or 0),
-        rebalance_s=rebalance_seconds(facts.observed.transitions),
-        stuck=stuck,
-    )
-
-
 def _largest(*rates: Mapping[Partition, float]) -> dict[Partition, float]:
     keys = {key for each in rates for key in each}
     return {key: max(each.get(key, 0.0) for each in rates) for key in keys}
@@ -358,10 +347,7 @@ def _largest(*rates: Mapping[Partition, float]) -> dict[Partition, float]:
 def _capacity(trail: Trail) -> float | None:
     """The high percentile of what was learnt under backlog; more where workers have just proven more."""
     learnt = percentile(trail.measured)
-    proven = trail.newest.mean if trail.newest is not None else 0.0
-    if learnt is None:
-        return None
-    return max(learnt, proven)
+    return max(learnt, trail.newest.mean) if learnt is not None and trail.newest is not None else learnt
 
 
 def describe(load: Load) -> str:

@@ -16,8 +16,6 @@ from fleet_operator.planning.retry.scaling import (
     SHORT_S,
     SHRINK_S,
     WAKE_S,
-    Bounds,
-    DueRecords,
     RetryLoad,
     RetryMemory,
     decide_retry_scale,
@@ -39,22 +37,19 @@ class Scene:
 
     @property
     def busy(self) -> bool | None:
-        return is_busy(self.load.due, NOW)
+        return is_busy(self.load, NOW)
 
 
 def change(scene: Scene, **changes: Any) -> Scene:
-    """The scene with fields of the load, its bounds, its due records or the memory replaced."""
+    """The scene with fields of the load or the memory replaced."""
 
     def own(part: Any) -> Any:
         return replace(part, **{f.name: changes[f.name] for f in fields(part) if f.name in changes})
 
-    load = replace(own(scene.load), bounds=own(scene.load.bounds), due=own(scene.load.due))
-    return Scene(load, own(scene.memory))
+    return Scene(own(scene.load), own(scene.memory))
 
 
-IDLE = Scene(
-    RetryLoad(bounds=Bounds(least=0, most=None, partitions=12), due=DueRecords(counted=True, lag=0), current=0)
-)
+IDLE = Scene(RetryLoad(least=0, most=None, partitions=12, counted=True, lag=0, current=0))
 DUE = change(IDLE, lag=10, oldest_at=NOW - 1)
 UNKNOWN = change(IDLE, counted=False, lag=None)
 
@@ -67,12 +62,13 @@ def scenes(draw: st.DrawFn) -> Scene:
     """Anything that could be found, sensible or not."""
     least = draw(st.integers(0, 20))
     load = RetryLoad(
-        bounds=Bounds(
-            least=least,
-            most=draw(st.none() | st.integers(max(least, 1), 40)),
-            partitions=draw(st.none() | st.integers(1, 50)),
-        ),
-        due=DueRecords(counted=draw(st.booleans()), lag=draw(counts), oldest_at=draw(times), next_at=draw(times)),
+        least=least,
+        most=draw(st.none() | st.integers(max(least, 1), 40)),
+        partitions=draw(st.none() | st.integers(1, 50)),
+        counted=draw(st.booleans()),
+        lag=draw(counts),
+        oldest_at=draw(times),
+        next_at=draw(times),
         current=draw(st.none() | st.integers(0, 60)),
         changed_at=draw(times),
         held=draw(st.booleans()),
@@ -97,23 +93,23 @@ def wanted(scene: Scene, now: float = NOW) -> int:
 def test_bounds_always_hold(scene: Scene) -> None:
     count = wanted(scene)
     assert count >= 0
-    assert scene.load.bounds.most is None or count <= scene.load.bounds.most
-    assert scene.load.bounds.partitions is None or count <= scene.load.bounds.partitions
-    bound = min((b for b in (scene.load.bounds.most, scene.load.bounds.partitions) if b is not None), default=None)
-    assert count >= (scene.load.bounds.least if bound is None else min(scene.load.bounds.least, bound))
+    assert scene.load.most is None or count <= scene.load.most
+    assert scene.load.partitions is None or count <= scene.load.partitions
+    bound = min((b for b in (scene.load.most, scene.load.partitions) if b is not None), default=None)
+    assert count >= (scene.load.least if bound is None else min(scene.load.least, bound))
 
 
 @given(scenes())
 def test_unknown_observation_removes_no_worker(scene: Scene) -> None:
     """Unless the spec's own bounds do."""
-    bound = min((b for b in (scene.load.bounds.most, scene.load.bounds.partitions) if b is not None), default=10**6)
+    bound = min((b for b in (scene.load.most, scene.load.partitions) if b is not None), default=10**6)
     for uncertain in (change(scene, counted=False), change(scene, held=True), change(scene, lag=None)):
         assert wanted(uncertain) >= min(scene.load.current or 0, bound)
 
 
 @given(scenes())
 def test_a_due_record_always_has_a_worker(scene: Scene) -> None:
-    known = change(scene, counted=True, lag=scene.load.due.lag or 0, held=False)
+    known = change(scene, counted=True, lag=scene.load.lag or 0, held=False)
     if known.busy:
         assert wanted(known) >= 1
 
@@ -128,7 +124,7 @@ def test_repeated_scaling_on_one_observation_settles(scene: Scene) -> None:
     calm_since = None
     history = []
     for _ in range(150):
-        busy = is_busy(scene.load.due, now)
+        busy = is_busy(scene.load, now)
         calm_since = None if busy else calm_since or now
         count = wanted(change(scene, calm_since=calm_since), now)
         if count != scene.load.current:
@@ -248,7 +244,7 @@ class Fleet:
             found = change(self.scene, **{**due, "next_at": self.now + 1, **seen})
             scale = decide_retry_scale(found.load, found.memory, self.now)
             memory = remember(found.memory, found.load, self.now)
-            if scale.replicas < current and is_busy(found.load.due, self.now):
+            if scale.replicas < current and is_busy(found.load, self.now):
                 memory = replace(memory, kept=replace(memory.kept, shrunk_at=self.now))
             self.scene = Scene(self.scene.load, memory)
             if scale.replicas != current:

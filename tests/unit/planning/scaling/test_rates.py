@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fleet_operator.planning.observation import GroupTransition, MemberObservation, ProgressSample
 from fleet_operator.planning.scaling.capacity import measure, percentile
 from fleet_operator.planning.scaling.facts import rates_over, window
-from fleet_operator.planning.scaling.load import REBALANCE_S, demand, find_stuck, rebalance_seconds
+from fleet_operator.planning.scaling.load import REBALANCE_S, Demand, demand, find_stuck, rebalance_seconds
 
 A, B = ("orders", 0), ("orders", 1)
 
@@ -119,8 +121,14 @@ def test_partition_that_waits_behind_others_of_a_busy_worker_is_load_and_not_stu
     assert stuck(starving, member(0), member(1)) == {A}
 
 
+def workers(*args: Any, **kwargs: Any) -> Demand:
+    found = demand(*args, **kwargs)
+    assert found is not None, "the capacity is known"
+    return found
+
+
 def test_no_partition_asks_for_more_than_one_worker() -> None:
-    found = demand(
+    found = workers(
         {A: 90.0, B: 10.0},
         {A: 60_000, B: 0},
         50.0,
@@ -135,31 +143,31 @@ def test_no_partition_asks_for_more_than_one_worker() -> None:
 def test_partitions_that_all_have_too_much_are_not_hot() -> None:
     """More partitions are missing, and no key is to blame."""
     rates = {A: 90.0, B: 85.0}
-    found = demand(rates, {A: 0, B: 0}, 50.0, catch_up_s=600.0, acceptable_s=0.0, rebalance_s=0.0, stuck=frozenset())
+    found = workers(rates, {A: 0, B: 0}, 50.0, catch_up_s=600.0, acceptable_s=0.0, rebalance_s=0.0, stuck=frozenset())
     assert (found.hot, found.capped, found.growth) == ((), True, 2.0)
 
 
 def test_rebalance_itself_is_part_of_the_load() -> None:
     costs = [
-        demand(
+        workers(
             {A: 40.0, B: 0.0}, {A: 0, B: 0}, 50.0, catch_up_s=60.0, acceptable_s=0, rebalance_s=pause, stuck=frozenset()
         ).wanted
         for pause in (0.0, 15.0)
     ]
     assert costs == [1.0, 1.0] or costs[1] >= costs[0]
     light = [
-        demand({A: 20.0}, {A: 0}, 50.0, catch_up_s=60.0, acceptable_s=0, rebalance_s=pause, stuck=frozenset()).wanted
+        workers({A: 20.0}, {A: 0}, 50.0, catch_up_s=60.0, acceptable_s=0, rebalance_s=pause, stuck=frozenset()).wanted
         for pause in (0.0, 15.0)
     ]
     assert light == pytest.approx([0.5, 0.6])
 
 
 def test_stuck_or_hot_partition_counts_a_whole_worker_against_shrinking_only() -> None:
-    found = demand(
+    found = workers(
         {A: 20.0, B: 20.0}, {A: 9_000, B: 0}, 50.0, catch_up_s=60.0, acceptable_s=0, rebalance_s=0, stuck=frozenset({A})
     )
     assert (found.growth, found.wanted, found.floor) == pytest.approx((0.4, 0.5, 1.5))
-    hot = demand(
+    hot = workers(
         {A: 45.0, B: 5.0}, {A: 0, B: 0}, 50.0, catch_up_s=60.0, acceptable_s=0, rebalance_s=0, stuck=frozenset()
     )
     assert (hot.wanted, hot.floor) == pytest.approx((1.125, 2.125))
