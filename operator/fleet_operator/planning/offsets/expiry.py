@@ -187,36 +187,21 @@ def _verdict(
     return "True", conditions.VISITED, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryExpiryFacts:
-    """Everything that the decision about the retry workers' group depends on.
+def decide_retry_expiry(facts: ExpiryFacts, state: str | None, workers: int, now: float) -> ExpiryDecision:
+    """The decision about the retry workers' group, which has no verdict of its own. `facts` has its id and its memory.
 
-    - `state`: Kafka's word, None while it could not be observed.
-    - `workers`: the number of retry workers that are wanted: these join the group themselves.
-    - `retention_s`, `allowed`, `obstacle`: as for the main group.
-    """
-
-    group_id: str
-    state: str | None
-    retention_s: float | None
-    workers: int = 0
-    allowed: bool = False
-    obstacle: Problem | None = None
-    memory: ExpiryMemory = ExpiryMemory()
-
-
-def decide_retry_expiry(facts: RetryExpiryFacts, now: float) -> ExpiryDecision:
-    """The decision about the retry workers' group, which has no verdict of its own.
+    `state` is Kafka's word, None while it could not be observed. The `workers` that are wanted join the group
+    themselves.
 
     It may be empty for weeks while the main group is active: its topics are kept when `spec.retry` is removed. Without
     commits all their records would be handled again when retries come back.
     """
     memory = facts.memory
-    if facts.state is None or facts.state == UNKNOWN_STATE:
+    if state in (None, UNKNOWN_STATE):
         return ExpiryDecision(memory=memory)
-    if facts.state != EMPTY:
+    if state != EMPTY:
         return ExpiryDecision()
-    if facts.workers or facts.allowed or facts.obstacle is not None:
+    if workers or facts.allowed or facts.obstacle is not None:
         return ExpiryDecision(memory=memory)
     if memory.empty_since is None:
         memory = replace(memory, empty_since=now)

@@ -14,7 +14,6 @@ from fleet_operator.planning.offsets.expiry import (
     ExpiryDecision,
     ExpiryFacts,
     ExpiryMemory,
-    RetryExpiryFacts,
     decide_expiry,
     decide_retry_expiry,
 )
@@ -42,29 +41,21 @@ def decide_offsets(
     of the retry workers' group.
     """
     group, before, observation = gathered.group, gathered.state.offsets, gathered.observation
-    retention_s = observation.offsets_retention_s if observation is not None else None
-    allowed, obstacle = group.spec.offsets.expiry == "Allow", _obstacle(gathered, reset)
     main = ExpiryFacts(
         group_id=group.group_id,
         observed=None if gathered.cluster_changed else observed,
-        retention_s=retention_s,
+        retention_s=observation.offsets_retention_s if observation is not None else None,
         kept_at=before.kept_at,
         safe_until=before.safe_until,
-        allowed=allowed,
-        obstacle=obstacle,
+        allowed=group.spec.offsets.expiry == "Allow",
+        obstacle=_obstacle(gathered, reset),
         memory=visits.get(MAIN, NEVER_VISITED),
     )
     flow = observed.retry if observed is not None else None
-    retry = RetryExpiryFacts(
-        group_id=naming.retry_group(group.group_id),
-        state=None if flow is None or gathered.cluster_changed else flow.state,
-        retention_s=retention_s,
-        workers=sum(part.replicas for part in parts if part.part is RETRY),
-        allowed=allowed,
-        obstacle=obstacle,
-        memory=visits.get(RETRY, NEVER_VISITED),
-    )
-    decision, of_retry = decide_expiry(main, now), decide_retry_expiry(retry, now)
+    state = None if flow is None or gathered.cluster_changed else flow.state
+    workers = sum(part.replicas for part in parts if part.part is RETRY)
+    retry = replace(main, group_id=naming.retry_group(group.group_id), memory=visits.get(RETRY, NEVER_VISITED))
+    decision, of_retry = decide_expiry(main, now), decide_retry_expiry(retry, state, workers, now)
     wishes = [each.requeue_after for each in (decision, of_retry) if each.requeue_after is not None]
     return replace(
         decision,

@@ -16,7 +16,6 @@ from fleet_operator.planning.offsets.expiry import (
     ExpiryDecision,
     ExpiryFacts,
     ExpiryMemory,
-    RetryExpiryFacts,
     decide_expiry,
     decide_retry_expiry,
     spread_of,
@@ -145,9 +144,9 @@ def test_expired_commits_of_a_guarded_group_are_reported_and_of_another_not() ->
     assert verdict(decide(observed=dead, kept_at=NOW - WEEK, allowed=True)) == ("True", "NothingCommitted")
 
 
-def decide_retry(now: float = NOW, **changes: Any) -> ExpiryDecision:
-    base: dict[str, Any] = {"group_id": "orders.retry", "state": "Empty", "retention_s": WEEK}
-    return decide_retry_expiry(RetryExpiryFacts(**(base | changes)), now)
+def decide_retry(now: float = NOW, state: str | None = "Empty", workers: int = 0, **changes: Any) -> ExpiryDecision:
+    facts = ExpiryFacts(group_id="orders.retry", observed=EMPTY, retention_s=WEEK, **changes)
+    return decide_retry_expiry(facts, state, workers, now)
 
 
 def test_empty_group_of_retry_workers_is_visited_with_the_pauses_of_any_group() -> None:
