@@ -115,17 +115,8 @@ def leaders_of(metadata: MetadataResponse, topics: Iterable[str]) -> dict[int, l
     return dict(led)
 
 
-def list_offsets_requests(
-    partitions: Iterable[Partition], timestamp: int, *, read_committed: bool = False
-) -> list[ListOffsetsRequest]:
-    """ListOffsets for the partitions one broker leads, all with one timestamp (LATEST, EARLIEST)."""
-    return offsets_for_times_requests(dict.fromkeys(partitions, timestamp), read_committed=read_committed)
-
-
-def offsets_for_times_requests(
-    times: Mapping[Partition, int], *, read_committed: bool = False
-) -> list[ListOffsetsRequest]:
-    """ListOffsets for the partitions one broker leads, each with its own timestamp.
+def list_offsets_requests(times: Mapping[Partition, int], *, read_committed: bool = False) -> list[ListOffsetsRequest]:
+    """ListOffsets for the partitions one broker leads, each with its timestamp (LATEST, EARLIEST, or milliseconds).
 
     A broker refuses a request that names a partition twice, so two timestamps of one partition take two requests.
     """

@@ -7,7 +7,7 @@ a record may have been written since.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from fleet_consumer.contract import naming
@@ -85,11 +85,7 @@ class TopicChanges:
     def with_others(self, others: TopicChanges) -> TopicChanges:
         """Both outcomes as one."""
         return TopicChanges(
-            made=self.made + others.made,
-            grown=self.grown + others.grown,
-            mended=self.mended + others.mended,
-            deleted=self.deleted + others.deleted,
-            refusals=self.refusals + others.refusals,
+            **{each.name: getattr(self, each.name) + getattr(others, each.name) for each in fields(self)}
         )
 
     def note(self, done: list[str], topic: str, code: int, text: str | None) -> None:

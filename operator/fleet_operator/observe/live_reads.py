@@ -160,18 +160,15 @@ def by_leader(client: NetworkClient, metadata: MetadataResponse, topics: Iterabl
 
 def read_offsets(client: NetworkClient, led: Led, timestamp: int, *, read_committed: bool = False) -> Offsets:
     """First or last offsets; partitions that cannot be read are left out."""
-    offsets: Offsets = {}
-    for address, partitions in led.items():
-        for request in batches.list_offsets_requests(partitions, timestamp, read_committed=read_committed):
-            offsets |= aggregation.offsets(client.call(address, request, timeout_s=CALL_SECONDS))
-    return offsets
+    found = read_times(client, led, timestamp, read_committed=read_committed)
+    return {key: offset for key, offset in found.items() if offset is not None}
 
 
 def read_times(client: NetworkClient, led: Led, time_ms: int, *, read_committed: bool) -> dict[Partition, int | None]:
     """The first offsets at or after a time, None where all records are older."""
     found: dict[Partition, int | None] = {}
     for address, partitions in led.items():
-        for request in batches.list_offsets_requests(partitions, time_ms, read_committed=read_committed):
+        for request in batches.list_offsets_requests(dict.fromkeys(partitions, time_ms), read_committed=read_committed):
             answer = aggregation.found(client.call(address, request, timeout_s=CALL_SECONDS))
             found |= {key: None if record is None else record.offset for key, record in answer.items()}
     return found

@@ -13,9 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import AllBrokersUnreachable, AuthenticationFailed, NetError, NetworkClient, TlsFailed
@@ -47,22 +47,6 @@ DOUBT_PAUSE_SECONDS: Final = 5.0
 
 class ObserverStoppedError(Exception):
     """The observer was stopped before it came to an action."""
-
-
-@dataclass(frozen=True, slots=True)
-class Action(Generic[T]):
-    """Something to do with the client, and where its outcome goes."""
-
-    run: Callable[[NetworkClient], T]
-    outcome: Future[T]
-
-    def carry_out(self, client: NetworkClient) -> None:
-        """Run on the observer's thread; whatever it raises belongs to whoever asked."""
-        if self.outcome.set_running_or_notify_cancel():
-            try:
-                self.outcome.set_result(self.run(client))
-            except Exception as error:
-                self.outcome.set_exception(error)
 
 
 def failure(error: NetError, last: ClusterObservation | None, now: float, *, proven: bool = True) -> ClusterObservation:
@@ -125,7 +109,7 @@ class Observer:
         """The newest observation, as the event loop knows it; set and read there."""
         self._stopping = threading.Event()
         # The event loop puts, the thread takes.
-        self._actions: queue.SimpleQueue[Action[Any]] = queue.SimpleQueue()
+        self._actions: queue.SimpleQueue[tuple[Callable[[NetworkClient], Any], Future[Any]]] = queue.SimpleQueue()
         self._wishes: queue.SimpleQueue[Mapping[str, GroupInterest | None]] = queue.SimpleQueue()
         self._changed_topics: queue.SimpleQueue[frozenset[str]] = queue.SimpleQueue()
         # Set by the thread before it can block, read by `_wake`.
@@ -164,7 +148,7 @@ class Observer:
     def submit(self, run: Callable[[NetworkClient], T]) -> Future[T]:
         """Have something done on the thread, after the poll that may be under way."""
         outcome: Future[T] = Future()
-        self._actions.put(Action(run, outcome))
+        self._actions.put((run, outcome))
         if self._stopping.is_set():  # the thread may have refused its last action already
             self._refuse_actions()
         self._wake()
@@ -267,13 +251,19 @@ class Observer:
 
     def _carry_out_actions(self, client: NetworkClient, *, until: float) -> None:
         """Until there are none, or a poll should be taken again; what is left comes after it."""
-        for action in _drained(self._actions, lambda: not self._stopping.is_set() and self._clock.monotonic() < until):
-            action.carry_out(client)
+        for run, outcome in _drained(
+            self._actions, lambda: not self._stopping.is_set() and self._clock.monotonic() < until
+        ):
+            if outcome.set_running_or_notify_cancel():
+                try:
+                    outcome.set_result(run(client))
+                except Exception as error:  # whatever it is belongs to whoever asked
+                    outcome.set_exception(error)
 
     def _refuse_actions(self) -> None:
-        for action in _drained(self._actions):
-            if action.outcome.set_running_or_notify_cancel():
-                action.outcome.set_exception(ObserverStoppedError(f"the observer of {self._name} was stopped"))
+        for _, outcome in _drained(self._actions):
+            if outcome.set_running_or_notify_cancel():
+                outcome.set_exception(ObserverStoppedError(f"the observer of {self._name} was stopped"))
 
 
 def _drained(items: queue.SimpleQueue[T], wanted: Callable[[], bool] = lambda: True) -> Iterator[T]:

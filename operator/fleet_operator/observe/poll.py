@@ -229,7 +229,9 @@ class Poll:
         return [
             self._send(node_id, request)
             for node_id, partitions in self._led(metadata, names)
-            for request in batches.list_offsets_requests(partitions, timestamp, read_committed=read_committed)
+            for request in batches.list_offsets_requests(
+                dict.fromkeys(partitions, timestamp), read_committed=read_committed
+            )
         ]
 
     def _ask_settings(self, topics: Mapping[str, TopicObservation], questions: Questions) -> None:
@@ -273,7 +275,7 @@ class Poll:
         calls = [
             (node_id, self._send(node_id, request))
             for node_id, of in by_leader.items()
-            for request in batches.offsets_for_times_requests(of)
+            for request in batches.list_offsets_requests(of)
         ]
         wait(self.client, (call for _, call in calls), self.stopping)
         answers: dict[batches.Partition, Found | None] = {}

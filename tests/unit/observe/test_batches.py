@@ -27,7 +27,7 @@ def test_group_with_a_pattern_asks_for_all_its_commits() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50)), unique=True))
 def test_every_partition_is_asked_once(partitions: list[tuple[str, int]]) -> None:
-    requests = batches.list_offsets_requests(partitions, LATEST)
+    requests = batches.list_offsets_requests(dict.fromkeys(partitions, LATEST))
     asked = [(t.name, p.partition_index) for r in requests for t in r.topics for p in t.partitions]
     assert sorted(asked) == sorted(partitions)
     for request in requests:

@@ -43,7 +43,7 @@ all records again."""
 class RetryLoad:
     """Load of a group's retry workers. Counts and times are None where unknown; times are epoch seconds.
 
-    - `least`, `most`: the spec's limits of the count, `most` None without one; `partitions`: those of one managed topic.
+    - `least`, `most`: the spec's limits of the count, `most` None without one; `partitions`: of one managed topic.
     - `counted`: every partition was observed. A time of None then means that there is no such record.
     - `lag`: the number of due records; `oldest_at`, `next_at`: when the first of them became due, and when the next one
       will.
