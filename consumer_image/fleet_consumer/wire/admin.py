@@ -17,19 +17,18 @@ from fleet_consumer.wire.schema import (
     INT32,
     STRING,
     ZERO_UUID,
+    Structure,
     array,
     boolean,
     int8,
     int16,
     int32,
     string,
-    structure,
     uuid,
 )
 
 
-@structure
-class CreatableTopicConfigs:
+class CreatableTopicConfigs(Structure):
     """One setting of the created topic."""
 
     name: str = string()
@@ -39,8 +38,7 @@ class CreatableTopicConfigs:
     is_sensitive: bool = boolean()
 
 
-@structure
-class CreatableTopicResult:
+class CreatableTopicResult(Structure):
     name: str = string()
     topic_id: UUID = uuid(since=7, default=ZERO_UUID, ignorable=True)
     error_code: int = int16()
@@ -53,28 +51,24 @@ class CreatableTopicResult:
     )
 
 
-@structure
 class CreateTopicsResponse(Response, api_key=19, versions=(2, 7), flexible_from=5):
     throttle_time_ms: int = int32()
     topics: tuple[CreatableTopicResult, ...] = array(CreatableTopicResult)
 
 
-@structure
-class CreatableReplicaAssignment:
+class CreatableReplicaAssignment(Structure):
     """The replicas of one partition, placed by hand."""
 
     partition_index: int = int32()
     broker_ids: tuple[int, ...] = array(INT32)
 
 
-@structure
-class CreatableTopicConfig:
+class CreatableTopicConfig(Structure):
     name: str = string()
     value: str | None = string(nullable_since=0)
 
 
-@structure
-class CreatableTopic:
+class CreatableTopic(Structure):
     """One topic; -1 partitions or replicas take the broker's default (KIP-464)."""
 
     name: str = string()
@@ -84,7 +78,6 @@ class CreatableTopic:
     configs: tuple[CreatableTopicConfig, ...] = array(CreatableTopicConfig)
 
 
-@structure
 class CreateTopicsRequest(Request[CreateTopicsResponse]):
     """`timeout_ms`: how long the broker may wait for the controller."""
 
@@ -93,8 +86,7 @@ class CreateTopicsRequest(Request[CreateTopicsResponse]):
     validate_only: bool = boolean(default=False)
 
 
-@structure
-class DeletableTopicResult:
+class DeletableTopicResult(Structure):
     """The result for one topic; `name` is None if the request gave only an unknown id."""
 
     name: str | None = string(nullable_since=6)
@@ -103,21 +95,18 @@ class DeletableTopicResult:
     error_message: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
 
 
-@structure
 class DeleteTopicsResponse(Response, api_key=20, versions=(1, 6), flexible_from=4):
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     responses: tuple[DeletableTopicResult, ...] = array(DeletableTopicResult)
 
 
-@structure
-class DeleteTopicState:
+class DeleteTopicState(Structure):
     """A topic, from version 6 on: its name, or its id with the name None."""
 
     name: str | None = string(since=6, default=None, nullable_since=6)
     topic_id: UUID = uuid(since=6, default=ZERO_UUID)
 
 
-@structure
 class DeleteTopicsRequest(Request[DeleteTopicsResponse]):
     """`topic_names` up to version 5, then `topics`, which all brokers since Kafka 2.8 understand."""
 
@@ -126,28 +115,24 @@ class DeleteTopicsRequest(Request[DeleteTopicsResponse]):
     timeout_ms: int = int32()
 
 
-@structure
-class CreatePartitionsTopicResult:
+class CreatePartitionsTopicResult(Structure):
     name: str = string()
     error_code: int = int16()
     error_message: str | None = string(default=None, nullable_since=0)
 
 
-@structure
 class CreatePartitionsResponse(Response, api_key=37, versions=(0, 3), flexible_from=2):
     throttle_time_ms: int = int32()
     results: tuple[CreatePartitionsTopicResult, ...] = array(CreatePartitionsTopicResult)
 
 
-@structure
-class CreatePartitionsAssignment:
+class CreatePartitionsAssignment(Structure):
     """The replicas of one new partition, placed by hand."""
 
     broker_ids: tuple[int, ...] = array(INT32)
 
 
-@structure
-class CreatePartitionsTopic:
+class CreatePartitionsTopic(Structure):
     """One topic and its new number of partitions; `assignments` None lets the brokers place them."""
 
     name: str = string()
@@ -157,7 +142,6 @@ class CreatePartitionsTopic:
     )
 
 
-@structure
 class CreatePartitionsRequest(Request[CreatePartitionsResponse]):
     """`timeout_ms`: how long the broker may wait for the controller."""
 
@@ -171,8 +155,7 @@ BROKER_RESOURCE: Final = 4
 """Values of `resource_type` (Kafka's ConfigResource.Type)."""
 
 
-@structure
-class DescribeConfigsSynonym:
+class DescribeConfigsSynonym(Structure):
     """Another source of the value, in order of precedence."""
 
     name: str = string()
@@ -180,8 +163,7 @@ class DescribeConfigsSynonym:
     source: int = int8()
 
 
-@structure
-class DescribeConfigsResourceResult:
+class DescribeConfigsResourceResult(Structure):
     """One setting; `value` is None when it is sensitive."""
 
     name: str = string()
@@ -194,8 +176,7 @@ class DescribeConfigsResourceResult:
     documentation: str | None = string(since=3, default="", nullable_since=0, ignorable=True)
 
 
-@structure
-class DescribeConfigsResult:
+class DescribeConfigsResult(Structure):
     error_code: int = int16()
     error_message: str | None = string(nullable_since=0)
     resource_type: int = int8()
@@ -203,14 +184,12 @@ class DescribeConfigsResult:
     configs: tuple[DescribeConfigsResourceResult, ...] = array(DescribeConfigsResourceResult)
 
 
-@structure
 class DescribeConfigsResponse(Response, api_key=32, versions=(1, 4), flexible_from=4):
     throttle_time_ms: int = int32()
     results: tuple[DescribeConfigsResult, ...] = array(DescribeConfigsResult)
 
 
-@structure
-class DescribeConfigsResource:
+class DescribeConfigsResource(Structure):
     """One resource; `configuration_keys` None requests all its settings."""
 
     resource_type: int = int8()
@@ -218,7 +197,6 @@ class DescribeConfigsResource:
     configuration_keys: tuple[str, ...] | None = array(STRING, nullable_since=0)
 
 
-@structure
 class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
     """Requests settings of resources."""
 
@@ -232,22 +210,19 @@ DELETE: Final = 1
 """Values of `config_operation` (Kafka's AlterConfigOp.OpType); the others are for settings that are lists."""
 
 
-@structure
-class AlterConfigsResourceResponse:
+class AlterConfigsResourceResponse(Structure):
     error_code: int = int16()
     error_message: str | None = string(nullable_since=0)
     resource_type: int = int8()
     resource_name: str = string()
 
 
-@structure
 class IncrementalAlterConfigsResponse(Response, api_key=44, versions=(0, 1), flexible_from=1):
     throttle_time_ms: int = int32()
     responses: tuple[AlterConfigsResourceResponse, ...] = array(AlterConfigsResourceResponse)
 
 
-@structure
-class AlterableConfig:
+class AlterableConfig(Structure):
     """One change; `value` is None with DELETE, which restores the default."""
 
     name: str = string()
@@ -255,8 +230,7 @@ class AlterableConfig:
     value: str | None = string(nullable_since=0)
 
 
-@structure
-class AlterConfigsResource:
+class AlterConfigsResource(Structure):
     """The changes of one resource (resource types as in DescribeConfigs)."""
 
     resource_type: int = int8()
@@ -264,7 +238,6 @@ class AlterConfigsResource:
     configs: tuple[AlterableConfig, ...] = array(AlterableConfig)
 
 
-@structure
 class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsResponse]):
     """Changes of any number of resources; each resource is changed atomically."""
 

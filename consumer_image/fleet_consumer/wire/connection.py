@@ -18,11 +18,10 @@ from typing import Any, Final
 from fleet_consumer.wire import primitives
 from fleet_consumer.wire.errors import ErrorCode, MalformedMessage, UnencodableMessage
 from fleet_consumer.wire.message import Request, Response
-from fleet_consumer.wire.schema import STRING, array, blob, boolean, int16, int32, int64, string, structure
+from fleet_consumer.wire.schema import STRING, Structure, array, blob, boolean, int16, int32, int64, string
 
 
-@structure
-class ApiVersionsResponseKey:
+class ApiVersionsResponseKey(Structure):
     """One API and the range of its versions."""
 
     api_key: int = int16()
@@ -30,8 +29,7 @@ class ApiVersionsResponseKey:
     max_version: int = int16()
 
 
-@structure
-class ApiVersionsSupportedFeature:
+class ApiVersionsSupportedFeature(Structure):
     """A cluster feature and the levels this broker could run at."""
 
     name: str = string()
@@ -39,8 +37,7 @@ class ApiVersionsSupportedFeature:
     max_version: int = int16()
 
 
-@structure
-class ApiVersionsFinalizedFeature:
+class ApiVersionsFinalizedFeature(Structure):
     """A cluster feature and the levels the cluster has agreed on."""
 
     name: str = string()
@@ -48,7 +45,6 @@ class ApiVersionsFinalizedFeature:
     min_version_level: int = int16()
 
 
-@structure
 class ApiVersionsResponse(Response, api_key=18, versions=(0, 4), flexible_from=3, bytes_max=1024 * 1024):
     """The APIs and versions that the broker supports."""
 
@@ -65,7 +61,6 @@ class ApiVersionsResponse(Response, api_key=18, versions=(0, 4), flexible_from=3
     zk_migration_ready: bool = boolean(since=3, default=False, tag=3, ignorable=True)
 
 
-@structure
 class ApiVersionsRequest(Request[ApiVersionsResponse]):
     """Asks for the supported APIs; brokers keep statistics of the client's name and version (KIP-511)."""
 
@@ -79,7 +74,6 @@ class ApiVersionsRequest(Request[ApiVersionsResponse]):
         return cls.RESPONSE.decode(0 if refused else version, buffer)
 
 
-@structure
 class SaslHandshakeResponse(Response, api_key=17, versions=(0, 1), bytes_max=64 * 1024):
     """UNSUPPORTED_SASL_MECHANISM comes with the supported mechanisms."""
 
@@ -87,14 +81,12 @@ class SaslHandshakeResponse(Response, api_key=17, versions=(0, 1), bytes_max=64 
     mechanisms: tuple[str, ...] = array(STRING)
 
 
-@structure
 class SaslHandshakeRequest(Request[SaslHandshakeResponse]):
     """The chosen mechanism."""
 
     mechanism: str = string()
 
 
-@structure
 class SaslAuthenticateResponse(Response, api_key=36, versions=(0, 2), flexible_from=2, bytes_max=1024 * 1024):
     """The server's next bytes; a lifetime of 0 means no expiry."""
 
@@ -104,7 +96,6 @@ class SaslAuthenticateResponse(Response, api_key=36, versions=(0, 2), flexible_f
     session_lifetime_ms: int = int64(since=1, default=0, ignorable=True)
 
 
-@structure
 class SaslAuthenticateRequest(Request[SaslAuthenticateResponse]):
     """The client's next bytes; never to be logged."""
 

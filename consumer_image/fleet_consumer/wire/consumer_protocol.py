@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from fleet_consumer.wire.errors import MalformedMessage
 from fleet_consumer.wire.message import Message
-from fleet_consumer.wire.schema import INT32, STRING, array, blob, int32, string, structure
+from fleet_consumer.wire.schema import INT32, STRING, Structure, array, blob, int32, string
 
 PROTOCOL_TYPE: Final = "consumer"
 """The protocol type of every consumer group."""
@@ -20,13 +20,11 @@ PROTOCOL_TYPE: Final = "consumer"
 _VERSION: Final = struct.Struct(">h")
 
 
-@structure
-class ConsumerProtocolTopicPartitions:
+class ConsumerProtocolTopicPartitions(Structure):
     topic: str = string()
     partitions: tuple[int, ...] = array(INT32)
 
 
-@structure
 class ConsumerProtocolSubscription(Message, versions=(0, 3)):
     """A member's topics and owned partitions; `generation_id` is the generation that assigned `owned_partitions`."""
 
@@ -39,7 +37,6 @@ class ConsumerProtocolSubscription(Message, versions=(0, 3)):
     rack_id: str | None = string(since=3, default=None, nullable_since=3, ignorable=True)
 
 
-@structure
 class ConsumerProtocolAssignment(Message, versions=(0, 3)):
     """A member's assigned partitions."""
 

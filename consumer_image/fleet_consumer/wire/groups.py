@@ -13,14 +13,13 @@ from __future__ import annotations
 from typing import Final
 
 from fleet_consumer.wire.message import Request, Response
-from fleet_consumer.wire.schema import STRING, array, blob, boolean, int8, int16, int32, string, structure
+from fleet_consumer.wire.schema import STRING, Structure, array, blob, boolean, int8, int16, int32, string
 
 GROUP_KEY_TYPE: Final = 0
 """The key names a consumer group."""
 
 
-@structure
-class FindCoordinatorResponseCoordinator:
+class FindCoordinatorResponseCoordinator(Structure):
     """The coordinator of one key, or the error code if there is none."""
 
     key: str = string()
@@ -31,7 +30,6 @@ class FindCoordinatorResponseCoordinator:
     error_message: str | None = string(nullable_since=0)
 
 
-@structure
 class FindCoordinatorResponse(Response, api_key=10, versions=(0, 6), flexible_from=3):
     """One coordinator up to version 3; `coordinators` from version 4 on."""
 
@@ -46,7 +44,6 @@ class FindCoordinatorResponse(Response, api_key=10, versions=(0, 6), flexible_fr
     )
 
 
-@structure
 class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
     """`key_type` is 0 for groups, 1 for transactions; `key` up to version 3, `coordinator_keys` from version 4 on."""
 
@@ -55,8 +52,7 @@ class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
     coordinator_keys: tuple[str, ...] = array(STRING, since=4, default=())
 
 
-@structure
-class JoinGroupResponseMember:
+class JoinGroupResponseMember(Structure):
     """One member and its subscription."""
 
     member_id: str = string()
@@ -64,7 +60,6 @@ class JoinGroupResponseMember:
     metadata: bytes = blob()
 
 
-@structure
 class JoinGroupResponse(Response, api_key=11, versions=(0, 9), flexible_from=6, bytes_max=64 * 1024 * 1024):
     """The new generation; only the leader receives `members`.
 
@@ -82,15 +77,13 @@ class JoinGroupResponse(Response, api_key=11, versions=(0, 9), flexible_from=6, 
     members: tuple[JoinGroupResponseMember, ...] = array(JoinGroupResponseMember)
 
 
-@structure
-class JoinGroupRequestProtocol:
+class JoinGroupRequestProtocol(Structure):
     """An assignor's name and the subscription encoded for it."""
 
     name: str = string()
     metadata: bytes = blob()
 
 
-@structure
 class JoinGroupRequest(Request[JoinGroupResponse]):
     """A member's protocols in order of preference; `reason` is for the broker's log (KIP-800)."""
 
@@ -104,7 +97,6 @@ class JoinGroupRequest(Request[JoinGroupResponse]):
     reason: str | None = string(since=8, default=None, nullable_since=8, ignorable=True)
 
 
-@structure
 class SyncGroupResponse(Response, api_key=14, versions=(0, 5), flexible_from=4, bytes_max=64 * 1024 * 1024):
     """The receiver's own assignment."""
 
@@ -115,15 +107,13 @@ class SyncGroupResponse(Response, api_key=14, versions=(0, 5), flexible_from=4, 
     assignment: bytes = blob()
 
 
-@structure
-class SyncGroupRequestAssignment:
+class SyncGroupRequestAssignment(Structure):
     """One member's assignment."""
 
     member_id: str = string()
     assignment: bytes = blob()
 
 
-@structure
 class SyncGroupRequest(Request[SyncGroupResponse]):
     """`assignments` is empty unless the sender leads."""
 
@@ -136,7 +126,6 @@ class SyncGroupRequest(Request[SyncGroupResponse]):
     assignments: tuple[SyncGroupRequestAssignment, ...] = array(SyncGroupRequestAssignment)
 
 
-@structure
 class HeartbeatResponse(Response, api_key=12, versions=(0, 4), flexible_from=4, bytes_max=64 * 1024):
     """REBALANCE_IN_PROGRESS: the member must join again."""
 
@@ -144,7 +133,6 @@ class HeartbeatResponse(Response, api_key=12, versions=(0, 4), flexible_from=4, 
     error_code: int = int16()
 
 
-@structure
 class HeartbeatRequest(Request[HeartbeatResponse]):
     """The member and its current generation."""
 
@@ -154,14 +142,12 @@ class HeartbeatRequest(Request[HeartbeatResponse]):
     group_instance_id: str | None = string(since=3, default=None, nullable_since=3)
 
 
-@structure
-class LeaveGroupResponseMember:
+class LeaveGroupResponseMember(Structure):
     member_id: str = string()
     group_instance_id: str | None = string(nullable_since=0)
     error_code: int = int16()
 
 
-@structure
 class LeaveGroupResponse(Response, api_key=13, versions=(0, 5), flexible_from=4, bytes_max=1024 * 1024):
     """`error_code` concerns the whole request; each member has its own."""
 
@@ -170,8 +156,7 @@ class LeaveGroupResponse(Response, api_key=13, versions=(0, 5), flexible_from=4,
     members: tuple[LeaveGroupResponseMember, ...] = array(LeaveGroupResponseMember, since=3, default=())
 
 
-@structure
-class LeaveGroupRequestMember:
+class LeaveGroupRequestMember(Structure):
     """A member by id, or a static one by instance id and an empty `member_id`."""
 
     member_id: str = string()
@@ -179,7 +164,6 @@ class LeaveGroupRequestMember:
     reason: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
 
 
-@structure
 class LeaveGroupRequest(Request[LeaveGroupResponse]):
     """`member_id` up to version 2, `members` from version 3 on."""
 
@@ -188,8 +172,7 @@ class LeaveGroupRequest(Request[LeaveGroupResponse]):
     members: tuple[LeaveGroupRequestMember, ...] = array(LeaveGroupRequestMember, since=3, default=())
 
 
-@structure
-class DescribedGroupMember:
+class DescribedGroupMember(Structure):
     """One member with the bytes of its subscription and assignment."""
 
     member_id: str = string()
@@ -200,8 +183,7 @@ class DescribedGroupMember:
     member_assignment: bytes = blob()
 
 
-@structure
-class DescribedGroup:
+class DescribedGroup(Structure):
     """One group; an unknown one has the state Dead and no error.
 
     Version 6 refuses an unknown group with an error, and then does not say what may be done with it.
@@ -216,13 +198,11 @@ class DescribedGroup:
     authorized_operations: int = int32(since=3, default=-2147483648)
 
 
-@structure
 class DescribeGroupsResponse(Response, api_key=15, versions=(0, 5), flexible_from=5, bytes_max=64 * 1024 * 1024):
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     groups: tuple[DescribedGroup, ...] = array(DescribedGroup)
 
 
-@structure
 class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
     """Must be sent to the coordinator of all the groups it names."""
 
@@ -230,8 +210,7 @@ class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
     include_authorized_operations: bool = boolean(since=3, default=False)
 
 
-@structure
-class ListedGroup:
+class ListedGroup(Structure):
     """One group; `group_state` and `group_type` are empty where the version lacks them."""
 
     group_id: str = string()
@@ -240,7 +219,6 @@ class ListedGroup:
     group_type: str = string(since=5, default="", ignorable=True)
 
 
-@structure
 class ListGroupsResponse(Response, api_key=16, versions=(0, 5), flexible_from=3, bytes_max=32 * 1024 * 1024):
     """The groups of this broker only."""
 
@@ -249,7 +227,6 @@ class ListGroupsResponse(Response, api_key=16, versions=(0, 5), flexible_from=3,
     groups: tuple[ListedGroup, ...] = array(ListedGroup)
 
 
-@structure
 class ListGroupsRequest(Request[ListGroupsResponse]):
     """Empty filters match every group."""
 
@@ -257,21 +234,18 @@ class ListGroupsRequest(Request[ListGroupsResponse]):
     types_filter: tuple[str, ...] = array(STRING, since=5, default=())
 
 
-@structure
-class DeletableGroupResult:
+class DeletableGroupResult(Structure):
     """The result for one group; NON_EMPTY_GROUP while it has members."""
 
     group_id: str = string()
     error_code: int = int16()
 
 
-@structure
 class DeleteGroupsResponse(Response, api_key=42, versions=(0, 2), flexible_from=2):
     throttle_time_ms: int = int32()
     results: tuple[DeletableGroupResult, ...] = array(DeletableGroupResult)
 
 
-@structure
 class DeleteGroupsRequest(Request[DeleteGroupsResponse]):
     """Groups of one coordinator, by id."""
 

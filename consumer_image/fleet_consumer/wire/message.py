@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 
 from fleet_consumer.wire import codec
 from fleet_consumer.wire.errors import MalformedMessage, UnencodableMessage
+from fleet_consumer.wire.schema import Structure
 
 BYTES_PER_UNIT = 4
 """The least that an array element takes. Numbers count as one unit; partitions, topics and members as four."""
 
 
-class Message:
+class Message(Structure):
     """A top-level structure with versions of its own, declared in its class statement as in Kafka's schemas."""
 
     __slots__ = ()
@@ -40,7 +41,7 @@ class Message:
         bytes_max: int | None = None,
     ) -> None:
         super().__init_subclass__()
-        # `structure` makes the class anew without these arguments; the constants of the first are kept.
+        # A class with slots is made anew without these arguments; the constants of the first are kept.
         if api_key is not None:
             cls.API_KEY = api_key
         if versions is not None:

@@ -14,20 +14,18 @@ from typing import Final
 from uuid import UUID
 
 from fleet_consumer.wire.message import Request, Response
-from fleet_consumer.wire.schema import INT32, ZERO_UUID, array, boolean, int16, int32, int64, string, structure, uuid
+from fleet_consumer.wire.schema import INT32, ZERO_UUID, Structure, array, boolean, int16, int32, int64, string, uuid
 
 LAST_BY_NAME: Final = 9
 """The last version that identifies topics by name."""
 
 
-@structure
-class OffsetCommitResponsePartition:
+class OffsetCommitResponsePartition(Structure):
     partition_index: int = int32()
     error_code: int = int16()
 
 
-@structure
-class OffsetCommitResponseTopic:
+class OffsetCommitResponseTopic(Structure):
     """One topic's results, by name or id as in the request."""
 
     name: str = string(until=LAST_BY_NAME, default="", ignorable=True)
@@ -35,14 +33,12 @@ class OffsetCommitResponseTopic:
     partitions: tuple[OffsetCommitResponsePartition, ...] = array(OffsetCommitResponsePartition)
 
 
-@structure
 class OffsetCommitResponse(Response, api_key=8, versions=(2, 10), flexible_from=8, bytes_max=32 * 1024 * 1024):
     throttle_time_ms: int = int32(since=3, default=0, ignorable=True)
     topics: tuple[OffsetCommitResponseTopic, ...] = array(OffsetCommitResponseTopic)
 
 
-@structure
-class OffsetCommitRequestPartition:
+class OffsetCommitRequestPartition(Structure):
     """The next offset to read, with the leader epoch of the last record read (-1: unknown)."""
 
     partition_index: int = int32()
@@ -51,8 +47,7 @@ class OffsetCommitRequestPartition:
     committed_metadata: str | None = string(nullable_since=0)
 
 
-@structure
-class OffsetCommitRequestTopic:
+class OffsetCommitRequestTopic(Structure):
     """One topic's offsets. With both name and id it fits every version."""
 
     name: str = string(until=LAST_BY_NAME, default="", ignorable=True)
@@ -60,7 +55,6 @@ class OffsetCommitRequestTopic:
     partitions: tuple[OffsetCommitRequestPartition, ...] = array(OffsetCommitRequestPartition)
 
 
-@structure
 class OffsetCommitRequest(Request[OffsetCommitResponse]):
     """A member's commit; with generation -1 an administrative commit, which requires an empty group."""
 
@@ -78,8 +72,7 @@ class OffsetCommitRequest(Request[OffsetCommitResponse]):
         return self.MAX_VERSION if by_id else LAST_BY_NAME
 
 
-@structure
-class OffsetFetchResponsePartitions:
+class OffsetFetchResponsePartitions(Structure):
     """An offset; `committed_offset` -1 means none."""
 
     partition_index: int = int32()
@@ -89,14 +82,12 @@ class OffsetFetchResponsePartitions:
     error_code: int = int16()
 
 
-@structure
-class OffsetFetchResponseTopics:
+class OffsetFetchResponseTopics(Structure):
     name: str = string()
     partitions: tuple[OffsetFetchResponsePartitions, ...] = array(OffsetFetchResponsePartitions)
 
 
-@structure
-class OffsetFetchResponseGroup:
+class OffsetFetchResponseGroup(Structure):
     """One group, from version 8 on."""
 
     group_id: str = string()
@@ -104,7 +95,6 @@ class OffsetFetchResponseGroup:
     error_code: int = int16(default=0)
 
 
-@structure
 class OffsetFetchResponse(Response, api_key=9, versions=(1, 9), flexible_from=6, bytes_max=32 * 1024 * 1024):
     """`topics` and `error_code` up to version 7, `groups` after."""
 
@@ -114,14 +104,12 @@ class OffsetFetchResponse(Response, api_key=9, versions=(1, 9), flexible_from=6,
     groups: tuple[OffsetFetchResponseGroup, ...] = array(OffsetFetchResponseGroup, since=8, default=())
 
 
-@structure
-class OffsetFetchRequestTopics:
+class OffsetFetchRequestTopics(Structure):
     name: str = string()
     partition_indexes: tuple[int, ...] = array(INT32)
 
 
-@structure
-class OffsetFetchRequestGroup:
+class OffsetFetchRequestGroup(Structure):
     """One group of the request, from version 8 on."""
 
     group_id: str = string()
@@ -130,7 +118,6 @@ class OffsetFetchRequestGroup:
     topics: tuple[OffsetFetchRequestTopics, ...] | None = array(OffsetFetchRequestTopics, nullable_since=0)
 
 
-@structure
 class OffsetFetchRequest(Request[OffsetFetchResponse]):
     """`group_id`, `topics` up to version 7, then `groups`. `require_stable` waits for open transactions (KIP-447)."""
 

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.errors import MalformedMessage
 from fleet_consumer.wire.message import Message
-from fleet_consumer.wire.schema import array, blob, int32, int64, string, structure
+from fleet_consumer.wire.schema import Structure, array, blob, int32, int64, string
 
 TOPIC = "__consumer_offsets"
 
 _VERSION = struct.Struct(">h")
 
 
-@structure
 class OffsetCommitKey(Message, versions=(0, 1)):
     """Group, topic and partition of a committed offset: key versions 0 and 1."""
 
@@ -30,7 +29,6 @@ class OffsetCommitKey(Message, versions=(0, 1)):
     partition: int = int32()
 
 
-@structure
 class OffsetCommitValue(Message, versions=(0, 4), flexible_from=4):
     """A committed offset; times in milliseconds since the epoch, -1 where the version has none."""
 
@@ -41,15 +39,13 @@ class OffsetCommitValue(Message, versions=(0, 4), flexible_from=4):
     expire_timestamp: int = int64(since=1, until=1, default=-1, ignorable=True)
 
 
-@structure
 class GroupMetadataKey(Message, versions=(2, 2)):
     """A group's id: key version 2."""
 
     group: str = string()
 
 
-@structure
-class GroupMetadataMember:
+class GroupMetadataMember(Structure):
     """One member with the bytes of its subscription and assignment (`wire.consumer_protocol` reads them)."""
 
     member_id: str = string()
@@ -62,7 +58,6 @@ class GroupMetadataMember:
     assignment: bytes = blob()
 
 
-@structure
 class GroupMetadataValue(Message, versions=(0, 4), flexible_from=4):
     """A group after a rebalance, or empty; `current_state_timestamp` in milliseconds, -1 before version 2."""
 

@@ -8,12 +8,9 @@ writers. A field that some version lacks needs a default, which is its value whe
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar, dataclass_transform
+from typing import Any, Final, dataclass_transform
 from uuid import UUID
-
-T = TypeVar("T")
 
 METADATA_KEY: Final = "wire"
 ZERO_UUID: Final = UUID(int=0)
@@ -81,7 +78,7 @@ uuid: Final = partial(_field, UUID_KIND)
 
 
 def array(item: Kind | type, **rules: Any) -> Any:
-    """A tuple of elements of one `Kind`, or of one class made by `structure`."""
+    """A tuple of elements of one `Kind`, or of one `Structure`."""
     return _field(Kind("array", item=item), **rules)
 
 
@@ -90,10 +87,17 @@ def array(item: Kind | type, **rules: Any) -> Any:
     frozen_default=True,
     field_specifiers=(int8, int16, int32, int64, boolean, string, blob, uuid, array),
 )
-def structure(cls: type[T]) -> type[T]:
-    """Make a class with fields declared as above a frozen, slotted, keyword-only dataclass."""
-    make: Callable[[type[T]], type[T]] = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-    return make(cls)
+class _StructureType(type):
+    def __new__(metacls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+        cls = super().__new__(metacls, name, bases, namespace, **options)
+        # A class with slots is made anew by `dataclass`, through here.
+        return cls if "__slots__" in namespace else dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+class Structure(metaclass=_StructureType):
+    """A frozen, slotted, keyword-only dataclass whose fields are declared as above."""
+
+    __slots__ = ()
 
 
 def fields_of(cls: type) -> list[tuple[str, FieldSpec, Any]]:

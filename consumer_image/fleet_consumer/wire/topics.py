@@ -22,6 +22,7 @@ from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import (
     INT32,
     ZERO_UUID,
+    Structure,
     array,
     blob,
     boolean,
@@ -30,13 +31,11 @@ from fleet_consumer.wire.schema import (
     int32,
     int64,
     string,
-    structure,
     uuid,
 )
 
 
-@structure
-class MetadataResponseBroker:
+class MetadataResponseBroker(Structure):
     """One live broker, at its advertised address on the listener used."""
 
     node_id: int = int32()
@@ -45,8 +44,7 @@ class MetadataResponseBroker:
     rack: str | None = string(since=1, default=None, nullable_since=1, ignorable=True)
 
 
-@structure
-class MetadataResponsePartition:
+class MetadataResponsePartition(Structure):
     """One partition; `leader_id` is -1 while it has no leader."""
 
     error_code: int = int16()
@@ -58,8 +56,7 @@ class MetadataResponsePartition:
     offline_replicas: tuple[int, ...] = array(INT32, since=5, default=(), ignorable=True)
 
 
-@structure
-class MetadataResponseTopic:
+class MetadataResponseTopic(Structure):
     """One topic; `error_code` is set if it has no partitions."""
 
     error_code: int = int16()
@@ -70,7 +67,6 @@ class MetadataResponseTopic:
     topic_authorized_operations: int = int32(since=8, default=-2147483648)
 
 
-@structure
 class MetadataResponse(Response, api_key=3, versions=(0, 12), flexible_from=9, bytes_max=32 * 1024 * 1024):
     """The cluster as this broker sees it."""
 
@@ -82,13 +78,11 @@ class MetadataResponse(Response, api_key=3, versions=(0, 12), flexible_from=9, b
     cluster_authorized_operations: int = int32(since=8, until=10, default=-2147483648)
 
 
-@structure
-class MetadataRequestTopic:
+class MetadataRequestTopic(Structure):
     topic_id: UUID = uuid(since=10, default=ZERO_UUID, ignorable=True)
     name: str | None = string(nullable_since=10)
 
 
-@structure
 class MetadataRequest(Request[MetadataResponse]):
     """Requests brokers, and topics by name or (from version 12 on) by id."""
 
@@ -104,8 +98,7 @@ MAX_TIMESTAMP: Final = -3
 """Special timestamps: the end, the start, the record with the highest timestamp (KIP-734)."""
 
 
-@structure
-class ListOffsetsPartitionResponse:
+class ListOffsetsPartitionResponse(Structure):
     """The offset found; -1 if all records are older."""
 
     partition_index: int = int32()
@@ -115,20 +108,17 @@ class ListOffsetsPartitionResponse:
     leader_epoch: int = int32(since=4, default=-1)
 
 
-@structure
-class ListOffsetsTopicResponse:
+class ListOffsetsTopicResponse(Structure):
     name: str = string()
     partitions: tuple[ListOffsetsPartitionResponse, ...] = array(ListOffsetsPartitionResponse)
 
 
-@structure
 class ListOffsetsResponse(Response, api_key=2, versions=(1, 8), flexible_from=6, bytes_max=32 * 1024 * 1024):
     throttle_time_ms: int = int32(since=2, default=0, ignorable=True)
     topics: tuple[ListOffsetsTopicResponse, ...] = array(ListOffsetsTopicResponse)
 
 
-@structure
-class ListOffsetsPartition:
+class ListOffsetsPartition(Structure):
     """`timestamp` in milliseconds, or LATEST, EARLIEST, MAX_TIMESTAMP."""
 
     partition_index: int = int32()
@@ -136,13 +126,11 @@ class ListOffsetsPartition:
     timestamp: int = int64()
 
 
-@structure
-class ListOffsetsTopic:
+class ListOffsetsTopic(Structure):
     name: str = string()
     partitions: tuple[ListOffsetsPartition, ...] = array(ListOffsetsPartition)
 
 
-@structure
 class ListOffsetsRequest(Request[ListOffsetsResponse]):
     """`replica_id` -1 marks a client; `isolation_level` 1 requests the last stable offset as the end."""
 
@@ -151,8 +139,7 @@ class ListOffsetsRequest(Request[ListOffsetsResponse]):
     topics: tuple[ListOffsetsTopic, ...] = array(ListOffsetsTopic)
 
 
-@structure
-class EpochEndOffset:
+class EpochEndOffset(Structure):
     """The largest epoch up to the requested one, and its end; both -1 if the log has no such epoch."""
 
     error_code: int = int16()
@@ -161,20 +148,17 @@ class EpochEndOffset:
     end_offset: int = int64(default=-1)
 
 
-@structure
-class OffsetForLeaderTopicResult:
+class OffsetForLeaderTopicResult(Structure):
     topic: str = string()
     partitions: tuple[EpochEndOffset, ...] = array(EpochEndOffset)
 
 
-@structure
 class OffsetForLeaderEpochResponse(Response, api_key=23, versions=(2, 4), flexible_from=4):
     throttle_time_ms: int = int32(default=0, ignorable=True)
     topics: tuple[OffsetForLeaderTopicResult, ...] = array(OffsetForLeaderTopicResult)
 
 
-@structure
-class OffsetForLeaderPartition:
+class OffsetForLeaderPartition(Structure):
     """The epoch requested; `current_leader_epoch`, if not -1, must be the leader's own, or the request fails."""
 
     partition: int = int32()
@@ -182,13 +166,11 @@ class OffsetForLeaderPartition:
     leader_epoch: int = int32()
 
 
-@structure
-class OffsetForLeaderTopic:
+class OffsetForLeaderTopic(Structure):
     topic: str = string()
     partitions: tuple[OffsetForLeaderPartition, ...] = array(OffsetForLeaderPartition)
 
 
-@structure
 class OffsetForLeaderEpochRequest(Request[OffsetForLeaderEpochResponse]):
     """`replica_id` -1 marks a consumer."""
 
@@ -196,14 +178,12 @@ class OffsetForLeaderEpochRequest(Request[OffsetForLeaderEpochResponse]):
     topics: tuple[OffsetForLeaderTopic, ...] = array(OffsetForLeaderTopic)
 
 
-@structure
-class AbortedTransaction:
+class AbortedTransaction(Structure):
     producer_id: int = int64()
     first_offset: int = int64()
 
 
-@structure
-class FetchablePartitionResponse:
+class FetchablePartitionResponse(Structure):
     """`records` has whole batches and perhaps a part of one; the first batch holds the requested offset or is the next
     one behind it."""
 
@@ -216,13 +196,11 @@ class FetchablePartitionResponse:
     records: bytes | None = blob(nullable_since=0)
 
 
-@structure
-class FetchableTopicResponse:
+class FetchableTopicResponse(Structure):
     topic: str = string()
     partitions: tuple[FetchablePartitionResponse, ...] = array(FetchablePartitionResponse)
 
 
-@structure
 class FetchResponse(Response, api_key=1, versions=(10, 10), flexible_from=12, bytes_max=128 * 1024 * 1024):
     throttle_time_ms: int = int32(default=0, ignorable=True)
     error_code: int = int16(default=0)
@@ -230,8 +208,7 @@ class FetchResponse(Response, api_key=1, versions=(10, 10), flexible_from=12, by
     responses: tuple[FetchableTopicResponse, ...] = array(FetchableTopicResponse)
 
 
-@structure
-class FetchPartition:
+class FetchPartition(Structure):
     partition: int = int32()
     current_leader_epoch: int = int32(default=-1, ignorable=True)
     fetch_offset: int = int64()
@@ -239,19 +216,16 @@ class FetchPartition:
     partition_max_bytes: int = int32()
 
 
-@structure
-class FetchTopic:
+class FetchTopic(Structure):
     topic: str = string()
     partitions: tuple[FetchPartition, ...] = array(FetchPartition)
 
 
-@structure
-class ForgottenTopic:
+class ForgottenTopic(Structure):
     topic: str = string()
     partitions: tuple[int, ...] = array(INT32)
 
 
-@structure
 class FetchRequest(Request[FetchResponse]):
     """`replica_id` -1 marks a consumer; `session_epoch` -1 asks for no session."""
 
