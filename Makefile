@@ -15,7 +15,7 @@ demo-down: venv ## Remove everything the demo made, cluster included
 	$(PY) -m e2e.demo down
 
 ##@ Work on it
-.PHONY: test lint format bench soak images lock release-check
+.PHONY: test lint format bench soak images lock crds release-check
 test: venv ## Every suite; what was skipped, and why, on the last lines
 	$(PY) -m tests.run
 
@@ -43,6 +43,9 @@ images: venv ## Build the operator's, the worker's and the Spark jobs' image
 
 lock: venv ## Resolve requirements/*.txt again from pyproject.toml
 	./requirements/lock.sh
+
+crds: venv ## Write the schemas of Kubernetes' own types in crds/ again from tests/core_types/core-v1.json
+	$(PY) -m tests.core_types
 
 ##@ Housekeeping
 .PHONY: venv clean help

@@ -21,6 +21,7 @@ from tests.support.waiting import eventually
 CLUSTER_KINDS = (
     Kind("", "v1", "Namespace", "namespaces"),
     Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses"),
+    Kind("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses"),
 )
 OTHER_KINDS = (*CLUSTER_KINDS, Kind("", "v1", "ServiceAccount", "serviceaccounts"))
 NAMES = {kind.plural: kind for kind in (*KINDS, *OTHER_KINDS)}

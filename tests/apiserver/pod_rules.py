@@ -39,28 +39,8 @@ REFUSED_TYPES: Final = (
 )
 
 POD_RULES: Final[list[tuple[str, JsonObject, str]]] = [
-    *(
-        (
-            f"a volume of type {kind}",
-            consumer_group({VOLUMES: [{"name": "v", kind: {"path": "/"}}]}),
-            f"{VOLUMES} must not use {kind}, which",
-        )
-        for kind in REFUSED_TYPES
-    ),
-    (
-        "two volumes of refused types at once",
-        with_volume(hostPath={"path": "/"}, nfs={"path": "/"}),
-        f"{VOLUMES} must not use ",
-    ),
     ("a volume of no known type", with_volume(), f"{VOLUMES}: a volume needs exactly one of"),
     ("a volume of two types", with_volume(emptyDir={}, secret={}), f"{VOLUMES}: a volume needs exactly one of"),
-    (
-        "a token of a service account",
-        with_source(serviceAccountToken={"path": "token"}),
-        f"{VOLUMES}: projected sources must not be serviceAccountToken",
-    ),
-    ("a certificate of the pod", with_source(podCertificate={}), f"{VOLUMES}: projected sources must not be"),
-    ("a trust bundle", with_source(clusterTrustBundle={}), f"{VOLUMES}: projected sources must not be"),
     ("a projection of no known type", with_source(), f"{VOLUMES}: a projected source needs exactly one"),
     (
         "a volume with the operator's prefix",
@@ -133,26 +113,6 @@ POD_RULES: Final[list[tuple[str, JsonObject, str]]] = [
         )
         for what, make in (("a sidecar", with_side), ("an init container", with_first), ("the worker", with_worker))
     ),
-    (
-        "a port of the node",
-        with_side(ports=[{"containerPort": 80, "hostPort": 80}]),
-        "a container of spec.template must not set hostPort",
-    ),
-    (
-        "a probe of another host",
-        with_side(livenessProbe={"httpGet": {"host": "10.0.0.1", "port": 80}}),
-        "a probe or hook of spec.template must not name a host",
-    ),
-    (
-        "a connection to another host",
-        with_first(startupProbe={"tcpSocket": {"host": "10.0.0.1", "port": 80}}),
-        "a probe or hook of spec.template must not name a host",
-    ),
-    (
-        "a hook that calls another host",
-        with_side(lifecycle={"preStop": {"httpGet": {"host": "10.0.0.1", "port": 80}}}),
-        "a probe or hook of spec.template must not name a host",
-    ),
     *(
         (
             f"a container with {field} {value}",
@@ -184,6 +144,11 @@ POD_RULES: Final[list[tuple[str, JsonObject, str]]] = [
 ]
 
 POD_SCHEMA: Final[list[tuple[str, JsonObject, str]]] = [
+    (
+        "a mistyped operator of a toleration",
+        consumer_group({"spec.template.spec.tolerations": [{"operator": "Exist"}]}),
+        "spec.template.spec.tolerations[0].operator",
+    ),
     ("an unknown pull policy", consumer_group({"spec.imagePullPolicy": "Sometimes"}), "spec.imagePullPolicy"),
     ("root in the pod", consumer_group({SECURITY: {"runAsUser": 0}}), f"{SECURITY}.runAsUser"),
     ("root in a container", with_side(securityContext={"runAsUser": 0}), "securityContext.runAsUser"),
@@ -236,7 +201,36 @@ UNKNOWN_FIELDS: Final[list[tuple[str, JsonObject, str]]] = [
     ("an unmasked /proc", with_side(securityContext={"procMount": "Unmasked"}), "securityContext.procMount"),
     ("a block device", with_side(volumeDevices=[{"name": "v", "devicePath": "/dev/x"}]), "volumeDevices"),
     ("an address of the node", with_side(ports=[{"containerPort": 80, "hostIP": "10.0.0.1"}]), "hostIP"),
+    ("a port of the node", with_side(ports=[{"containerPort": 80, "hostPort": 80}]), "hostPort"),
+    ("a probe of another host", with_side(livenessProbe={"httpGet": {"host": "10.0.0.1", "port": 80}}), "httpGet.host"),
+    (
+        "a connection to another host",
+        with_first(startupProbe={"tcpSocket": {"host": "10.0.0.1", "port": 80}}),
+        "tcpSocket.host",
+    ),
+    (
+        "a hook that calls another host",
+        with_side(lifecycle={"preStop": {"httpGet": {"host": "10.0.0.1", "port": 80}}}),
+        "preStop.httpGet.host",
+    ),
+    *(
+        (f"a volume of type {kind}", consumer_group({VOLUMES: [{"name": "v", kind: {}}]}), kind)
+        for kind in REFUSED_TYPES
+    ),
     ("a volume of tomorrow", with_volume(invented={}), "invented"),
+    ("a token in a projected volume", with_source(serviceAccountToken={"path": "t"}), "sources[0].serviceAccountToken"),
+    ("a certificate of the pod", with_source(podCertificate={}), "sources[0].podCertificate"),
+    ("a trust bundle", with_source(clusterTrustBundle={}), "sources[0].clusterTrustBundle"),
+    ("a mistyped affinity", consumer_group({"spec.template.spec.affinity": {"nodeAfinity": {}}}), "nodeAfinity"),
+    (
+        "a mistyped source of a variable",
+        with_worker(env=[{"name": "A", "valueFrom": {"secretKeyReff": {}}}]),
+        "valueFrom.secretKeyReff",
+    ),
+    ("a mistyped size", with_volume(emptyDir={"sizelimit": "1Gi"}), "emptyDir.sizelimit"),
+    ("a mistyped mount", with_worker(volumeMounts=[{"name": "v", "mountPath": "/v", "readonly": True}]), "readonly"),
+    ("a mistyped toleration", consumer_group({"spec.template.spec.tolerations": [{"keys": "a"}]}), "keys"),
+    ("a mistyped probe", with_side(livenessProbe={"periodSecond": 5}), "livenessProbe.periodSecond"),
     ("the old place of resources", consumer_group({"spec.template.resources": {}}), "spec.template.resources"),
 ]
 """Fields that the schema does not have: strict clients such as kubectl are told, others see them dropped."""

@@ -39,6 +39,8 @@ def strict(quiet_site: Callable[..., Site]) -> Site:
     level["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1}
     made.apply(level, priority)
+    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "sandbox"}}
+    made.apply({**runtime, "handler": "sandbox"})
     for account in ("default", "shop"):
         metadata = {"name": account, "namespace": made.name}
         made.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})

@@ -245,7 +245,12 @@ def full_template() -> JsonObject:
             "tolerations": [
                 {"key": "k", "operator": "Equal", "value": "v", "effect": "NoExecute", "tolerationSeconds": 5}
             ],
-            "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+            "affinity": full_affinity(),
+            "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["db"]}],
+            "dnsPolicy": "None",
+            "dnsConfig": {"nameservers": ["10.0.0.2"], "options": [{"name": "ndots", "value": "1"}]},
+            "runtimeClassName": "sandbox",
+            "schedulerName": "batch",
             "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
             "priorityClassName": "high",
             "serviceAccountName": "shop",
@@ -258,6 +263,25 @@ def full_template() -> JsonObject:
                 "supplementalGroups": [2000],
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
+        },
+    }
+
+
+def full_affinity() -> JsonObject:
+    """Affinity to nodes and to pods, preferred and required."""
+    expression = {"key": "zone", "operator": "In", "values": ["a", "b"]}
+    near = {"labelSelector": {"matchExpressions": [expression], "matchLabels": {"a": "b"}}, "topologyKey": "zone"}
+    return {
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 1, "preference": {"matchExpressions": [expression]}}
+            ],
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [expression]}]
+            },
+        },
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": near}]
         },
     }
 

@@ -28,6 +28,8 @@ KINDS: Final[Mapping[str, type[BaseModel]]] = {
 
 OPAQUE: Final = frozenset({"resources", "affinity", "env", "envFrom", "volumes", "volumeMounts", "tolerations"}) | {
     "topologySpreadConstraints",
+    "dnsConfig",
+    "hostAliases",
     "initContainers",
     "containers",
 }

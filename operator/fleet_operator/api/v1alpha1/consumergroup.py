@@ -236,6 +236,11 @@ class PodSpec(Model):
     tolerations: tuple[dict[str, Any], ...] = ()
     affinity: dict[str, Any] = Field(default_factory=dict)
     topology_spread_constraints: tuple[dict[str, Any], ...] = ()
+    host_aliases: tuple[dict[str, Any], ...] = ()
+    dns_policy: Literal["ClusterFirst", "Default", "None"] | None = None
+    dns_config: dict[str, Any] = Field(default_factory=dict)
+    runtime_class_name: Annotated[str, Field(max_length=253)] | None = None
+    scheduler_name: Annotated[str, Field(max_length=253)] | None = None
     priority_class_name: Annotated[str, Field(max_length=253)] | None = None
     service_account_name: Annotated[str, Field(max_length=253)] | None = None
     security_context: PodSecurityContext = PodSecurityContext()

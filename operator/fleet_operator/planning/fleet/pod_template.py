@@ -212,7 +212,7 @@ def _authorities(cluster: KafkaCluster) -> str | None:
 
 
 def _placement(group: ConsumerGroup) -> dict[str, Any]:
-    """Placement and account of the pods, as far as the spec sets them."""
+    """Placement, runtime, names and account of the pods, as far as the spec sets them."""
     extra = group.spec.template.spec
     said: dict[str, Any] = {
         "imagePullSecrets": [{"name": secret.name} for secret in extra.image_pull_secrets],
@@ -220,6 +220,11 @@ def _placement(group: ConsumerGroup) -> dict[str, Any]:
         "tolerations": _plain(extra.tolerations),
         "affinity": copy.deepcopy(extra.affinity),
         "topologySpreadConstraints": _plain(extra.topology_spread_constraints),
+        "hostAliases": _plain(extra.host_aliases),
+        "dnsPolicy": extra.dns_policy,
+        "dnsConfig": copy.deepcopy(extra.dns_config),
+        "runtimeClassName": extra.runtime_class_name,
+        "schedulerName": extra.scheduler_name,
         "priorityClassName": extra.priority_class_name,
         "serviceAccountName": extra.service_account_name,
     }
