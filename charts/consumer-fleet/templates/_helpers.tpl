@@ -72,7 +72,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [kafkaclusters/status, consumergroups/status, retrypolicies/status, redrives/status]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
-  # For the finalizers of objects with spec.deletion and of their KafkaClusters; nothing else of them is ever written.
+  # For the finalizers of objects with spec.deletion and of their KafkaClusters, and for a spec.replicas that is absent;
+  # nothing else of them is ever written.
   resources: [consumergroups, kafkaclusters]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]

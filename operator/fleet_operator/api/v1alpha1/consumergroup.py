@@ -284,7 +284,7 @@ class ConsumerGroupSpec(Model):
     topic_pattern: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     image: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
-    replicas: Replicas = 1
+    replicas: Replicas | None = None
     suspend: bool = False
     rollout: Rollout = Rollout()
     log: Log = Log()

@@ -99,19 +99,27 @@ class ScaleDecision:
         return "Hold" if self.limit in HOLDS or self.limit in PENDING else "Keep"
 
 
-def is_kept(group: ConsumerGroup, memory: SizingState) -> bool:
-    """True if the fleet goes on with the number that its load gave it: `spec.replicas` was not edited since. One that
-    sleeps would never wake.
+def asked_count(group: ConsumerGroup, memory: SizingState, found: int | None) -> int:
+    """`spec.replicas`; while it is absent the last one that was given, or else the number that runs, and 1 for a new
+    fleet: leaving the field out of a manifest scales nothing.
 
-    The growth of a fleet that no load sizes is noted without `spec.replicas`.
+    `found` is the StatefulSet's number, None without one.
     """
-    edited = memory.growth is not None if memory.replicas is None else memory.replicas != group.spec.replicas
-    return bool(memory.count) and not edited
+    if group.spec.replicas is not None:
+        return group.spec.replicas
+    return memory.replicas if memory.replicas is not None else found or 1
 
 
-def fixed_count(group: ConsumerGroup, memory: SizingState) -> int:
-    """`spec.replicas`, or the number that a load gave the fleet before."""
-    return memory.count if memory.count and is_kept(group, memory) else group.spec.replicas
+def is_kept(asked: int, memory: SizingState) -> bool:
+    """True if the fleet goes on with the number that its load gave it: `spec.replicas` was not edited since. One that
+    sleeps would never wake."""
+    return bool(memory.count) and memory.replicas in (None, asked)
+
+
+def as_asked(asked: int, memory: SizingState) -> SizingState:
+    """The memory of a fleet that no load sizes: without the past of a load if `spec.replicas` was edited since."""
+    kept = memory if is_kept(asked, memory) else SizingState(growth=memory.growth)
+    return replace(kept, replicas=asked)
 
 
 def decide_fixed(
@@ -126,17 +134,15 @@ def decide_fixed(
 
     `found` is the StatefulSet's number, None without one. Growth is remembered, so that its workers join together.
     """
-    replicas = fixed_count(group, memory)
+    kept = as_asked(asked_count(group, memory, found), memory)
+    assert kept.replicas is not None, "noted above"
+    replicas = kept.count or kept.replicas
     limited = partition_counts is not None and replicas > sum(partition_counts.values())
-    growth = memory.growth if memory.growth is not None and memory.growth.after == replicas else None
+    growth = kept.growth if kept.growth is not None and kept.growth.after == replicas else None
     if found and replicas > found and (growth is None or growth.before != found):
         growth = Growth(before=found, after=replicas, commits=0.0, at=round(now, 1))
-    kept: SizingState | None = None
-    if is_kept(group, memory):
-        kept = replace(memory, replicas=group.spec.replicas, growth=growth)
-    elif growth is not None:
-        kept = SizingState(count=replicas, growth=growth)
-    return ScaleDecision(replicas=replicas, limit=PARTITIONS if limited else NO_LIMIT, memory=kept)
+    memory = replace(kept, growth=growth)
+    return ScaleDecision(replicas=replicas, limit=PARTITIONS if limited else NO_LIMIT, memory=memory)
 
 
 def decide_stopped(

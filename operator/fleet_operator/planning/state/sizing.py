@@ -49,8 +49,9 @@ class Capacity:
 class SizingState:
     """The past of one fleet's size; times in epoch seconds.
 
-    - `count`: the number of workers that was decided last. It outlives a suspended fleet, whose StatefulSet has none.
-    - `replicas`: `spec.replicas` at that time: `count` outlives `spec.scaling`, too, until somebody edits it.
+    - `count`: the number of workers that a load gave last. It outlives a suspended fleet, whose StatefulSet has none.
+    - `replicas`: the last `spec.replicas`, or what stood for it: it stays in force while the field is absent, and
+      `count` outlives `spec.scaling`, too, until somebody edits it.
     - `capacity`: of one worker, as decisions use it.
     - `steps`: times of the steps of a living group within an hour before the last one.
     - `growth`: the last growth, until the next step; `bound` is what growth without effect has left.

@@ -13,7 +13,7 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.scaling.decision import ScaleDecision, is_kept
+from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.load import two_digits
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
@@ -105,7 +105,7 @@ def _stored_number(text: str | int | None) -> float | None:
 def scaling_active(facts: ConsumerGroupFacts) -> Condition:
     """False while the number of workers does not follow the load."""
     scaling, decision = facts.group.spec.scaling, facts.scale
-    kept = decision.memory is not None and is_kept(facts.group, decision.memory)
+    kept = decision.memory is not None and bool(decision.memory.count)
     held = f"the fleet keeps the {decision.replicas} workers that its load asked for, until spec.replicas is edited"
     if scaling is None:
         message = held if kept else "the fleet has spec.replicas workers"
@@ -121,7 +121,7 @@ def scaling_active(facts: ConsumerGroupFacts) -> Condition:
         message = f"spec.scaling.dryRun is true: {count}; status.scaling has what the load asks for"
         return Condition(c.SCALING_ACTIVE, "False", c.DRY_RUN, message)
     written = facts.group.spec.replicas
-    if written not in (1, decision.replicas):
+    if written not in (None, 1, decision.replicas):
         message = (
             f"the number of workers follows the load; spec.replicas ({written}) counts only for a new fleet, so "
             "kubectl scale and autoscalers that write it have no effect beside spec.scaling"

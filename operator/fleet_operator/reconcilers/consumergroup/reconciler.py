@@ -32,6 +32,7 @@ from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.offset_changes import OffsetChanges, show_group
 from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
 from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
+from fleet_operator.reconcilers.consumergroup.scale_field import give_replicas
 from fleet_operator.reconcilers.consumergroup.session import GroupSession, GroupSessions, Load
 from fleet_operator.reconcilers.consumergroup.visits import Visits
 from fleet_operator.reconcilers.context import FIRST_LOOK_SECONDS, Context, has_finalizer, publish
@@ -125,6 +126,8 @@ class ConsumerGroupReconciler:
         if is_first:
             # When a thousand objects are created at once, all have a status before the first of them has its children.
             return Result(0.0)
+        if not gathered.group.paused:
+            await give_replicas(context.store, body, plan.state.sizing.count or plan.state.sizing.replicas)
         if plan.reset.advanced and self._is_stored(session.key, status):
             self._resets.advanced(session.key, plan.reset.last)
             return Result(0.0)  # its next step rests on what stands in the status

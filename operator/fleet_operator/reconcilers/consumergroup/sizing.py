@@ -19,7 +19,14 @@ from fleet_operator.planning.observation import GroupObservation
 from fleet_operator.planning.problem import Problem, name_some
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.scaling.decision import ScaleDecision, decide_fixed, decide_stopped, fixed_count, is_kept
+from fleet_operator.planning.scaling.decision import (
+    ScaleDecision,
+    as_asked,
+    asked_count,
+    decide_fixed,
+    decide_stopped,
+    is_kept,
+)
 from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.policy import ROLLING_TEXT, decide
 from fleet_operator.planning.scaling.trail import Trail
@@ -61,7 +68,8 @@ def decide_sizing(
     offsets are being reset.
     """
     group, state, trail = gathered.group, gathered.state.sizing, memory.trail
-    kept = state if state.count is not None else None
+    asked = asked_count(group, state, _found(gathered))
+    kept = replace(state, replicas=asked) if _is_sized(group) else as_asked(asked, state)
     stopped = decide_stopped(group, stopped=gathered.stopped, resetting=resetting, memory=kept)
     if stopped is not None:
         return Sizing(stopped, None, trail.forgotten())
@@ -77,7 +85,7 @@ def decide_sizing(
         trail = trail if views.in_doubt else trail.forgotten()
     else:
         decision, trail = decide_load(facts, trail, now)
-    return Sizing(replace(decision, memory=_noted(group, state, decision)), facts, trail)
+    return Sizing(replace(decision, memory=_noted(group, kept, decision)), facts, trail)
 
 
 def decide_load(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDecision, Trail]:
@@ -88,15 +96,15 @@ def decide_load(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDec
     return decision, trail
 
 
-def _noted(group: ConsumerGroup, before: SizingState, decision: ScaleDecision) -> SizingState | None:
+def _is_sized(group: ConsumerGroup) -> bool:
+    """True for a fleet whose size follows its load."""
+    return group.spec.scaling is not None and not group.spec.scaling.dry_run
+
+
+def _noted(group: ConsumerGroup, kept: SizingState, decision: ScaleDecision) -> SizingState:
     """The part of a decision that is remembered; a dry run changes nothing but the capacity."""
-    noted = decision.memory or before
-    if group.spec.scaling is not None and group.spec.scaling.dry_run:
-        kept = before if is_kept(group, before) else SizingState()
-        if kept.count is None and noted.capacity is None:
-            return None
-        noted = replace(kept, capacity=noted.capacity)
-    return replace(noted, replicas=group.spec.replicas)
+    noted = decision.memory or kept
+    return replace(noted if _is_sized(group) else replace(kept, capacity=noted.capacity), replicas=kept.replicas)
 
 
 def scaling_facts(gathered: Gathered, views: Views, phase: RolloutPhase) -> ScalingFacts:
@@ -140,14 +148,15 @@ def _found(gathered: Gathered) -> int | None:
 
 
 def current_count(gathered: Gathered) -> int:
-    """The number that was decided last; to begin with the one that is found, or `spec.replicas`.
+    """The number that was decided last; to begin with the one that is found, or that the spec asks for.
 
     A dry run decides for the fleet that there is.
     """
-    spec, memory = gathered.group.spec, gathered.state.sizing
-    if spec.scaling is None or spec.scaling.dry_run:
-        return fixed_count(gathered.group, memory)
-    return memory.count if memory.count is not None else _found(gathered) or spec.replicas
+    memory, found = gathered.state.sizing, _found(gathered)
+    asked = asked_count(gathered.group, memory, found)
+    if _is_sized(gathered.group):
+        return memory.count if memory.count is not None else found or asked
+    return memory.count if memory.count and is_kept(asked, memory) else asked
 
 
 def _find_hold(gathered: Gathered, roster: Roster | None, intent: RetryIntent | None) -> Problem | None:

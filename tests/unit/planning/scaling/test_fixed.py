@@ -7,15 +7,18 @@ from typing import Any
 import pytest
 
 from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.state.sizing import SizingState
 from tests.unit.planning.builders import consumer_group, scale_of
+
+GIVEN = SizingState(replicas=3)
 
 
 @pytest.mark.parametrize(
     ("spec", "partitions", "stopped", "wanted"),
     [
-        ({}, 4, False, ScaleDecision(replicas=3)),
-        ({}, 2, False, ScaleDecision(replicas=3, limit="Partitions")),
-        ({}, None, False, ScaleDecision(replicas=3)),
+        ({}, 4, False, ScaleDecision(replicas=3, memory=GIVEN)),
+        ({}, 2, False, ScaleDecision(replicas=3, limit="Partitions", memory=GIVEN)),
+        ({}, None, False, ScaleDecision(replicas=3, memory=GIVEN)),
         ({}, 2, True, ScaleDecision(replicas=0)),
         ({"suspend": True}, 2, False, ScaleDecision(replicas=0, limit="Suspended")),
         ({"suspend": True}, 2, True, ScaleDecision(replicas=0, limit="Suspended")),

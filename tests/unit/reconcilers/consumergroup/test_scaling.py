@@ -121,7 +121,9 @@ def test_suspended_fleet_comes_back_with_the_number_it_had() -> None:
     memory = SizingState(count=4)
     of = found(replicas=4, memory=memory, wanted={"suspend": True})
     decided = plan(of)
-    assert (decided.sizing.decision.replicas, decided.sizing.decision.memory) == (0, memory), "as it was"
+    assert (decided.sizing.decision.replicas, decided.sizing.decision.memory) == (0, replace(memory, replicas=2)), (
+        "as it was"
+    )
     assert plan(found(replicas=0, memory=memory)).sizing.decision.replicas == 4
 
 
@@ -178,6 +180,37 @@ def test_fleet_keeps_its_number_without_autoscaling_until_spec_replicas_is_edite
     assert edited.replicas == 5
     back = plan(found(replicas=5, memory=edited.memory, wanted={**wanted, "replicas": 2})).sizing.decision
     assert back.replicas == 2, "what was edited once is in force"
+
+
+ABSENT: dict[str, Any] = {"scaling": None, "replicas": None}
+
+
+@pytest.mark.parametrize("suspended_between", [False, True], ids=["running", "suspended between"])
+@pytest.mark.parametrize("given", [0, 4])
+def test_number_stays_when_spec_replicas_is_removed(given: int, suspended_between: bool) -> None:
+    memory = plan(found(replicas=given, wanted={"scaling": None, "replicas": given})).sizing.decision.memory
+    if suspended_between:
+        stopped = plan(found(replicas=0, memory=memory, wanted={**ABSENT, "suspend": True})).sizing.decision
+        assert stopped.replicas == 0
+        memory = stopped.memory
+    for _ in range(2):
+        decided = plan(found(replicas=0, memory=memory, wanted=ABSENT)).sizing.decision
+        assert decided.replicas == given
+        memory = decided.memory
+
+
+def test_number_that_a_load_gave_stays_when_spec_replicas_goes_with_scaling() -> None:
+    assert plan(found(replicas=24, memory=KEPT, wanted=ABSENT)).sizing.decision.replicas == 24
+
+
+@pytest.mark.parametrize(("running", "wanted"), [(0, 1), (7, 7)], ids=["new", "state was lost"])
+def test_fleet_without_a_number_keeps_what_runs_and_begins_with_one(running: int, wanted: int) -> None:
+    assert plan(found(replicas=running, wanted=ABSENT)).sizing.decision.replicas == wanted
+
+
+def test_number_that_is_given_after_an_absent_one_counts() -> None:
+    memory = plan(found(replicas=4, wanted=ABSENT)).sizing.decision.memory
+    assert plan(found(replicas=4, memory=memory, wanted={**ABSENT, "replicas": 2})).sizing.decision.replicas == 2
 
 
 def test_number_that_was_kept_is_where_scaling_begins_again() -> None:
@@ -286,7 +319,7 @@ def test_dry_run_leaves_spec_replicas_and_shows_what_it_would_do() -> None:
     of = found(replicas=2, wanted={"scaling": {"dryRun": True, "minReplicas": 3}})
     decided = plan(of)
     assert (decided.sizing.decision.replicas, decided.sizing.decision.proposed) == (2, 3)
-    assert decided.sizing.decision.memory is None
+    assert decided.sizing.decision.memory == SizingState(replicas=2)
 
 
 def test_dry_run_writes_nothing_on_one_failed_look_either() -> None:
@@ -294,13 +327,15 @@ def test_dry_run_writes_nothing_on_one_failed_look_either() -> None:
     first = plan(of)
     assert of.observation is not None
     doubtful = replace(of, observation=replace(of.observation, reachable=False, doubtful=True, reason="BrokerDown"))
-    assert plan(doubtful, first.memory, NOW + 5).sizing.decision.memory is None
+    assert plan(doubtful, first.memory, NOW + 5).sizing.decision.memory == SizingState(replicas=2)
 
 
 def test_workers_of_one_step_join_together() -> None:
     fixed = {"scaling": None, "replicas": 5}
     decided = plan(found(replicas=2, wanted=fixed))
-    assert decided.sizing.decision.memory == SizingState(count=5, growth=Growth(before=2, after=5, commits=0.0, at=NOW))
+    assert decided.sizing.decision.memory == SizingState(
+        replicas=5, growth=Growth(before=2, after=5, commits=0.0, at=NOW)
+    )
     assert decided.join_step == JoinStep(2, 5, NOW)
     settled = plan(found(replicas=5, memory=decided.sizing.decision.memory, wanted=fixed))
     assert settled.join_step == decided.join_step, "the file stays as it is"

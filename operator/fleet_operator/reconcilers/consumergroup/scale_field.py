@@ -1,0 +1,40 @@
+"""`spec.replicas` of a group that leaves it out, for autoscalers: the API server answers no read of the scale
+subresource while the field is absent, and an HPA never begins.
+
+The field then has no owner, as one with a default: a server-side apply without it leaves it alone, and one with it
+takes it over without a conflict.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from fleet_operator.clients.kube import FIELD_MANAGER, KubeConflictError, KubeForbiddenError, KubeInvalidError
+from fleet_operator.runtime.cache import key_of
+from fleet_operator.runtime.store import Store
+
+
+async def give_replicas(store: Store, body: JsonObject, replicas: int | None) -> None:
+    """Write the number of workers into a ConsumerGroup that leaves it to others, where nobody has written it meanwhile.
+
+    Without rights, or against an admission policy, the field stays absent: the fleet has its number all the same.
+    Raises other KubeErrors.
+    """
+    spec, found = body["spec"], store.get(CONSUMER_GROUP, key_of(body))
+    if replicas is None or "replicas" in spec or "scaling" in spec or found is None or found["spec"] != spec:
+        return
+    head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
+    names = {name: found["metadata"][name] for name in ("name", "namespace", "uid")}
+    with suppress(KubeConflictError, KubeForbiddenError, KubeInvalidError):
+        metadata = {**names, "resourceVersion": found["metadata"]["resourceVersion"]}
+        stored = await store.kube.merge({**head, "metadata": metadata, "spec": {"replicas": replicas}})
+        managers = [_without_spec(entry) for entry in stored["metadata"]["managedFields"]]
+        metadata = {**names, "resourceVersion": stored["metadata"]["resourceVersion"], "managedFields": managers}
+        store.learn(CONSUMER_GROUP, await store.kube.merge({**head, "metadata": metadata}))
+
+
+def _without_spec(entry: JsonObject) -> JsonObject:
+    if entry["manager"] != FIELD_MANAGER:
+        return entry
+    return {**entry, "fieldsV1": {name: part for name, part in entry["fieldsV1"].items() if name != "f:spec"}}
