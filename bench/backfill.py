@@ -50,7 +50,7 @@ def make(installation: Installation) -> FlightFleet:
 
 def ends_of(fleet: FlightFleet, records: int) -> dict[str, int]:
     """End offsets of a range with so many records, an equal share of each partition."""
-    partitions = len(fleet.inside("committed", "--topic", fleet.source, "--group", fleet.name))
+    partitions = len(fleet.inside("committed", "--topic", fleet.source, "--group", fleet.group_id))
     share, rest = divmod(records, partitions)
     return {str(number): share + (number < rest) for number in range(partitions)}
 

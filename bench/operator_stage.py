@@ -144,7 +144,7 @@ class Stage:
             if self.shape.scaled:
                 extra["scaling"] = {"minReplicas": 1, "maxReplicas": 1}
             namespace = self.namespaces[number % len(self.namespaces)]
-            yield objects.group(namespace, name=f"g{number}", **extra)
+            yield objects.group(namespace, name=f"g{number}", group_id=f"{namespace}.g{number}", **extra)
 
     async def create(self) -> float:
         """Create all groups; returns the seconds that it took."""

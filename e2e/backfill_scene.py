@@ -37,7 +37,7 @@ class Standing:
         return cls(
             generation=status["generation"],
             members=tuple(sorted(json.dumps(member, sort_keys=True) for member in status["members"])),
-            offsets=fleet.inside("committed", "--topic", fleet.source, "--group", fleet.name),
+            offsets=fleet.inside("committed", "--topic", fleet.source, "--group", fleet.group_id),
             lag=fleet.lag()["lag"],
         )
 

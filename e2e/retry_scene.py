@@ -282,6 +282,7 @@ def group(name: str, policy_name: str, *, least: int = 1, **spec: Any) -> dict[s
     """A group of one worker on the topic of its own name."""
     wanted = {
         "clusterRef": {"name": "main"},
+        "groupId": name,
         "topics": [name],
         "handler": {
             "python": {"callable": "handler:handle", "configMapRef": {"name": "handler"}},

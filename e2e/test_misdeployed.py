@@ -51,7 +51,7 @@ ThreadingHTTPServer(("127.0.0.1", 8080), Handler).serve_forever()
 
 
 def group(name: str, handler: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    wanted = {"clusterRef": {"name": "main"}, "topics": [name], "replicas": 1, "handler": handler, **spec}
+    wanted = {"clusterRef": {"name": "main"}, "groupId": name, "topics": [name], "handler": handler, **spec}
     return {"apiVersion": API_VERSION, "kind": "ConsumerGroup", "metadata": {"name": name}, "spec": wanted}
 
 

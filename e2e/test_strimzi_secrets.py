@@ -87,6 +87,7 @@ class Scene:
             python = {"callable": "handler:handle", "configMapRef": {"name": "handler"}}
             group = {
                 "clusterRef": {"name": name},
+                "groupId": name,
                 "topics": [name],
                 "handler": {"python": python, "outputs": [f"{name}-done"]},
                 "consumer": {"commitIntervalSeconds": 1, "classic": {"sessionTimeoutSeconds": 300}},

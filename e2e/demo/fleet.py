@@ -78,7 +78,7 @@ def handler_config_map(name: str, file: str, source: str) -> dict[str, Any]:
 
 
 class FlightFleet:
-    """One group on a topic of flights. `name` is that of the group, its object and its source topic.
+    """One group on a topic of flights. `name` is that of its object and its source topic.
 
     Without `retries` the example's RetryPolicy is left out: failed records go to the failed topic at once.
     """
@@ -92,9 +92,10 @@ class FlightFleet:
         self.name = name
         self.source = name
         self.output = f"{name}-done"
-        self.failed = f"_fleet.{name}.failed"
-        self.redrive = f"_fleet.{name}.redrive"
-        self.retry_topics = [f"_fleet.{name}.retry.{delay}" for delay in DELAYS]
+        self.group_id = f"{namespace}.{name}"
+        self.failed = f"_fleet.{self.group_id}.failed"
+        self.redrive = f"_fleet.{self.group_id}.redrive"
+        self.retry_topics = [f"_fleet.{self.group_id}.retry.{delay}" for delay in DELAYS]
         self.retries = retries
         serve = ("exec", "--stdin", TOOLS, "--", *PROGRAM, "--bootstrap", BOOTSTRAP, "serve")
         self._tools = Tools(cluster.kubectl_command("--namespace", namespace, *serve))
@@ -183,7 +184,7 @@ class FlightFleet:
 
     def lag(self) -> dict[str, int]:
         """`end`: the sum of the source's end offsets; `lag`: how many of them the group has not committed."""
-        return self.inside("lag", "--topic", self.source, "--group", self.name)
+        return self.inside("lag", "--topic", self.source, "--group", self.group_id)
 
     def wait_drained(self, *, show: bool = False) -> None:
         """Wait until everything is committed, showing the group as a user would watch it."""
@@ -200,7 +201,7 @@ class FlightFleet:
     def waiting(self) -> int:
         """Records of the retry and redrive topics that the retry workers have not committed."""
         topics = (*self.retry_topics, self.redrive)
-        return int(self.inside("waiting", "--group", f"{self.name}.retry", *topics)["waiting"])
+        return int(self.inside("waiting", "--group", f"{self.group_id}.retry", *topics)["waiting"])
 
     def mend(self) -> None:
         """Deploy the handler that takes cancelled flights too, and wait until every worker runs it."""
@@ -271,8 +272,8 @@ class FlightFleet:
         pods = ("wait", "--for=delete", "pod", "--selector", f"consumerfleet.io/group={self.name}", "--timeout=290s")
         self.kubectl(*pods)
         self.kubectl("delete", "redrives.consumerfleet.io,backfills.consumerfleet.io", "--all", "--timeout=290s")
-        self.inside("delete-group", self.name, f"{self.name}.retry")
-        managed = self.inside("topics", f"_fleet.{self.name}.")
+        self.inside("delete-group", self.group_id, f"{self.group_id}.retry")
+        managed = self.inside("topics", f"_fleet.{self.group_id}.")
         self.inside("delete-topics", self.source, self.output, *managed)
 
 

@@ -184,7 +184,7 @@ def test_orders_reach_a_running_backfill_within_a_slice(installation: Installati
         fleet, backfills = scene.fleet, scene.backfills
         write(scene, 24_000)
         fleet.wait_drained()
-        ends = fleet.inside("committed", "--topic", fleet.source, "--group", fleet.name)
+        ends = fleet.inside("committed", "--topic", fleet.source, "--group", fleet.group_id)
         total = sum(ends[str(partition)] for partition in PARTITIONS)
         with Watch(fleet) as watch:
             ranged = {"range": {"last": {"seconds": 3600}}, "source": {"partitions": PARTITIONS}}

@@ -204,6 +204,7 @@ class ScalingScene:
         env = [{"name": key, "value": value} for key, value in self._env.items()]
         base = {
             "clusterRef": {"name": "main"},
+            "groupId": name or self.name,
             "topics": [self.name],
             "handler": {
                 "python": {"callable": "handler:handle", "configMapRef": {"name": "handler"}},

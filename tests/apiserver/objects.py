@@ -45,11 +45,11 @@ def group(
     handler: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    """A ConsumerGroup of topic `flights`; group ids include the namespace, because all tests share one Kafka."""
+    """A ConsumerGroup of topic `flights`; its group id has the namespace in it, because all tests share one Kafka."""
     python = {"callable": callable_, "configMapRef": {"name": "handler"}}
     wanted = {
         "clusterRef": {"name": "main"},
-        "groupId": group_id or f"{in_namespace}.{name}",
+        **({"groupId": group_id} if group_id is not None else {}),
         "topics": ["flights"],
         "handler": {"python": python, **(handler or {})},
         "consumer": {"classic": {"assignors": ["range"]}},

@@ -277,7 +277,7 @@ def test_explain_describes_every_field(shown: Site, kind: str) -> None:
     [
         ("kcg", "spec.clusterRef.name=main", ["orders"]),
         ("kcg", "spec.clusterRef.name!=main", []),
-        ("kcg", "spec.groupId=", ["orders"]),
+        ("kcg", "status.groupId=orders", ["orders"]),
         ("kcg", "spec.retry.policyRef.name=standard", []),
         ("kcg", "spec.handler.python.configMapRef.name=absent", []),
         ("krd", "spec.groupRef.name=orders", ["mended"]),

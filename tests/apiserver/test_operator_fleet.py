@@ -80,6 +80,16 @@ def test_failed_topic_is_made_like_the_source(site: MakeSite, broker: KafkaBroke
     assert "retention.ms=2592000000" in described
 
 
+def test_group_without_an_id_is_called_by_its_namespace_and_name(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("unnamed")
+    start_fleet(here, broker)
+    here.wait_condition("consumergroups", "flights", "TopicsReady", status="True", reason="TopicsExist")
+    assert "groupId" not in here.get("consumergroups", "flights")["spec"]
+    wanted = f"{here.name}.flights"
+    chosen = here.kubectl("get", "kcg", "--field-selector", f"status.groupId={wanted}", "-o", "name")
+    assert chosen.split() == ["consumergroup.consumerfleet.io/flights"]
+
+
 def test_all_conditions_are_there_from_the_first_visit(site: MakeSite) -> None:
     here = site("conditions")
     here.apply(objects.group(here.name))

@@ -60,7 +60,10 @@ def refusal(here: Site, **spec: Any) -> str:
         ({"retry": {**RETRY, "worker": {}}}, "spec.retry.worker.maxReplicas must be given, and may be 20 at most"),
         ({"retry": {**RETRY, "topics": {}}}, "spec.retry.topics.partitions must be given, and may be 12 at most"),
         ({"retry": {**RETRY, "topics": {"partitions": 13}}}, "partitions must be given, and may be 12 at most"),
-        ({"group_id": "orders"}, "spec.groupId, or metadata.name without it, must begin with tenant-"),
+        (
+            {"group_id": "orders"},
+            "(without it the namespace, a dot and metadata.name) must begin with tenant-",
+        ),
     ],
 )
 def test_tenant_gets_no_more_than_the_limits_allow(tenant: Site, spec: dict[str, Any], named: str) -> None:

@@ -243,7 +243,7 @@ def test_worker_parses_the_rendered_settings() -> None:
         ConsumerGroup.model_validate(group), KafkaCluster.model_validate(cluster), revision="a1b2c3d4e5"
     )
     config = parse_config(json.loads(json.dumps(rendered)))
-    assert (config.name, config.group_id, config.topics) == ("flights", "flights", ("flights",))
+    assert (config.name, config.group_id, config.topics) == ("flights", "default.flights", ("flights",))
     assert config.handler.outputs == ("flights-done",)
     assert config.brokers.sasl == SaslSource(
         mechanism="SCRAM-SHA-512", directory="/etc/consumer-fleet/credentials", identity=None, oauth=None

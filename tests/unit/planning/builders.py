@@ -40,9 +40,10 @@ IMAGE: Final = "consumer-fleet-consumer:test"
 def consumer_group(
     name: str = "orders", *, annotations: Mapping[str, str] | None = None, generation: int = 1, **spec: Any
 ) -> ConsumerGroup:
-    """A ConsumerGroup on KafkaCluster `main` with topic `orders`; `spec` in camelCase."""
+    """A ConsumerGroup on KafkaCluster `main` with topic `orders`, its Kafka group called as it; `spec` in camelCase."""
     base: dict[str, Any] = {
         "clusterRef": {"name": "main"},
+        "groupId": name,
         "topics": ["orders"],
         "handler": {"python": {"callable": "shop:handle"}},
         "consumer": {"classic": {"assignors": ["range"]}},

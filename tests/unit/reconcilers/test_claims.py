@@ -37,7 +37,7 @@ def owned(uid: str, **others: str) -> JsonObject:
     return {"ownerReferences": [{"uid": uid, **others}]}
 
 
-def group(namespace: str, second: int, *, group_id: str = "orders", **changes: Any) -> JsonObject:
+def group(namespace: str, second: int, *, group_id: str | None = "orders", **changes: Any) -> JsonObject:
     """A ConsumerGroup of its own namespace, made at this second."""
     metadata = {"name": "orders", "namespace": namespace, "uid": namespace, "resourceVersion": "1", "generation": 1}
     metadata |= {"creationTimestamp": f"2026-01-01T00:00:{second:02}Z"} | changes.pop("metadata", {})
@@ -106,6 +106,26 @@ def heir_of(context: Context, body: JsonObject) -> Claim | None:
 RETRY = {"policyRef": {"name": "standard"}}
 SAME = {"a": "kafka-1", "b": "kafka-1"}
 EACH: dict[str, bool | None] = {"a": True, "b": True}
+
+
+def test_objects_of_one_name_in_two_namespaces_have_a_group_each_by_default() -> None:
+    bodies = group("a", 1, group_id=None), group("b", 2, group_id=None)
+    place = Place(*bodies, seen=SAME, stored=SAME)
+    assert [find_rivals(place.context, body) for body in bodies] == [NO_RIVALS, NO_RIVALS]
+
+
+@pytest.mark.parametrize(
+    ("named", "kept"),
+    [("a.orders", {}), ("a.orders.retry", {"retry": RETRY})],
+    ids=["group", "group of retry workers"],
+)
+def test_id_that_names_the_default_of_another_object_is_taken(named: str, kept: JsonObject) -> None:
+    owner, later = group("a", 1, group_id=None, **kept), group("b", 2, group_id=named)
+    place = Place(owner, later, seen=SAME, stored=SAME)
+    claim = older_claim(place.context, later)
+    assert claim is not None
+    assert (claim.namespace, claim.group_id) == ("a", named)
+    assert older_claim(place.context, owner) is None
 
 
 def test_older_object_of_another_namespace_owns_the_group() -> None:

@@ -84,7 +84,7 @@ def test_changed_group_requeues_all_policies_it_may_have_left(world: World) -> N
 
 
 def test_group_requeues_owners_of_a_kafka_group_it_may_need(world: World) -> None:
-    world.seen(CONSUMER_GROUP, "namesake", group(group_id="orders.retry"))
+    world.seen(CONSUMER_GROUP, "namesake", group(group_id="shop.orders.retry"))
     assert (CONSUMER_GROUP, "namesake") in world.seen(CONSUMER_GROUP, "orders", group("standard"))
-    assert (CONSUMER_GROUP, "orders") in world.seen(CONSUMER_GROUP, "namesake", group(group_id="orders.retry"))
+    assert (CONSUMER_GROUP, "orders") in world.seen(CONSUMER_GROUP, "namesake", group(group_id="shop.orders.retry"))
     assert (CONSUMER_GROUP, "returns") not in world.seen(CONSUMER_GROUP, "orders", group("standard"))

@@ -16,6 +16,7 @@ from fleet_operator.api.v1alpha1.model import (
     ObjectReference,
     TopicName,
 )
+from fleet_operator.api.v1alpha1.refs import default_group_id
 
 NAME_CHARACTERS_MAX: Final = 40
 """Longest name of a ConsumerGroup, so that the names of its children stay within 63 characters."""
@@ -311,8 +312,8 @@ class ConsumerGroup(CustomResource):
 
     @property
     def group_id(self) -> str:
-        """The Kafka group: the spec's word, or the object's name."""
-        return self.spec.group_id or self.metadata.name
+        """The Kafka group: the spec's word, or the object's namespace and name."""
+        return self.spec.group_id or default_group_id(self.metadata.namespace, self.metadata.name)
 
     @property
     def source_topics(self) -> tuple[str, ...]:

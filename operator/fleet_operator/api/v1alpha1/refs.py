@@ -32,9 +32,16 @@ def group_of(run: dict[str, Any]) -> Ref:
     return run["metadata"]["namespace"], run["spec"]["groupRef"]["name"]
 
 
+def default_group_id(namespace: str, name: str) -> str:
+    """The Kafka group of a ConsumerGroup without `spec.groupId`. Neither part has dots, so no two objects of a
+    Kubernetes cluster have the same."""
+    return f"{namespace}.{name}"
+
+
 def group_id_of(group: dict[str, Any]) -> str:
     """The Kafka group of a ConsumerGroup."""
-    return str(group["spec"].get("groupId") or group["metadata"]["name"])
+    metadata = group["metadata"]
+    return str(group["spec"].get("groupId") or default_group_id(metadata["namespace"], metadata["name"]))
 
 
 def main_group_of(group_id: str) -> str:

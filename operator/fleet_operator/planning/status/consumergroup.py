@@ -115,6 +115,7 @@ def _fleet(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str, 
     return {
         **facts.image.fields,
         **({"connection": facts.connection} if facts.connection else {}),
+        "groupId": facts.group.group_id,
         "protocol": "Classic",
         "replicas": fleet.current_replicas if fleet else 0,
         "readyReplicas": fleet.ready_replicas if fleet else 0,

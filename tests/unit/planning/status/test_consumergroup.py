@@ -61,6 +61,7 @@ def test_status_of_a_working_fleet_is_complete() -> None:
             "text": "broker 1 (partition 31)",
         },
         "memberCount": 2,
+        "groupId": "orders",
         "replicas": 2,
         "readyReplicas": 2,
         "revision": "aaaaaaaaaa",
