@@ -1,5 +1,9 @@
 """Names that operator and workers derive alike: managed topics, instance ids, revisions, child objects.
 
+The name of a managed topic is read from its end: the last part is `failed`, `redrive`, or a delay behind `retry`, and
+the rest is the group id, dots and all. So no two of (group, kind, delay) have one name. Kafka's groups are not as
+clear: the retry group of `a` is also what a group called `a.retry` would be, which claims settle.
+
 Pure: no I/O, no configuration.
 """
 

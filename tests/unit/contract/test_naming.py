@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import string
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -45,6 +47,40 @@ def test_instance_ids_of_others_have_no_ordinal(foreign: str) -> None:
 def test_managed_topics_are_recognised_by_their_reserved_prefix() -> None:
     assert naming.is_managed_topic(naming.failed_topic("orders"))
     assert not naming.is_managed_topic("orders")
+
+
+PARTS = ("a", "retry", "failed", "redrive", "5m", "")
+"""Parts of group ids: the words that managed topics add, a delay, and two dots in a row."""
+DELAYS = ("1s", "5m", "90s", "7d")
+
+
+def managed_topics(group_id: str, delays: Iterable[str]) -> list[str]:
+    """The names of everything that one group may have."""
+    names = [naming.retry_topic(group_id, delay) for delay in delays]
+    return [*names, naming.failed_topic(group_id), naming.redrive_topic(group_id)]
+
+
+def test_no_two_groups_share_a_managed_topic_even_if_their_ids_are_made_from_its_words() -> None:
+    groups = [".".join(parts) for length in range(1, 6) for parts in itertools.product(PARTS, repeat=length)]
+    names = [name for group_id in groups for name in managed_topics(group_id, DELAYS)]
+    assert len(set(names)) == len(names) == len(groups) * (len(DELAYS) + 2)
+
+
+GROUP_IDS = st.from_regex(r"[a-zA-Z0-9._-]{1,200}", fullmatch=True) | st.lists(
+    st.sampled_from(PARTS), min_size=1, max_size=40
+).map(".".join)
+
+
+@given(GROUP_IDS, st.integers(min_value=1, max_value=naming.DELAY_SECONDS_MAX))
+def test_name_of_a_managed_topic_says_its_group_its_kind_and_its_delay(group_id: str, seconds: int) -> None:
+    """Read from its end, where the last part is a kind or a delay, and never both."""
+    delay = naming.canonical_delay(seconds)
+    for name, kind in zip(managed_topics(group_id, [delay]), (delay, "failed", "redrive"), strict=True):
+        rest, _, last = name.removeprefix(naming.RESERVED_PREFIX).rpartition(".")
+        assert last == kind
+        assert naming.is_canonical_delay(last) == (kind is delay)
+        assert rest.removesuffix(".retry" if kind is delay else "") == group_id
+        assert len(name) <= 249, "the most that Kafka takes"
 
 
 def test_longest_object_name_leaves_room_for_every_child() -> None:
