@@ -58,18 +58,23 @@ a cluster that does not answer, for instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobReport:
-    """The last line of a run; of one that failed only `reason` and `message` are set.
+class RedriveProgress:
+    """Progress of a Redrive, by its own count; `remaining` are offsets of the failed topic not looked at yet."""
 
-    `redriven_to` is None from a run of an earlier version.
-    """
-
-    ok: bool
     selected: int = 0
     moved: int = 0
     guarded: int = 0
+    remaining: int = 0
     moved_before: int = 0
     failed_again: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """The last line of a run; of one that failed only `reason` and `message` are set, and no `redriven_to`."""
+
+    ok: bool
+    counts: RedriveProgress = RedriveProgress()
     redriven_to: int | None = None
     reason: str = ""
     message: str = ""
@@ -174,10 +179,11 @@ def _succeeded(facts: RedriveFacts) -> RunDecision:
         message = "every failed record in range was checked, none was moved (dry run)"
         return RunDecision("Succeeded", c.ALL_COUNTED, message)
     report = facts.report
-    if report is not None and report.ok and report.moved < report.selected:
+    if report is not None and report.ok and report.counts.moved < report.counts.selected:
+        refused = report.counts.selected - report.counts.moved
         message = (
-            f"{report.selected - report.moved} selected records were refused by the redrive topic and stay in the "
-            "failed topic; the Job's log names them"
+            f"{refused} selected records were refused by the redrive topic and stay in the failed topic; the Job's log "
+            "names them"
         )
         return RunDecision("Succeeded", c.SOME_REFUSED, message)
     if report is None:
@@ -203,18 +209,6 @@ def _progress(facts: RedriveFacts) -> str:
     doing = "counting" if facts.redrive.spec.dry_run else "moving"
     rate = facts.redrive.rate
     return f"{doing} failed records" + (f", at most {rate} in a second" if rate is not None else "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedriveProgress:
-    """Progress of a Redrive, by its own count; `remaining` are offsets of the failed topic not looked at yet."""
-
-    selected: int
-    moved: int
-    guarded: int
-    remaining: int
-    moved_before: int = 0
-    failed_again: int = 0
 
 
 def read_run_pods(pods: Iterable[Mapping[str, Any]], *, job_uid: str) -> tuple[RunPod, ...]:
@@ -258,7 +252,7 @@ def _report(text: str) -> JobReport | None:
         return None
     return JobReport(
         ok=found["ok"],
-        **{field: _count(found, name) for name, field in COUNTS.items()},
+        counts=RedriveProgress(**{field: _count(found, name) for name, field in COUNTS.items()}),
         redriven_to=_count(found, "redrivenTo") if "redrivenTo" in found else None,
         reason=str(found.get("reason") or ""),
         message=str(found.get("message") or ""),

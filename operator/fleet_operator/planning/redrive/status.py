@@ -8,7 +8,7 @@ from typing import Any
 from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.planning import times
-from fleet_operator.planning.redrive.phase import JobReport, RedriveFacts, RedriveProgress
+from fleet_operator.planning.redrive.phase import RedriveFacts, RedriveProgress
 from fleet_operator.planning.run import Act, RunDecision, run_conditions
 
 
@@ -39,14 +39,10 @@ def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Map
     """A run's last word is exact; before it, what it has committed."""
     counts: dict[str, int] = {name: previous[name] for name in (*COUNTS, "remaining") if name in previous}
     report = facts.report
-    tellers: list[RedriveProgress | JobReport] = [] if progress is None else [progress]
-    if progress is not None:
-        counts["remaining"] = progress.remaining
-    if report is not None and report.ok:
-        tellers.append(report)
-        counts["remaining"] = 0
-    for teller in tellers:
-        counts |= {name: max(getattr(teller, field), counts.get(name, 0)) for name, field in COUNTS.items()}
+    for told in (progress, report.counts if report is not None and report.ok else None):
+        if told is not None:
+            counts |= {name: max(getattr(told, field), counts.get(name, 0)) for name, field in COUNTS.items()}
+            counts["remaining"] = told.remaining
     return counts
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fleet_operator.api.v1alpha1 import Redrive
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.redrive.phase import JobReport, RedriveFacts, RunPod, decide
+from fleet_operator.planning.redrive.phase import JobReport, RedriveFacts, RedriveProgress, RunPod, decide
 from fleet_operator.planning.run import Act, JobFacts, RunDecision, RunState
 
 OBSTACLE = Problem("TopicsNotReady", "topic _fleet.orders.redrive cannot be used yet")
@@ -99,7 +99,7 @@ def test_failed_run_is_reported_with_its_own_message() -> None:
 
 
 def test_refused_records_are_reported() -> None:
-    word = RunPod(name="a", ended=True, report=JobReport(ok=True, selected=5, moved=3))
+    word = RunPod(name="a", ended=True, report=JobReport(ok=True, counts=RedriveProgress(selected=5, moved=3)))
     decision = step(job=JobFacts(state=RunState.COMPLETE), pods=(word,))
     assert (decision.phase, decision.reason) == ("Succeeded", "SomeRefused")
     assert decision.message.startswith("2 selected records were refused")

@@ -297,11 +297,16 @@ def test_pods_are_read_in_the_order_of_their_making() -> None:
         job_uid="j1",
     )
     assert [run.name for run in found] == ["1", "2", "3", "4"]
-    assert [run.report for run in found] == [None, JobReport(ok=True, selected=5, moved=4, guarded=1), None, None]
+    assert [run.report for run in found] == [
+        None,
+        JobReport(ok=True, counts=RedriveProgress(selected=5, moved=4, guarded=1)),
+        None,
+        None,
+    ]
     assert found[2].waiting is not None
     assert found[2].waiting.reason == "ErrImagePull"
     facts = RedriveFacts(redrive=redrive(), pods=found)
-    assert facts.report == JobReport(ok=True, selected=5, moved=4, guarded=1)
+    assert facts.report == JobReport(ok=True, counts=RedriveProgress(selected=5, moved=4, guarded=1))
 
 
 def test_possible_writers_are_found_from_jobs_and_pods() -> None:
@@ -349,7 +354,9 @@ def test_status_follows_the_counts_and_never_takes_one_back() -> None:
     assert stale["moved"] == 4
     blind = status(RedriveFacts(redrive=redrive(status=second)), RUNNING)
     assert blind == second
-    word = RunPod(name="a", ended=True, report=JobReport(ok=True, selected=9, moved=8, guarded=1))
+    word = RunPod(
+        name="a", ended=True, report=JobReport(ok=True, counts=RedriveProgress(selected=9, moved=8, guarded=1))
+    )
     facts = RedriveFacts(redrive=redrive(status=second), pods=(word,))
     last = status(facts, RunDecision("Succeeded", "AllMoved", "all was moved"))
     assert [last[name] for name in ("selected", "moved", "guarded", "remaining")] == [9, 8, 1, 0]
@@ -383,7 +390,7 @@ def test_run_without_a_known_topic_id_reports_nothing_about_a_later_topic() -> N
 
 
 def test_a_run_of_an_earlier_version_finds_nothing_put_back() -> None:
-    word = RunPod(name="a", ended=True, report=JobReport(ok=True, moved=8))
+    word = RunPod(name="a", ended=True, report=JobReport(ok=True, counts=RedriveProgress(moved=8)))
     assert "redrivenTo" not in status(RedriveFacts(redrive=redrive(), pods=(word,)), DONE)
 
 
