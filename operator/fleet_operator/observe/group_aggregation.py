@@ -233,7 +233,9 @@ def extend_transitions(
         return (GroupTransition(before=UNKNOWN_STATE, after=state, at=at),)
     path = [word for word, _ in groupby(word for word in (last.state, passed, state) if word)]
     if len(path) == 1:
-        if state != STABLE or not _rebalanced(last.members, members):
+        # Only a rebalance changes the members or the assignments of a group that was and is Stable.
+        unchanged = last.members is members or _assignments(last.members) == _assignments(members)
+        if state != STABLE or unchanged:
             return known
         path = [STABLE, STABLE]
     joined, left = _missing(members, last.members), _missing(last.members, members)
@@ -248,11 +250,6 @@ def extend_transitions(
     )
     later = (GroupTransition(before=before, after=after, at=at) for before, after in pairwise(path[1:]))
     return (*known, first, *later)[-TRANSITIONS_MAX:]
-
-
-def _rebalanced(before: Members, after: Members) -> bool:
-    """True if two Stable groups cannot be of one generation: only a rebalance changes members or assignments."""
-    return before is not after and _assignments(before) != _assignments(after)
 
 
 def _assignments(members: Members) -> Mapping[str, Mapping[str, tuple[int, ...]]]:

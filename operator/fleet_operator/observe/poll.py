@@ -334,10 +334,13 @@ class Poll:
         counts: Counter[int] = Counter()
         for node_id, listed in questions.listed.items():
             if listed.error is None and not listed.response.error_code:
-                counts[node_id] = len(listed.response.groups)
-                self.cluster.take_listed(node_id, listed.response.groups)
-        if self.survey:
-            self.cluster.forget_brokers(self.client.brokers)
+                groups = listed.response.groups
+                counts[node_id] = len(groups)
+                others = frozenset(group.group_id for group in groups if not aggregation.is_classic(group))
+                self.cluster.other_groups[node_id] = others
+        if self.survey:  # brokers that have left do not list any more
+            for gone in self.cluster.other_groups.keys() - self.client.brokers.keys():
+                del self.cluster.other_groups[gone]
         for group_id, group in facts.items():
             if self.cluster.is_other(group_id):
                 group.error = group.error or aggregation.NOT_CLASSIC
@@ -345,17 +348,12 @@ class Poll:
         for group in facts.values():
             if group.error == AUTHORIZATION_FAILED:  # the requests take Describe, which Read implies
                 group.described = replace(REFUSED, group_id=group.group_id)
-        self._forget_coordinators(facts)
+            described = group.described
+            if group.error is not None or described is None or described.error_code in MOVED:
+                self.cluster.coordinators.pop(group.group_id, None)  # it is looked up again
         ends = self._take_logs(questions, topics, facts)
         questions.take_others()
         return counts, ends
-
-    def _forget_coordinators(self, facts: Mapping[str, GroupFacts]) -> None:
-        """Have the coordinators of groups looked up again that did not answer, or said that they are none."""
-        for group in facts.values():
-            described = group.described
-            if group.error is not None or described is None or described.error_code in MOVED:
-                self.cluster.coordinators.pop(group.group_id, None)
 
     def _take_logs(
         self, questions: Questions, topics: Mapping[str, TopicObservation], facts: Mapping[str, GroupFacts]

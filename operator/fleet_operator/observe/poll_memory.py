@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from operator import is_
@@ -12,7 +12,6 @@ from weakref import WeakValueDictionary
 from fleet_consumer.net import BrokerAddress
 from fleet_consumer.wire.admin import DescribeConfigsResponse
 from fleet_consumer.wire.connection import ApiVersionsResponse
-from fleet_consumer.wire.groups import ListedGroup
 from fleet_operator.observe import aggregation
 from fleet_operator.observe.aggregation import NOT_READ, GroupFacts, History, Offsets, TopicLog, Transactions
 from fleet_operator.observe.calls import Repeats
@@ -206,14 +205,6 @@ class ClusterMemory:
     coordinators: dict[str, int] = field(default_factory=dict)
     other_groups: dict[int, frozenset[str]] = field(default_factory=dict)
     hanging: dict[BrokerAddress, float] = field(default_factory=dict)
-
-    def take_listed(self, node_id: int, groups: Iterable[ListedGroup]) -> None:
-        """Take in the groups that a broker lists."""
-        self.other_groups[node_id] = frozenset(group.group_id for group in groups if not aggregation.is_classic(group))
-
-    def forget_brokers(self, live: Container[int]) -> None:
-        """Forget the lists of brokers that have left; those that are there have just been asked."""
-        self.other_groups = {node_id: groups for node_id, groups in self.other_groups.items() if node_id in live}
 
     def is_other(self, group_id: str) -> bool:
         """True if the members of a group speak another protocol, whose description has no such group."""
