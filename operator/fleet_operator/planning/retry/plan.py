@@ -104,10 +104,7 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
         drained_at = before if before is not None else seen.observed_at
         over = seen.observed_at > drained_at
     load = _load(facts, publication)
-    memory = replace(scaling.remember(facts.memory, load, now), drained_at=drained_at)
-    scale = scaling.decide_retry_scale(load, facts.memory, now)
-    if load.current is not None and scale.replicas < load.current and scaling.is_busy(load, now):
-        memory = replace(memory, kept=replace(memory.kept, shrunk_at=round(now, 1)))
+    scale, memory = scaling.decide_retry_scale(load, replace(facts.memory, drained_at=drained_at), now)
     scale = ScaleDecision(replicas=0, reason="no workers are wanted") if facts.stopped else scale
     return RetryPlan(
         publication=publication,

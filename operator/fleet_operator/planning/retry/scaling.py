@@ -119,7 +119,7 @@ def is_late(load: RetryLoad, now: float) -> bool | None:
     return False if load.counted and load.lag is not None else None
 
 
-def remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
+def _remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
     """The memory with the present load. Unknown load proves neither calm nor that the workers keep up."""
     busy, late = is_busy(load, now), is_late(load, now)
     if busy is not None:
@@ -136,8 +136,15 @@ def remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
     return replace(memory, kept=kept)
 
 
-def decide_retry_scale(load: RetryLoad, memory: RetryMemory, now: float) -> ScaleDecision:
-    """The count for what is known; `memory` is that of before this load, `now` in epoch seconds."""
+def decide_retry_scale(load: RetryLoad, memory: RetryMemory, now: float) -> tuple[ScaleDecision, RetryMemory]:
+    """The count for what is known, and the memory with this load; `now` in epoch seconds."""
+    scale, memory = _decide(load, memory, now), _remember(memory, load, now)
+    if load.current is not None and scale.replicas < load.current and is_busy(load, now):
+        memory = replace(memory, kept=replace(memory.kept, shrunk_at=round(now, 1)))
+    return scale, memory
+
+
+def _decide(load: RetryLoad, memory: RetryMemory, now: float) -> ScaleDecision:
     if load.changed_at is not None and load.changed_at > now + GROW_S:
         load = replace(load, changed_at=None)  # noted before the clock was set back
     if load.shortest_delay_s is not None and load.shortest_delay_s < WAKE_S:

@@ -20,7 +20,6 @@ from fleet_operator.planning.retry.scaling import (
     RetryMemory,
     decide_retry_scale,
     is_busy,
-    remember,
 )
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.state.retries import RetrySizing
@@ -82,7 +81,7 @@ def scenes(draw: st.DrawFn) -> Scene:
 
 
 def decide(scene: Scene, now: float = NOW) -> ScaleDecision:
-    return decide_retry_scale(scene.load, scene.memory, now)
+    return decide_retry_scale(scene.load, scene.memory, now)[0]
 
 
 def wanted(scene: Scene, now: float = NOW) -> int:
@@ -202,7 +201,7 @@ def test_clock_that_was_set_back_holds_neither_growth_nor_sleep() -> None:
     late = change(DUE, current=2, lag=500, oldest_at=NOW - 60, changed_at=NOW + 3600)
     assert wanted(late) == 4
     calm = change(IDLE, current=2, changed_at=NOW + 3600, calm_since=NOW + 3600)
-    memory = remember(calm.memory, calm.load, NOW)
+    _, memory = decide_retry_scale(calm.load, calm.memory, NOW)
     assert wanted(Scene(calm.load, memory), NOW + CALM_S + 1) == 0
 
 
@@ -242,10 +241,7 @@ class Fleet:
             late = needs is not None and current < needs
             due = {"lag": 50, "oldest_at": self.now - 60} if late else {"lag": 0, "oldest_at": None}
             found = change(self.scene, **{**due, "next_at": self.now + 1, **seen})
-            scale = decide_retry_scale(found.load, found.memory, self.now)
-            memory = remember(found.memory, found.load, self.now)
-            if scale.replicas < current and is_busy(found.load, self.now):
-                memory = replace(memory, kept=replace(memory.kept, shrunk_at=self.now))
+            scale, memory = decide_retry_scale(found.load, found.memory, self.now)
             self.scene = Scene(self.scene.load, memory)
             if scale.replicas != current:
                 self.scene = change(self.scene, current=scale.replicas, changed_at=self.now)
