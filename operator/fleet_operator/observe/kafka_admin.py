@@ -124,27 +124,19 @@ class OffsetsSet:
 class KafkaAdmin:
     """Changes on the Kafka cluster with the id `cluster_id`. An instance serves one action.
 
-    The first request asks the brokers for their cluster id: the addresses of a KafkaCluster may have been edited since
-    the action was decided, and a topic of the same name on another cluster is not the one that was meant. So every
-    method may raise AnotherClusterError, besides NetError when brokers do not answer in time.
+    It is made by asking the brokers for their cluster id: the addresses of a KafkaCluster may have been edited since
+    the action was decided, and a topic of the same name on another cluster is not the one that was meant. Raises
+    AnotherClusterError then. Every method may raise NetError when brokers do not answer in time.
     """
 
     def __init__(self, client: NetworkClient, cluster_id: str | None) -> None:
-        self._unproven = client
-        self._cluster_id = cluster_id
-        self._proven = False
-
-    @property
-    def _client(self) -> NetworkClient:
-        if not self._proven:
-            found = self._unproven.metadata((), timeout_s=CALL_SECONDS).cluster_id
-            if found != self._cluster_id or found is None:
-                raise AnotherClusterError(
-                    f"the action is for Kafka cluster {self._cluster_id}, but cluster {found} answers: nothing was "
-                    "done; check spec.bootstrapServers of the KafkaCluster"
-                )
-            self._proven = True
-        return self._unproven
+        found = client.metadata((), timeout_s=CALL_SECONDS).cluster_id
+        if found != cluster_id or found is None:
+            raise AnotherClusterError(
+                f"the action is for Kafka cluster {cluster_id}, but cluster {found} answers: nothing was done; check "
+                "spec.bootstrapServers of the KafkaCluster"
+            )
+        self._client = client
 
     def change_topics(self, plan: TopicsPlan, *, retry_group: str) -> TopicChanges:
         """Carry out a plan, as far as the brokers allow.
