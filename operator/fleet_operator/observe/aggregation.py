@@ -180,14 +180,17 @@ def positions(response: OffsetFetchResponse) -> dict[str, Offsets | str]:
     return found
 
 
-def offsets(response: ListOffsetsResponse) -> Offsets:
-    """Offsets found; partitions with an error are left out."""
-    return {
-        (topic.name, partition.partition_index): partition.offset
+def offsets_by_topic(response: ListOffsetsResponse) -> dict[str, Offsets]:
+    """Offsets found; partitions with an error are left out, and topics without any."""
+    found = {
+        topic.name: {
+            (topic.name, partition.partition_index): partition.offset
+            for partition in topic.partitions
+            if not partition.error_code and partition.offset >= 0
+        }
         for topic in response.topics
-        for partition in topic.partitions
-        if not partition.error_code and partition.offset >= 0
     }
+    return {topic: offsets for topic, offsets in found.items() if offsets}
 
 
 def found(response: ListOffsetsResponse) -> dict[tuple[str, int], Found | None]:

@@ -156,13 +156,9 @@ def read(calls: Iterable[Call[ListOffsetsResponse]]) -> dict[str, Offsets]:
     found: dict[str, Offsets] = {}
     for call in calls:
         if call.error is None:
-            for topic, offsets in derived(call, _offsets_by_topic).items():
+            for topic, offsets in derived(call, aggregation.offsets_by_topic).items():
                 found[topic] = found[topic] | offsets if topic in found else offsets
     return found
-
-
-def _offsets_by_topic(response: ListOffsetsResponse) -> dict[str, Offsets]:
-    return aggregation.by_topic(aggregation.offsets(response))
 
 
 def _blame(call: Call[Any], asked: Iterable[str], facts: Mapping[str, GroupFacts]) -> bool:
