@@ -74,7 +74,6 @@ class TokenBucket:
 class Weight(IntEnum):
     """Weight of a difference between two statuses."""
 
-    NOTHING = 0
     WORDING = 1
     ROUTINE = 2
     URGENT = 3
@@ -82,10 +81,6 @@ class Weight(IntEnum):
 
 def weigh(before: JsonObject, after: JsonObject, urgent_fields: Collection[str]) -> Weight:
     """The weight of what changed from one status to another; a change of one of `urgent_fields` is urgent."""
-    before = {key: value for key, value in before.items() if key not in _IGNORED}
-    after = {key: value for key, value in after.items() if key not in _IGNORED}
-    if digest(before) == digest(after):
-        return Weight.NOTHING
     if _verdicts(before) != _verdicts(after) or any(before.get(k) != after.get(k) for k in urgent_fields):
         return Weight.URGENT
     return Weight.WORDING if digest(_unworded(before)) == digest(_unworded(after)) else Weight.ROUTINE
@@ -96,7 +91,7 @@ def _verdicts(status: JsonObject) -> list[tuple[Any, ...]]:
 
 
 def _unworded(status: JsonObject) -> JsonObject:
-    bare = {key: value for key, value in status.items() if key != "message"}
+    bare = {key: value for key, value in status.items() if key != "message" and key not in _IGNORED}
     return bare | {"conditions": _verdicts(status)}
 
 
@@ -219,11 +214,7 @@ def _digest(status: JsonObject) -> str:
 def _intent(body: JsonObject, status: JsonObject) -> JsonObject:
     """The apply of a status: to this very version of the object.
 
-    Statuses are the record of what was done, such as a reset of offsets. A process that was suspended, and has lost the
-    Lease meanwhile, must not put its old one over that of the next.
+    A process that was suspended, and has lost the Lease meanwhile, must not put its old one over that of the next.
     """
-    metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid")}
-    version = body["metadata"].get("resourceVersion")
-    if version is not None:
-        metadata["resourceVersion"] = version
+    metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
     return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata, "status": status}

@@ -40,9 +40,8 @@ def status(*, ready: str = "True", message: str = "fine", lag: int = 0, observed
 @pytest.mark.parametrize(
     ("after", "weight"),
     [
-        (status(), Weight.NOTHING),
-        (status(observed_at="2"), Weight.NOTHING),
         (status(message="refused by port 41234"), Weight.WORDING),
+        (status(message="refused by port 41234", observed_at="2"), Weight.WORDING),
         (status(lag=8), Weight.ROUTINE),
         (status(ready="False"), Weight.URGENT),
         (status() | {"state": "Empty"}, Weight.URGENT),
@@ -82,6 +81,19 @@ class Bench:
     @property
     def writes(self) -> int:
         return sum(1 for verb, _, _ in self.kube.writes if verb == "apply_status")
+
+
+@pytest.mark.parametrize("again", [status(), status(observed_at="2")])
+def test_status_that_says_the_same_is_not_written_again(again: dict[str, Any]) -> None:
+    async def main() -> int:
+        bench = Bench()
+        await bench.make()
+        await bench.write(status())
+        await asyncio.sleep(3600.0)
+        assert await bench.write(again) is None
+        return bench.writes
+
+    assert run_virtual(main()) == 1
 
 
 def test_error_with_changing_text_is_written_once_a_minute() -> None:
