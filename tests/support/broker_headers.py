@@ -12,7 +12,9 @@ from fleet_consumer.wire.message import Request, Response
 
 _FIXED: Final = struct.Struct(">hhi")
 _CORRELATION: Final = struct.Struct(">i")
-_read_client_id: Final = primitives.string_reader(primitives.read_length_int16, nullable=True)
+_read_client_id: Final = primitives.prefixed_reader(
+    primitives.read_length_int16, nullable=True, read_body=primitives.read_string
+)
 
 
 class RequestHeader(NamedTuple):

@@ -223,41 +223,43 @@ def _tags_write_step(tags: list[tuple[int, str, Any, Writer]]) -> WriteStep:
 def _reader(kind: Kind | type, flexible: bool, nullable: bool, version: int) -> Reader:
     if not isinstance(kind, Kind):
         return structure_reader(kind, version, flexible)
-    short = primitives.read_length_compact if flexible else primitives.read_length_int16
-    long = primitives.read_length_compact if flexible else primitives.read_length_int32
-    if kind.name == "string":
-        return primitives.string_reader(short, nullable)
-    if kind.name == "bytes":
-        return primitives.bytes_reader(long, nullable)
     if kind.name == "uuid":
         return _read_uuid
     if kind.name == "number":
         return _number_reader(kind.code)
-    item = kind.item
-    assert item is not None, "only arrays remain"
-    if isinstance(item, Kind) and item.name == "number":
-        return primitives.number_array_reader(long, nullable, item.code)
-    return primitives.array_reader(long, nullable, _reader(item, flexible, False, version))
+    read_length = primitives.read_length_compact if flexible else primitives.read_length_int32
+    if kind.name == "string":
+        read_length = primitives.read_length_compact if flexible else primitives.read_length_int16
+        read_body: primitives.BodyReader = primitives.read_string
+    elif kind.name == "bytes":
+        read_body = primitives.read_bytes
+    elif isinstance(kind.item, Kind) and kind.item.name == "number":
+        read_body = primitives.number_array_reader(kind.item.code)
+    else:
+        assert kind.item is not None, "only arrays remain"
+        read_body = primitives.array_reader(_reader(kind.item, flexible, False, version))
+    return primitives.prefixed_reader(read_length, nullable, read_body)
 
 
 def _writer(kind: Kind | type, flexible: bool, nullable: bool, version: int) -> Writer:
     if not isinstance(kind, Kind):
         return structure_writer(kind, version, flexible)
-    short = primitives.write_length_compact if flexible else primitives.write_length_int16
-    long = primitives.write_length_compact if flexible else primitives.write_length_int32
-    if kind.name == "string":
-        return primitives.string_writer(short, nullable)
-    if kind.name == "bytes":
-        return primitives.bytes_writer(long, nullable)
     if kind.name == "uuid":
         return _write_uuid
     if kind.name == "number":
         return _number_writer(kind.code)
-    item = kind.item
-    assert item is not None, "only arrays remain"
-    if isinstance(item, Kind) and item.name == "number":
-        return primitives.number_array_writer(long, nullable, item.code)
-    return primitives.array_writer(long, nullable, _writer(item, flexible, False, version))
+    write_length = primitives.write_length_compact if flexible else primitives.write_length_int32
+    if kind.name == "string":
+        write_length = primitives.write_length_compact if flexible else primitives.write_length_int16
+        write_body: primitives.BodyWriter = primitives.write_string
+    elif kind.name == "bytes":
+        write_body = primitives.write_bytes
+    elif isinstance(kind.item, Kind) and kind.item.name == "number":
+        write_body = primitives.number_array_writer(kind.item.code)
+    else:
+        assert kind.item is not None, "only arrays remain"
+        write_body = primitives.array_writer(_writer(kind.item, flexible, False, version))
+    return primitives.prefixed_writer(write_length, nullable, write_body)
 
 
 def _number_reader(code: str) -> Reader:

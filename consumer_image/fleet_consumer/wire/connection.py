@@ -104,7 +104,9 @@ class SaslAuthenticateRequest(Request[SaslAuthenticateResponse]):
 
 _FIXED: Final = struct.Struct(">hhi")
 _CORRELATION: Final = struct.Struct(">i")
-_write_client_id: Final = primitives.string_writer(primitives.write_length_int16, nullable=True)
+_write_client_id: Final = primitives.prefixed_writer(
+    primitives.write_length_int16, nullable=True, write_body=primitives.write_string
+)
 
 
 def encode_request(request: Request[Any], version: int, correlation_id: int, client_id: str | None) -> bytes:

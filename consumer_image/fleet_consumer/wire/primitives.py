@@ -17,6 +17,10 @@ from fleet_consumer.wire.errors import MalformedMessage, UnencodableMessage
 
 Reader = Callable[[bytes, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
+BodyReader = Callable[[bytes, int, int], tuple[Any, int]]
+"""Reads what stands behind its length, which is the last argument."""
+LengthWriter = Callable[[bytearray, int], None]
+BodyWriter = Callable[[bytearray, Any, LengthWriter], None]
 
 ARRAY_ELEMENTS_MAX: Final = 1_000_000
 """Brokers since Kafka 4.4 refuse longer arrays; a million partitions in one topic is far beyond any cluster."""
@@ -130,70 +134,34 @@ def read_tags(data: bytes, pos: int, known: dict[int, tuple[str, Reader]], found
     return pos
 
 
-def string_reader(read_length: Reader, nullable: bool) -> Reader:
-    """A reader of strings; null is refused unless `nullable`."""
+def prefixed_reader(read_length: Reader, nullable: bool, read_body: BodyReader) -> Reader:
+    """A reader of what stands behind its length; null is refused unless `nullable`."""
 
-    def read(data: bytes, pos: int) -> tuple[str | None, int]:
+    def read(data: bytes, pos: int) -> tuple[Any, int]:
         length, pos = read_length(data, pos)
         if length == -1 and nullable:
             return None, pos
-        if length > STRING_BYTES_MAX:
-            raise MalformedMessage(f"string of {length} bytes at byte {pos}, at most {STRING_BYTES_MAX} are allowed")
-        end = span(data, pos, length)
-        return str(data[pos:end], "utf-8"), end
+        return read_body(data, pos, length)
 
     return read
 
 
-def string_writer(write_length: Callable[[bytearray, int], None], nullable: bool) -> Writer:
-    """A writer of strings; None is refused unless `nullable`."""
-
-    def write(out: bytearray, value: str | None) -> None:
-        if value is None:
-            _write_null(out, write_length, nullable)
-            return
-        encoded = value.encode()
-        if len(encoded) > STRING_BYTES_MAX:
-            raise UnencodableMessage(f"string of {len(encoded)} bytes, at most {STRING_BYTES_MAX} fit")
-        write_length(out, len(encoded))
-        out += encoded
-
-    return write
+def read_string(data: bytes, pos: int, length: int) -> tuple[str, int]:
+    if length > STRING_BYTES_MAX:
+        raise MalformedMessage(f"string of {length} bytes at byte {pos}, at most {STRING_BYTES_MAX} are allowed")
+    end = span(data, pos, length)
+    return str(data[pos:end], "utf-8"), end
 
 
-def bytes_reader(read_length: Reader, nullable: bool) -> Reader:
-    """A reader of byte strings; null is refused unless `nullable`."""
-
-    def read(data: bytes, pos: int) -> tuple[bytes | None, int]:
-        length, pos = read_length(data, pos)
-        if length == -1 and nullable:
-            return None, pos
-        end = span(data, pos, length)
-        return data[pos:end], end
-
-    return read
+def read_bytes(data: bytes, pos: int, length: int) -> tuple[bytes, int]:
+    end = span(data, pos, length)
+    return data[pos:end], end
 
 
-def bytes_writer(write_length: Callable[[bytearray, int], None], nullable: bool) -> Writer:
-    """A writer of byte strings; None is refused unless `nullable`."""
+def array_reader(read_item: Reader) -> BodyReader:
+    """A reader of arrays into tuples."""
 
-    def write(out: bytearray, value: bytes | None) -> None:
-        if value is None:
-            _write_null(out, write_length, nullable)
-            return
-        write_length(out, len(value))
-        out += value
-
-    return write
-
-
-def array_reader(read_length: Reader, nullable: bool, read_item: Reader) -> Reader:
-    """A reader of arrays into tuples; null is refused unless `nullable`."""
-
-    def read(data: bytes, pos: int) -> tuple[tuple[Any, ...] | None, int]:
-        count, pos = read_length(data, pos)
-        if count == -1 and nullable:
-            return None, pos
+    def read(data: bytes, pos: int, count: int) -> tuple[tuple[Any, ...], int]:
         check_count(data, pos, count, STRUCTURE_COST)
         items = []
         for _ in range(count):
@@ -204,14 +172,11 @@ def array_reader(read_length: Reader, nullable: bool, read_item: Reader) -> Read
     return read
 
 
-def number_array_reader(read_length: Reader, nullable: bool, code: str) -> Reader:
+def number_array_reader(code: str) -> BodyReader:
     """`array_reader` for numbers of one struct `code`, read in one go: a million partition numbers in milliseconds."""
     width = struct.calcsize(f">{code}")
 
-    def read(data: bytes, pos: int) -> tuple[tuple[Any, ...] | None, int]:
-        count, pos = read_length(data, pos)
-        if count == -1 and nullable:
-            return None, pos
+    def read(data: bytes, pos: int, count: int) -> tuple[tuple[Any, ...], int]:
         check_count(data, pos, count, 1)
         end = span(data, pos, count * width)
         return struct.unpack_from(f">{count}{code}", data, pos), end
@@ -229,13 +194,34 @@ def check_count(data: bytes, pos: int, count: int, cost: int) -> None:
         raise MalformedMessage(f"array of {count} elements at byte {pos} exceeds the limit of elements of its message")
 
 
-def array_writer(write_length: Callable[[bytearray, int], None], nullable: bool, write_item: Writer) -> Writer:
-    """A writer of arrays; None is refused unless `nullable`."""
+def prefixed_writer(write_length: LengthWriter, nullable: bool, write_body: BodyWriter) -> Writer:
+    """A writer of what stands behind its length; None is refused unless `nullable`."""
 
     def write(out: bytearray, value: Any) -> None:
-        if value is None:
-            _write_null(out, write_length, nullable)
-            return
+        if value is not None:
+            write_body(out, value, write_length)
+        elif nullable:
+            write_length(out, -1)
+        else:
+            raise UnencodableMessage("None in a field that is not nullable in this version")
+
+    return write
+
+
+def write_string(out: bytearray, value: str, write_length: LengthWriter) -> None:
+    encoded = value.encode()
+    if len(encoded) > STRING_BYTES_MAX:
+        raise UnencodableMessage(f"string of {len(encoded)} bytes, at most {STRING_BYTES_MAX} fit")
+    write_bytes(out, encoded, write_length)
+
+
+def write_bytes(out: bytearray, value: bytes, write_length: LengthWriter) -> None:
+    write_length(out, len(value))
+    out += value
+
+
+def array_writer(write_item: Writer) -> BodyWriter:
+    def write(out: bytearray, value: Any, write_length: LengthWriter) -> None:
         write_length(out, _writable_count(value))
         for item in value:
             write_item(out, item)
@@ -243,13 +229,10 @@ def array_writer(write_length: Callable[[bytearray, int], None], nullable: bool,
     return write
 
 
-def number_array_writer(write_length: Callable[[bytearray, int], None], nullable: bool, code: str) -> Writer:
+def number_array_writer(code: str) -> BodyWriter:
     """`array_writer` for numbers of one struct `code`, written in one go."""
 
-    def write(out: bytearray, value: Any) -> None:
-        if value is None:
-            _write_null(out, write_length, nullable)
-            return
+    def write(out: bytearray, value: Any, write_length: LengthWriter) -> None:
         count = _writable_count(value)
         write_length(out, count)
         out += struct.pack(f">{count}{code}", *value)
@@ -262,9 +245,3 @@ def _writable_count(value: Any) -> int:
     if count > ARRAY_ELEMENTS_MAX:
         raise UnencodableMessage(f"array of {count} elements, at most {ARRAY_ELEMENTS_MAX} are allowed")
     return count
-
-
-def _write_null(out: bytearray, write_length: Callable[[bytearray, int], None], nullable: bool) -> None:
-    if not nullable:
-        raise UnencodableMessage("None in a field that is not nullable in this version")
-    write_length(out, -1)
