@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from fleet_consumer.consumer.engine import CallGuard, Engine
 from fleet_consumer.consumer.positions import Place
 from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S
-from fleet_consumer.coordinator.flows import Ticket
+from fleet_consumer.coordinator.damage import find_batch_end
+from fleet_consumer.coordinator.flows import Flow, Ticket
 from fleet_consumer.coordinator.lookups import Start
+from fleet_consumer.coordinator.requests import describe_topics, list_offsets
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata, OffsetAndTimestamp
 from fleet_consumer.group.metadata import PartitionInfo
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.topics import EARLIEST, LATEST
+
+T = TypeVar("T")
 
 
 class Queries:
@@ -87,10 +91,7 @@ class Queries:
         Raises OffsetLookupFailed (also when the time is up, and when the header is damaged as well),
         TopicAuthorizationFailed.
         """
-        with self._guard.entered():
-            self._engine.start_group()
-            ticket = self._engine.group.batch_end(partition, offset)
-            return self._engine.wait_for(ticket, timeout_s, f"the end of the batch at offset {offset}")
+        return self._ask(find_batch_end(partition, offset), timeout_s, f"the end of the batch at offset {offset}")
 
     def partitions_for(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[PartitionInfo, ...]:
         """The partitions of a topic, by number; none when brokers do not know the topic.
@@ -99,32 +100,34 @@ class Queries:
         """
         if not topic:
             raise ValueError("the topic's name is empty")
-        return self._topics((topic,), timeout_s, f"topic {topic!r}").get(topic, ())
+        flow = describe_topics((topic,))
+        return self._ask(flow, timeout_s, f"topic {topic!r}", errors.MetadataLookupFailed).get(topic, ())
 
     def list_topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, tuple[PartitionInfo, ...]]:
         """All topics that the principal may describe, internal ones too.
 
         Raises MetadataLookupFailed when the time is up.
         """
-        return self._topics(None, timeout_s, "topics")
-
-    def _topics(
-        self, names: tuple[str, ...] | None, timeout_s: float, what: str
-    ) -> dict[str, tuple[PartitionInfo, ...]]:
-        """The partitions of topics, of all with `names` None; `what` names them in errors."""
-        with self._guard.entered():
-            self._engine.start_group()
-            ticket = self._engine.group.topics(names)
-            return self._engine.wait_for(ticket, timeout_s, what, errors.MetadataLookupFailed)
+        return self._ask(describe_topics(None), timeout_s, "topics", errors.MetadataLookupFailed)
 
     def _list(self, times: Mapping[TopicPartition, int], timeout_s: float) -> dict[TopicPartition, Start]:
-        engine = self._engine
-        with self._guard.entered():
-            if not times:
+        if not times:
+            with self._guard.entered():
                 return {}
-            engine.start_group()
-            ticket = engine.group.list_offsets(dict(times), read_committed=engine.settings.read_committed)
-            return engine.wait_for(ticket, timeout_s, "offsets")
+        flow = list_offsets(dict(times), read_committed=self._engine.settings.read_committed)
+        return self._ask(flow, timeout_s, "offsets")
+
+    def _ask(
+        self,
+        flow: Flow[T],
+        timeout_s: float,
+        what: str,
+        timed_out: type[errors.ConsumerError] = errors.OffsetLookupFailed,
+    ) -> T:
+        """The result of a flow; `what` it asks for is named in the error `timed_out`."""
+        with self._guard.entered():
+            self._engine.start_group()
+            return self._engine.wait_for(self._engine.group.begin(flow), timeout_s, what, timed_out)
 
 
 FRESH_S: Final = 1.0

@@ -18,15 +18,14 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.coordinator import requests
 from fleet_consumer.coordinator.assignor_calls import AssignorCalls
-from fleet_consumer.coordinator.damage import find_batch_end, find_silent
+from fleet_consumer.coordinator.damage import find_silent
 from fleet_consumer.coordinator.flows import Flow, FlowRunner, Ticket
-from fleet_consumer.coordinator.lookups import LogsSeen, Start, see_logs
+from fleet_consumer.coordinator.lookups import LogsSeen, see_logs
 from fleet_consumer.coordinator.requests import Requests
 from fleet_consumer.coordinator.starts import StartQuery, Starts, find_starts
 from fleet_consumer.group import errors, messages
 from fleet_consumer.group.membership import GroupSettings, Membership, OffsetAndMetadata
 from fleet_consumer.group.messages import Action, Address, Event
-from fleet_consumer.group.metadata import PartitionInfo
 from fleet_consumer.group.timing import NEVER
 from fleet_consumer.net import AuthenticationFailed, ConnectionSettings, NetError, NetworkClient, TlsFailed
 from fleet_consumer.record import TopicPartition
@@ -206,44 +205,30 @@ class CoordinatorThread:
         """Read the group's committed offsets, with None all of them."""
         wanted = None if partitions is None else tuple(partitions)
         self._post(messages.CoordinatorWanted())
-        return self._begin(requests.fetch_committed(self._settings.group_id, wanted))
+        return self.begin(requests.fetch_committed(self._settings.group_id, wanted))
 
     def find_starts(self, query: StartQuery) -> Ticket[Starts]:
         """Find where partitions begin (`starts.find_starts`)."""
         if query.use_committed:
             # A consumer that assigned its partitions itself has no coordinator so far.
             self._post(messages.CoordinatorWanted())
-        return self._begin(find_starts(self._settings.group_id, query, now_ms=round(self._clock.wall() * 1000)))
+        return self.begin(find_starts(self._settings.group_id, query, now_ms=round(self._clock.wall() * 1000)))
 
     def see_logs(self, known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> Ticket[LogsSeen]:
         """Read topics' ids and leader epochs after `delay_s` (`lookups.see_logs`)."""
-        return self._begin(see_logs(known, delay_s=delay_s))
-
-    def list_offsets(
-        self, times: Mapping[TopicPartition, int], *, read_committed: bool
-    ) -> Ticket[dict[TopicPartition, Start]]:
-        """Read offsets by time from the partitions' leaders (`requests.list_offsets`)."""
-        return self._begin(requests.list_offsets(times, read_committed=read_committed))
+        return self.begin(see_logs(known, delay_s=delay_s))
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
     ) -> Ticket[dict[TopicPartition, int]]:
         """Read the ends of partitions in one attempt (`requests.end_offsets`)."""
-        return self._begin(requests.end_offsets(tuple(partitions), read_committed=read_committed))
-
-    def batch_end(self, partition: TopicPartition, offset: int) -> Ticket[int]:
-        """Find the end of a batch that cannot be read (`damage.find_batch_end`)."""
-        return self._begin(find_batch_end(partition, offset))
+        return self.begin(requests.end_offsets(tuple(partitions), read_committed=read_committed))
 
     def find_silent(
         self, places: Mapping[TopicPartition, int], *, read_committed: bool
     ) -> Ticket[frozenset[TopicPartition]]:
         """Find partitions at which leaders fail without a word (`damage.find_silent`)."""
-        return self._begin(find_silent(places, read_committed=read_committed))
-
-    def topics(self, names: Iterable[str] | None) -> Ticket[dict[str, tuple[PartitionInfo, ...]]]:
-        """Read topics and their partitions, with None of all that may be described (`requests.describe_topics`)."""
-        return self._begin(requests.describe_topics(names))
+        return self.begin(find_silent(places, read_committed=read_committed))
 
     def close(self, *, leave: bool, timeout_s: float) -> bool:
         """Finish commits, leave if so wished, end the thread. False if it did not end within about `timeout_s`."""
@@ -254,7 +239,8 @@ class CoordinatorThread:
         self._thread.join(timeout_s + CLOSE_GRACE_S)
         return not self._thread.is_alive()
 
-    def _begin(self, flow: Flow[T]) -> Ticket[T]:
+    def begin(self, flow: Flow[T]) -> Ticket[T]:
+        """Run a flow on the thread."""
         ticket: Ticket[T] = Ticket()
         self._post(_Begin(flow, ticket))
         return ticket
