@@ -65,7 +65,7 @@ def run_backfill(fleet: FlightFleet, records: int, parallelism: int, run: int) -
         "metadata": {"name": name},
         "spec": {
             "groupRef": {"name": fleet.name},
-            "range": {"offsets": {"from": dict.fromkeys(ends, 0), "to": ends}},
+            "range": {"offsets": [{"partition": number, "from": 0, "to": end} for number, end in ends.items()]},
             "onError": "Skip",
             "sink": {"none": {}},
             "parallelism": parallelism,

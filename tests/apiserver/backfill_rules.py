@@ -13,8 +13,8 @@ CLAIM = {"persistentVolumeClaim": {"claimName": "results"}}
 CANDIDATE = {"callable": "shop:next"}
 
 
-def of_offsets(first: dict[str, int], end: dict[str, int]) -> JsonObject:
-    return backfill({"spec.range": {"offsets": {"from": first, "to": end}}})
+def of_offsets(first: int, end: int, partition: int = 0) -> JsonObject:
+    return backfill({"spec.range": {"offsets": [{"partition": partition, "from": first, "to": end}]}})
 
 
 def parquet(path: str, **more: Any) -> JsonObject:
@@ -34,25 +34,12 @@ BACKFILL_RULES: list[tuple[str, JsonObject, str]] = [
         backfill({"spec.range": {"time": {"from": TIME["from"], "to": TIME["from"]}}}),
         "spec.range.time.from must be before spec.range.time.to",
     ),
+    ("offsets that end before", of_offsets(10, 9), "spec.range.offsets[].from must not be behind"),
     (
-        "offsets without an end",
-        of_offsets({"0": 5, "1": 5}, {"0": 9}),
-        "spec.range.offsets.from and spec.range.offsets.to must name",
-    ),
-    (
-        "an end without a beginning",
-        of_offsets({"0": 5}, {"0": 9, "1": 9}),
-        "spec.range.offsets.from and spec.range.offsets.to must name",
-    ),
-    ("offsets that end before", of_offsets({"0": 10}, {"0": 9}), "spec.range.offsets.from must not be behind"),
-    (
-        "offsets of no partition",
-        of_offsets({"all": 5}, {"all": 9}),
-        "spec.range.offsets.from and spec.range.offsets.to must have numbers",
-    ),
-    (
-        "partitions named twice",
-        backfill({"spec.source": {"partitions": [0]}, "spec.range": {"offsets": {"from": {"0": 5}, "to": {"0": 9}}}}),
+        "partitions of the source and of the range",
+        backfill(
+            {"spec.source": {"partitions": [0]}, "spec.range": {"offsets": [{"partition": 0, "from": 5, "to": 9}]}}
+        ),
         "spec.source.partitions cannot be used with spec.range.offsets",
     ),
     (
@@ -146,7 +133,18 @@ BACKFILL_SCHEMA: list[tuple[str, JsonObject, str]] = [
     ("a Backfill without a sink", backfill({"spec.sink": REMOVED}), "spec.sink"),
     ("a time in words", backfill({"spec.range": {"time": {"from": "yesterday", "to": "now"}}}), "spec.range.time.from"),
     ("no seconds", backfill({"spec.range": {"last": {"seconds": 0}}}), "spec.range.last.seconds"),
-    ("an offset below zero", of_offsets({"0": -1}, {"0": 9}), "spec.range.offsets.from.0"),
+    ("an offset below zero", of_offsets(-1, 9), "spec.range.offsets[0].from"),
+    ("a partition below zero", of_offsets(5, 9, partition=-1), "spec.range.offsets[0].partition"),
+    (
+        "offsets without an end",
+        backfill({"spec.range": {"offsets": [{"partition": 0, "from": 5}]}}),
+        "spec.range.offsets[0].to",
+    ),
+    (
+        "a partition named twice",
+        backfill({"spec.range": {"offsets": [{"partition": 0, "from": 5, "to": end} for end in (7, 9)]}}),
+        "spec.range.offsets[1]",
+    ),
     ("a claim without a name", parquet("x", volume={"persistentVolumeClaim": {}}), "claimName"),
     ("an unknown answer to errors", backfill({"spec.onError": "Retry"}), "spec.onError"),
     ("no tasks", backfill({"spec.parallelism": 0}), "spec.parallelism"),

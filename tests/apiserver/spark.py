@@ -53,6 +53,11 @@ def backfill(in_namespace: str, name: str = NAME, **spec: Any) -> JsonObject:
     return {"apiVersion": objects.API_VERSION, "kind": "Backfill", "metadata": metadata, "spec": wanted}
 
 
+def offsets(first: int, end: int) -> list[JsonObject]:
+    """A range of partition 0, in a spec or in a status."""
+    return [{"partition": 0, "from": first, "to": end}]
+
+
 def wait_phase(site: Site, phase: str, reason: str, name: str = NAME) -> JsonObject:
     """Wait until the Backfill is in this phase for this reason; return its status."""
 

@@ -57,7 +57,7 @@ def test_life_of_a_backfill(site: MakeSite, broker: KafkaBroker, topic: str) -> 
     here.apply(spark.backfill(here.name, rate={"recordsPerSecond": 50}))
     application = spark.wait_attempt(here, 1)
     status = here.status("backfills", "again")
-    assert status["resolvedRange"] == {str(number): f"0-{RECORDS}" for number in range(PARTITIONS)}
+    assert status["resolvedRange"] == [{"partition": number, "from": 0, "to": RECORDS} for number in range(PARTITIONS)]
     (owner,) = application["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("Backfill", here.get("backfills", "again")["metadata"]["uid"])
     config = parse_config(json.loads(here.get("configmaps", "again-backfill")["data"]["backfill.json"]))
@@ -121,11 +121,7 @@ FINAL: dict[str, tuple[JsonObject, dict[str, Any], str]] = {
     "a group of several topics": ({}, {"topics": ["backfilled", "flights"]}, "SourceTopicRequired"),
     "a topic that is not there": ({"source": {"topic": "nowhere"}}, {}, "SourceTopicNotFound"),
     "a partition that is not there": ({"source": {"partitions": [2, 77]}}, {}, "PartitionNotFound"),
-    "offsets that are not there yet": (
-        {"range": {"offsets": {"from": {"0": 5}, "to": {"0": 900}}}},
-        {},
-        "OffsetsBeyondEnd",
-    ),
+    "offsets that are not there yet": ({"range": {"offsets": spark.offsets(5, 900)}}, {}, "OffsetsBeyondEnd"),
     "an HTTP handler": ({}, {"http": True}, "HandlerUnsupported"),
     "a handler of the image": ({}, {"image": True}, "SparkImageRequired"),
     "a sink that the group reads": ({"sink": {"topic": {"name": "backfilled"}}}, {}, "SinkTopicRefused"),
@@ -175,13 +171,13 @@ def test_ranges_are_resolved_by_time_and_by_offsets(site: MakeSite, broker: Kafk
     assert producer.flush(30) == 0
     group(here, broker, name)
     text = [times.to_text((began + number * hour) / 1000) for number in range(11)]
-    ranges: dict[str, tuple[JsonObject, dict[str, str]]] = {
-        "times": ({"time": {"from": text[2], "to": text[5], "lateSeconds": 0}}, {"0": "2-5"}),
-        "late": ({"time": {"from": text[2], "to": text[5], "lateSeconds": 7200}}, {"0": "2-7"}),
-        "to-the-end": ({"time": {"from": text[7], "to": "2100-01-01T00:00:00Z"}}, {"0": "7-10"}),
-        "too-early": ({"time": {"from": "2000-01-01T00:00:00Z", "to": text[0], "lateSeconds": 0}}, {}),
-        "too-late": ({"last": {"seconds": 60}}, {}),
-        "offsets": ({"offsets": {"from": {"0": 3}, "to": {"0": 10}}}, {"0": "3-10"}),
+    ranges: dict[str, tuple[JsonObject, list[JsonObject]]] = {
+        "times": ({"time": {"from": text[2], "to": text[5], "lateSeconds": 0}}, spark.offsets(2, 5)),
+        "late": ({"time": {"from": text[2], "to": text[5], "lateSeconds": 7200}}, spark.offsets(2, 7)),
+        "to-the-end": ({"time": {"from": text[7], "to": "2100-01-01T00:00:00Z"}}, spark.offsets(7, 10)),
+        "too-early": ({"time": {"from": "2000-01-01T00:00:00Z", "to": text[0], "lateSeconds": 0}}, []),
+        "too-late": ({"last": {"seconds": 60}}, []),
+        "offsets": ({"offsets": spark.offsets(3, 10)}, spark.offsets(3, 10)),
     }
     for case, (wanted, _) in ranges.items():
         here.apply(spark.backfill(here.name, case, range=wanted, dryRun=True))
@@ -205,12 +201,12 @@ def test_records_that_are_gone_fail_a_backfill_unless_it_takes_what_is_there(
     for future in admin.delete_records([TopicPartition(name, 0, 4)]).values():
         future.result(30)
     group(here, broker, name)
-    offsets = {"offsets": {"from": {"0": 2}, "to": {"0": 8}}}
+    offsets = {"offsets": spark.offsets(2, 8)}
     hour = {"last": {"seconds": 3600}}
     for case, wanted in (("offsets", offsets), ("times", hour)):
         here.apply(spark.backfill(here.name, case, range=wanted, dryRun=True))
         here.apply(spark.backfill(here.name, f"{case}-anyway", range={**wanted, "expired": "Ignore"}, dryRun=True))
-    for case, left in (("offsets", {"0": "4-8"}), ("times", {"0": "4-10"})):
+    for case, left in (("offsets", spark.offsets(4, 8)), ("times", spark.offsets(4, 10))):
         spark.wait_phase(here, "Failed", "RangeExpired", case)
         status = spark.wait_phase(here, "Succeeded", "AllCounted", f"{case}-anyway")
         assert status["resolvedRange"] == left
@@ -237,11 +233,11 @@ def test_range_of_a_group_that_reads_committed_waits_for_an_open_transaction(
     spark.wait_phase(here, "Resolving", "OpenTransaction")
     here.apply(objects.group(here.name, name="others", topics=[name]))
     here.apply(spark.backfill(here.name, "all", groupRef={"name": "others"}, dryRun=True))
-    assert spark.wait_phase(here, "Succeeded", "AllCounted", "all")["resolvedRange"] == {"0": "0-8"}
+    assert spark.wait_phase(here, "Succeeded", "AllCounted", "all")["resolvedRange"] == spark.offsets(0, 8)
     # A test that takes longer than the transaction may finds it aborted, which ends it as well.
     with suppress(KafkaException):
         writer.commit_transaction(30)
-    assert spark.wait_phase(here, "Succeeded", "AllCounted")["resolvedRange"] == {"0": "0-9"}
+    assert spark.wait_phase(here, "Succeeded", "AllCounted")["resolvedRange"] == spark.offsets(0, 9)
 
 
 def running(site: MakeSite, broker: KafkaBroker, name: str, **spec: Any) -> Site:

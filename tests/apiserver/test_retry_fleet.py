@@ -159,7 +159,8 @@ def test_suspended_fleet_keeps_what_waits_and_tells_what_was_lost(site: MakeSite
 
     def counted() -> bool:
         retry = here.status("consumergroups", "flights")["retry"]
-        return (retry.get("expired"), retry.get("expiredTo"), "safeUntil" in retry) == (1, {topic: {"0": 1}}, False)
+        ends = [{"topic": topic, "partition": 0, "offset": 1}]
+        return (retry.get("expired"), retry.get("expiredTo"), "safeUntil" in retry) == (1, ends, False)
 
     eventually(counted, timeout_s=PATIENCE_S, what="one record to be counted as expired")
     wait_event(here, "RetriesExpired", "and are lost: 1, 1 in all")

@@ -158,8 +158,8 @@ def _expired_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
     lost = new.get("expired", 0) - old.get("expired", 0)
     if lost <= 0:
         return []
-    known = old.get("expiredTo") or {}
-    topics = [topic for topic, ends in sorted((new.get("expiredTo") or {}).items()) if ends != known.get(topic)]
+    known = old.get("expiredTo") or ()
+    topics = sorted({end["topic"] for end in new.get("expiredTo") or () if end not in known})
     note = f"records that waited in {', '.join(topics)} were deleted before they could be handled, and are lost: {lost}"
     return [Turn("Warning", RETRIES_EXPIRED, f"{note}, {new['expired']} in all")]
 

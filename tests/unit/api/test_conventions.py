@@ -25,6 +25,8 @@ UNITS: Final = re.compile(r"(?i)\w*(millis|milliseconds|Ms|minutes|hours|days|ti
 ZERO: Final = {"replicas", "minReplicas", "partition", "offset", "scaleDownStabilizationSeconds"} | {
     "ttlSecondsAfterFinished",
     "lateSeconds",
+    "from",
+    "to",
 }
 """Fields in which 0 is a number like others: no workers, the first partition, the first record, at once, in order."""
 STATES: Final = {"Required", "Default: ", "Absent: ", "Exactly one of", "Only with"}

@@ -20,7 +20,6 @@ NAME_CHARACTERS_MAX: Final = 40
 """Longest name of a Backfill, so that the names of its Spark applications and pods stay short enough for Spark."""
 
 Offset = Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
-OffsetsByPartition = Annotated[dict[str, Offset], Field(min_length=1, max_length=1000)]
 DeadlineSeconds = Annotated[int, Field(ge=10, le=86_400)]
 ImageName = Annotated[str, Field(min_length=1, max_length=1024)]
 Memory = Annotated[str, Field(max_length=16, pattern="^[1-9][0-9]{0,8}[mg]$")]
@@ -54,11 +53,12 @@ class TimeRange(Model):
     late_seconds: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
 
 
-class OffsetsRange(Model):
-    """Offsets by partition, the end exclusive."""
+class PartitionRange(Model):
+    """Offsets of one partition, the end exclusive."""
 
-    from_: Annotated[OffsetsByPartition, Field(alias="from")]
-    to: OffsetsByPartition
+    partition: Annotated[int, Field(ge=0, le=INT32_MAX)]
+    from_: Annotated[Offset, Field(alias="from")]
+    to: Offset
 
 
 class LastRange(Model):
@@ -71,7 +71,7 @@ class Range(Model):
     """The records; exactly one of `time`, `offsets` and `last`."""
 
     time: TimeRange | None = None
-    offsets: OffsetsRange | None = None
+    offsets: Annotated[tuple[PartitionRange, ...], Field(min_length=1, max_length=1000)] | None = None
     last: LastRange | None = None
     expired: Literal["Fail", "Ignore"] = "Fail"
 

@@ -5,14 +5,13 @@ It is resolved once. Times, and the end of a topic, mean something else a moment
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fleet_consumer.contract.backfill_config import BackfillConfig
 from fleet_operator.api.v1alpha1 import conditions as c
-from fleet_operator.api.v1alpha1.backfill import Backfill, OffsetsRange
+from fleet_operator.api.v1alpha1.backfill import Backfill, PartitionRange
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
@@ -22,7 +21,6 @@ PARTITIONS_MAX: Final = 5000
 """Most partitions of a range: status holds the offsets of all of them."""
 SHOWN_MAX: Final = 5
 """Partitions that a message names."""
-BOUNDS: Final = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})")
 IDENTITY: Final = ("clusterId", "topicId")
 
 Ranges = Mapping[int, tuple[int, int]]
@@ -170,16 +168,18 @@ def resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading) -> 
 
 def _resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading, chosen: tuple[int, ...]) -> Resolution:
     wanted, topic = backfill.spec.range, question.topic
+    given = {each.partition: each for each in wanted.offsets or ()}
     found: dict[int, tuple[int, int]] = {}
     expired, cut = list[str](), list[str]()
     for partition in chosen:
         start, end = read.starts[partition], read.ends[partition]
         high = max(read.highs.get(partition, end), end)
         if wanted.offsets is not None:
-            problem = _beyond(wanted.offsets, topic, partition, high)
+            of = given[partition]
+            problem = _beyond(of, topic, high)
             if problem is not None:
                 return Refused(problem)
-            first, last = (side[str(partition)] for side in (wanted.offsets.from_, wanted.offsets.to))
+            first, last = of.from_, of.to
             gone = first < min(start, last)
         else:
             at_from = read.first[partition]
@@ -237,16 +237,16 @@ def _open_transaction(topic: str, partition: int, first: int, high: int) -> Prob
 def _partitions(backfill: Backfill, count: int) -> tuple[int, ...]:
     wanted = backfill.spec.range.offsets
     if wanted is not None:
-        return tuple(sorted(map(int, wanted.from_)))
+        return tuple(sorted(each.partition for each in wanted))
     chosen = backfill.partitions
     return tuple(sorted(chosen)) if chosen is not None else tuple(range(count))
 
 
-def _beyond(wanted: OffsetsRange, topic: str, partition: int, end: int) -> Problem | None:
-    for name, side in (("from", wanted.from_), ("to", wanted.to)):
-        if side[str(partition)] > end:
+def _beyond(wanted: PartitionRange, topic: str, end: int) -> Problem | None:
+    for name, offset in (("from", wanted.from_), ("to", wanted.to)):
+        if offset > end:
             message = (
-                f"spec.range.offsets.{name} is {side[str(partition)]} in partition {partition} of topic {topic!r}, "
+                f"spec.range.offsets[].{name} is {offset} for partition {wanted.partition} of topic {topic!r}, "
                 f"which ends at {end}: create another Backfill that ends there, or wait for the records"
             )
             return Problem(c.OFFSETS_BEYOND_END, message)
@@ -257,7 +257,9 @@ def range_status(resolved: ResolvedRange) -> dict[str, Any]:
     """The fields of a status that hold a range."""
     status: dict[str, Any] = {
         "topic": resolved.topic,
-        "resolvedRange": {str(partition): f"{first}-{end}" for partition, (first, end) in resolved.ranges.items()},
+        "resolvedRange": [
+            {"partition": partition, "from": first, "to": end} for partition, (first, end) in resolved.ranges.items()
+        ],
     }
     status |= identity(resolved)
     if resolved.from_ms is not None and resolved.to_ms is not None:
@@ -277,14 +279,12 @@ def read_range(backfill: Backfill) -> ResolvedRange | None:
     """The range in a Backfill's status; None before it was resolved, and where it cannot be read."""
     status = backfill.status
     topic, found = status.get("topic"), status.get("resolvedRange")
-    if not isinstance(topic, str) or not isinstance(found, Mapping):
+    if not isinstance(topic, str) or not isinstance(found, list):
         return None
-    ranges = {}
-    for partition, text in found.items():
-        match = BOUNDS.fullmatch(str(text))
-        if match is None or not str(partition).isdigit():
-            return None
-        ranges[int(partition)] = (int(match[1]), int(match[2]))
+    try:
+        ranges = {int(each["partition"]): (int(each["from"]), int(each["to"])) for each in found}
+    except (KeyError, TypeError, ValueError):
+        return None
     bounds = status.get("resolvedTime") or {}
     time = backfill.spec.range.time
     from_text, to_text = (time.from_, time.to) if time is not None else (bounds.get("from"), bounds.get("to"))

@@ -162,7 +162,7 @@ def _calm(at: float, shown: str | None, *, later: float) -> str:
 
 
 PARTITIONS_MAX: Final = 5000
-"""The CRD's limit of partitions in one entry of `expiredTo`."""
+"""Partitions of a topic for which `expiredTo` has room."""
 EXPIRED_MAX: Final = 2**63 - 1
 """The largest number that a status can hold: a worker's report may say anything."""
 
@@ -179,14 +179,21 @@ def _expired(
     if seen is None:
         return {}
     known = {name: topic for name, topic in seen.topics.items() if topic.error != conditions.TOPIC_NOT_FOUND}
-    ends = {name: dict(of) for name, of in (previous.get("expiredTo") or {}).items() if name in known}
+    ends = {
+        (entry["topic"], entry["partition"]): int(entry["offset"])
+        for entry in previous.get("expiredTo") or ()
+        if entry["topic"] in known
+    }
     total = int(previous.get("expired") or 0)
     for gap in (*seen.expired, *(gap for worker in workers for gap in worker.expired)):
         if gap.topic in known and 0 <= gap.partition < min(known[gap.topic].partitions, PARTITIONS_MAX):
-            of, number = ends.setdefault(gap.topic, {}), str(gap.partition)
-            total += max(0, gap.next - max(gap.first, of.get(number, 0)))
-            of[number] = max(gap.next, of.get(number, 0))
-    return {"expired": min(total, EXPIRED_MAX), "expiredTo": ends} if total else {}
+            counted = ends.get((gap.topic, gap.partition), 0)
+            total += max(0, gap.next - max(gap.first, counted))
+            ends[gap.topic, gap.partition] = max(gap.next, counted)
+    shown = [
+        {"topic": topic, "partition": partition, "offset": end} for (topic, partition), end in sorted(ends.items())
+    ]
+    return {"expired": min(total, EXPIRED_MAX), "expiredTo": shown} if total else {}
 
 
 SHOWN_MAX: Final = 5

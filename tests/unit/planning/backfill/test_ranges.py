@@ -44,7 +44,7 @@ def refused(wanted: dict[str, Any], read: TopicReading, **spec: Any) -> tuple[st
 
 
 def of_offsets(first: int, end: int, **more: Any) -> dict[str, Any]:
-    return {"offsets": {"from": {"0": first}, "to": {"0": end}}, **more}
+    return {"offsets": [{"partition": 0, "from": first, "to": end}], **more}
 
 
 def test_last_seconds_end_with_the_present_one() -> None:
@@ -167,12 +167,12 @@ def test_offsets_below_the_log_are_gone() -> None:
 @pytest.mark.parametrize(("first", "end", "field"), [(101, 200, "from"), (50, 101, "to")])
 def test_offsets_behind_the_end_are_refused(first: int, end: int, field: str) -> None:
     reason, message = refused(of_offsets(first, end), reading())
-    assert (reason, f"spec.range.offsets.{field}" in message) == ("OffsetsBeyondEnd", True)
+    assert (reason, f"spec.range.offsets[].{field}" in message) == ("OffsetsBeyondEnd", True)
 
 
 def test_partition_that_is_not_there_is_refused() -> None:
     assert refused(TIMES, reading(), source={"partitions": [0, 2]})[0] == "PartitionNotFound"
-    wanted = {"offsets": {"from": {"7": 0}, "to": {"7": 0}}}
+    wanted = {"offsets": [{"partition": 7, "from": 0, "to": 0}]}
     assert refused(wanted, reading())[0] == "PartitionNotFound"
 
 
@@ -196,7 +196,7 @@ def test_status_holds_the_range() -> None:
     wanted = {"last": {"seconds": 60}}
     found = resolved(wanted, reading())
     status = range_status(found)
-    assert status["resolvedRange"] == {"0": "20-100", "1": "20-100"}
+    assert status["resolvedRange"] == [{"partition": number, "from": 20, "to": 100} for number in (0, 1)]
     assert read_range(backfill(status, range=wanted)) == found
 
 
@@ -248,9 +248,10 @@ def test_times_with_fractions_stay_exact() -> None:
     [
         {},
         {"topic": "orders"},
-        {"topic": "orders", "resolvedRange": {"0": "5"}},
-        {"topic": "orders", "resolvedRange": {"a": "5-9"}},
-        {"topic": 5, "resolvedRange": {}},
+        {"topic": "orders", "resolvedRange": [{"partition": 0, "from": 5}]},
+        {"topic": "orders", "resolvedRange": [{"partition": "a", "from": 5, "to": 9}]},
+        {"topic": "orders", "resolvedRange": [None]},
+        {"topic": 5, "resolvedRange": []},
     ],
 )
 def test_range_that_cannot_be_read_is_none(status: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ def test_backfill_resolves_runs_and_ends() -> None:
         await world.live()
         status = world.status()
         assert (status["phase"], world.reason()) == ("Succeeded", "AllHandled")
-        assert status["resolvedRange"] == {"0": "0-10", "1": "0-10"}
+        assert status["resolvedRange"] == [{"partition": number, "from": 0, "to": 10} for number in (0, 1)]
         assert (status["offsetsCovered"], status["offsetsTotal"], status["records"]["in"]) == (20, 20, 20)
         assert covered(world.played) == [1] * 20
         assert world.launched == ["again-1"]
@@ -363,7 +363,7 @@ def test_range_waits_for_transactions_of_the_first_look_and_for_no_later_ones() 
         assert (world.status()["phase"], world.reason()) == ("Resolving", "OpenTransaction")
         assert "resolvedRange" not in world.status()
         await world.live(until=lambda: "resolvedRange" in world.status())
-        assert world.status()["resolvedRange"] == {"0": "0-12", "1": "0-12"}
+        assert world.status()["resolvedRange"] == [{"partition": number, "from": 0, "to": 12} for number in (0, 1)]
         first, second = world.sight.questions
         assert (first.from_ms, first.to_ms) == (second.from_ms, second.to_ms), "the time does not move on"
 

@@ -36,7 +36,7 @@ def test_lost_status_is_no_end_at_the_old_ledger_with_another_range(attempts: in
         await world.live(200)
         status = world.status()
         assert (status["phase"], world.reason()) == ("Succeeded", "AllHandled")
-        assert status["resolvedRange"] == {"0": "0-10", "1": "0-10"}
+        assert status["resolvedRange"] == [{"partition": number, "from": 0, "to": 10} for number in (0, 1)]
         assert (status["offsetsCovered"], status["records"]["in"], status["attempts"]) == (20, 20, attempts)
         assert (covered(world.played), world.at_work_most) == ([1] * 20, 1)
 
