@@ -112,16 +112,6 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
         "spec.handler needs exactly one of python and http",
     ),
     (
-        "the protocol of KIP-848",
-        consumer_group({CONSUMER + "protocol": "Consumer"}),
-        "spec.consumer.protocol Consumer (KIP-848) is not available in this version: take it out",
-    ),
-    (
-        "settings of KIP-848",
-        consumer_group({CONSUMER + "kip848": {}}),
-        "spec.consumer.kip848 is not available in this version",
-    ),
-    (
         "scaling with commits that are too rare to learn from",
         consumer_group({"spec.scaling": {}, CONSUMER + "commitIntervalSeconds": 21}),
         "spec.scaling needs spec.consumer.commitIntervalSeconds of at most 20",

@@ -186,6 +186,7 @@ ACCEPTED_PODS: Final[list[tuple[str, JsonObject]]] = [
 ]
 
 UNKNOWN_FIELDS: Final[list[tuple[str, JsonObject, str]]] = [
+    ("another group protocol", consumer_group({"spec.consumer.protocol": "Consumer"}), "spec.consumer.protocol"),
     ("the node's network", consumer_group({"spec.template.spec.hostNetwork": True}), "spec.hostNetwork"),
     ("ephemeral containers", consumer_group({"spec.template.spec.ephemeralContainers": []}), "ephemeralContainers"),
     (

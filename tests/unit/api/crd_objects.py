@@ -182,7 +182,6 @@ def full_consumer_group() -> JsonObject:
                 "concurrency": 4,
             },
             "spec.consumer": {
-                "protocol": "Classic",
                 "classic": {
                     "assignors": ["sticky", "shop.assign:Mine"],
                     "sessionTimeoutSeconds": 30,

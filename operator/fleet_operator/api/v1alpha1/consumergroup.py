@@ -96,21 +96,13 @@ class Classic(Model):
     heartbeat_interval_seconds: Annotated[int, Field(ge=1, le=600)] = 3
 
 
-class Kip848(Model):
-    """Settings of the protocol of KIP-848."""
-
-    server_assignor: Annotated[str, Field(min_length=1, max_length=249)] = "uniform"
-
-
 Properties = Annotated[dict[str, Annotated[str, Field(max_length=1024)]], Field(max_length=50)]
 
 
 class ConsumerSettings(Model):
     """Consumer settings of each worker."""
 
-    protocol: Literal["Classic", "Consumer"] = "Classic"
     classic: Classic = Classic()
-    kip848: Annotated[Kip848 | None, Field(alias="kip848")] = None
     static_membership: bool = True
     max_poll_interval_seconds: Seconds = 300
     max_poll_records: Annotated[int, Field(ge=1, le=100_000)] = 500
