@@ -24,7 +24,7 @@ from fleet_consumer.handlers.loading import Handler, HandlerContext, load_handle
 from fleet_consumer.record import Record
 from fleet_consumer.worker import logs
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
-from fleet_consumer.worker.config.mounted_file import PolicyFile, SkipFile, join_hold_s
+from fleet_consumer.worker.config.mounted_file import join_hold_s, policy_file, skip_file
 from fleet_consumer.worker.config.role import Role, consumer_group
 from fleet_consumer.worker.config.settings import PodIdentity, identify, with_environment
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
@@ -119,8 +119,8 @@ def _run(config: WorkerConfig, identity: PodIdentity, watch: Watch, role: Role, 
         role=role,
         handler=handler,
         executor=make_executor(config, handler, clock),
-        policy_file=None if config.policy_file is None else PolicyFile(config.policy_file, clock),
-        skip_file=None if config.skip_file is None else SkipFile(config.skip_file, config.uid, clock),
+        policy_file=None if config.policy_file is None else policy_file(config.policy_file, clock),
+        skip_file=None if config.skip_file is None else skip_file(config.skip_file, config.uid, clock),
         stats=Stats(),
         watch=watch,
         clock=clock,
@@ -401,10 +401,10 @@ class WorkerProcess:
         return None if session is None else session.pacing.snapshot
 
     def _retry(self) -> RetrySnapshot | None:
-        policy_file = self._worker.policy_file
-        if policy_file is None:
+        file, session = self._worker.policy_file, self._state.session
+        if file is None:
             return None
-        policies, session = policy_file.policies, self._state.session
+        policies = file.content
         return RetrySnapshot(
             role=self._worker.role.value,
             policy=None if policies is None else policies.name,

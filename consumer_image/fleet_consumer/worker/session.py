@@ -11,6 +11,7 @@ from typing import Final
 from fleet_consumer.clock import Clock
 from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.contract.policies import Policies
+from fleet_consumer.contract.skips import Place
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.handlers.loading import Handler
 from fleet_consumer.handlers.performing import Outputs, Performer, checker, decoder
@@ -19,7 +20,7 @@ from fleet_consumer.librdkafka.settings import producer_config
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker.pacing import BudgetPacing, FollowingPacing, Pacing
 from fleet_consumer.worker.breaker.watch import BreakerWatch
-from fleet_consumer.worker.config.mounted_file import Follower, PolicyFile, SkipFile
+from fleet_consumer.worker.config.mounted_file import Follower, MountedFile
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import PodIdentity, connection_settings, consumer_settings
 from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
@@ -53,9 +54,9 @@ class WorkerContext:
     role: Role
     handler: Handler
     executor: Executor | None
-    policy_file: PolicyFile | None
+    policy_file: MountedFile[Policies] | None
     """Kept beyond sessions, because the last good policies hold, whatever becomes of their file."""
-    skip_file: SkipFile | None
+    skip_file: MountedFile[frozenset[Place]] | None
     stats: Stats
     watch: Watch
     clock: Clock

@@ -24,7 +24,7 @@ from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.retry.headers import Reading
 from fleet_consumer.worker.breaker.pacing import BudgetPacing, FollowingPacing
-from fleet_consumer.worker.config.mounted_file import SkipFile
+from fleet_consumer.worker.config.mounted_file import skip_file
 from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
 from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.inline import InlineRounds
@@ -336,7 +336,7 @@ class Bench:
             writing=self.writing,
             intake=self.intake,
             readings=readings,
-            skips=Skips(None if skips is None else SkipFile(skips, "u", self.clock)),
+            skips=Skips(None if skips is None else skip_file(skips, "u", self.clock)),
             pacing=self.pacing,
             pauses=self.pauses,
             topics=("t",),

@@ -33,7 +33,7 @@ from fleet_consumer.net import (
 )
 from fleet_consumer.wire.errors import ErrorCode, KafkaError, describe, is_retriable
 from fleet_consumer.worker import logs
-from fleet_consumer.worker.config.mounted_file import PolicyFile
+from fleet_consumer.worker.config.mounted_file import policy_file
 from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
 from fleet_consumer.worker.lifecycle.termination import report_result
 from fleet_consumer.worker.process import handler_of
@@ -107,7 +107,7 @@ def _read_policies(config: WorkerConfig, clock: Clock) -> None:
     """The retry policies are no part of a revision: it may pass once they are mended."""
     if config.policy_file is None:
         return
-    file = PolicyFile(config.policy_file, clock)
+    file = policy_file(config.policy_file, clock)
     file.look()
     if file.last_error is not None:
         raise _Surroundings(file.last_error.reason, str(file.last_error))

@@ -5,13 +5,17 @@ Used by the loop's thread only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 from fleet_consumer.contract.skips import Place
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.retry.failure import Skipped
-from fleet_consumer.worker.config.mounted_file import SkipFile
+from fleet_consumer.worker.config.mounted_file import MountedFile
+from fleet_consumer.worker.logs import fields
+
+LOG = logging.getLogger("fleet_consumer.worker")
 
 
 def skipped() -> Skipped:
@@ -22,7 +26,7 @@ def skipped() -> Skipped:
 class Skips:
     """The records to pass by now; `file` is None where nothing names any."""
 
-    def __init__(self, file: SkipFile | None = None) -> None:
+    def __init__(self, file: MountedFile[frozenset[Place]] | None = None) -> None:
         self._file = file
         self._offsets: dict[TopicPartition, set[int]] = {}
         self._places: frozenset[Place] = frozenset()
@@ -32,11 +36,14 @@ class Skips:
         """Look for a change, at most once a second; True if there was one."""
         if self._file is None:
             return False
-        self._file.look()
-        if self._file.places is self._places:
+        if self._file.look():
+            LOG.info("records to skip read", extra=fields(count=len(self._file.content or ())))
+        places = self._file.content or frozenset()
+        # The file outlives a session: another one may have read it.
+        if places == self._places:
             return False
-        self._places, self._offsets = self._file.places, {}
-        for place in self._places:
+        self._places, self._offsets = places, {}
+        for place in places:
             self._offsets.setdefault(TopicPartition(place.topic, place.partition), set()).add(place.offset)
         return True
 

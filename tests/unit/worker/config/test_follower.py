@@ -14,7 +14,7 @@ from fleet_consumer.contract.policies import PolicyInvalid
 from fleet_consumer.contract.worker_config import parse_config
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.commands.check import examine
-from fleet_consumer.worker.config.mounted_file import Follower, PolicyFile, PolicyFileUnreadable
+from fleet_consumer.worker.config.mounted_file import FileUnreadable, Follower, policy_file
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import RETRY_PREFETCH, PodIdentity, consumer_settings
 from tests.support.clock import StillClock
@@ -38,7 +38,7 @@ class Mount:
     def __init__(self, folder: Path, role: Role) -> None:
         self.path = folder / "policies.json"
         self.clock = StillClock()
-        self.file = PolicyFile(str(self.path), self.clock)
+        self.file = policy_file(str(self.path), self.clock)
         self.write(document("5s"))
         self.follower = Follower(self.file, role, "g")
         self.loop = Loop(self.follower.topics())
@@ -86,11 +86,11 @@ def test_new_size_limit_needs_a_new_session(tmp_path: Path) -> None:
 
 def test_session_does_not_begin_without_policies(tmp_path: Path) -> None:
     clock: Clock = StillClock()
-    with pytest.raises(PolicyFileUnreadable):
-        Follower(PolicyFile(str(tmp_path / "none.json"), clock), Role.MAIN, "g")
+    with pytest.raises(FileUnreadable):
+        Follower(policy_file(str(tmp_path / "none.json"), clock), Role.MAIN, "g")
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(PolicyInvalid):
-        Follower(PolicyFile(str(tmp_path / "bad.json"), clock), Role.RETRY, "g")
+        Follower(policy_file(str(tmp_path / "bad.json"), clock), Role.RETRY, "g")
 
 
 def test_check_reports_invalid_policies(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fleet_consumer.contract.policies import PolicyInvalid
 from fleet_consumer.worker.config import mounted_file
-from fleet_consumer.worker.config.mounted_file import PolicyFile, PolicyFileUnreadable
+from fleet_consumer.worker.config.mounted_file import FileUnreadable, policy_file
 from tests.support.clock import StillClock
 
 OLD, NEW = "a1b2c3d4e5", "0123456789"
@@ -43,7 +43,7 @@ class Mounted:
         self.folder = folder
         self.path = folder / "policies.json"
         self.clock = StillClock()
-        self.file = PolicyFile(str(self.path), self.clock)
+        self.file = policy_file(str(self.path), self.clock)
         self._versions = 0
 
     def renew(self, content: str) -> None:
@@ -63,7 +63,7 @@ class Mounted:
 
     @property
     def current(self) -> str | None:
-        return None if self.file.policies is None else self.file.policies.current
+        return None if self.file.content is None else self.file.content.current
 
 
 @pytest.fixture
@@ -102,11 +102,11 @@ def test_nothing_is_looked_at_twice_within_a_second(mounted: Mounted) -> None:
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
-        ("", PolicyFileUnreadable),
-        ('{"version": 1, "pol', PolicyFileUnreadable),
-        ("[" * 100_000, PolicyFileUnreadable),
-        ("\udcff", PolicyFileUnreadable),
-        (" " * (mounted_file.BYTES_MAX + 1), PolicyFileUnreadable),
+        ("", FileUnreadable),
+        ('{"version": 1, "pol', FileUnreadable),
+        ("[" * 100_000, FileUnreadable),
+        ("\udcff", FileUnreadable),
+        (" " * (mounted_file.BYTES_MAX + 1), FileUnreadable),
         ("[]", PolicyInvalid),
         (json.dumps(document(OLD) | {"current": NEW}), PolicyInvalid),
         (json.dumps(document(OLD) | {"surprise": 1}), PolicyInvalid),
@@ -122,7 +122,7 @@ def test_invalid_policies_are_reported_and_the_last_good_ones_stay(
     mounted.path.write_bytes(content.encode("utf-8", "surrogateescape"))
     assert not mounted.look()
     assert isinstance(mounted.file.last_error, kind)
-    assert mounted.file.last_error.reason == kind.__name__
+    assert mounted.file.last_error.reason == ("PolicyInvalid" if kind is PolicyInvalid else "PolicyFileUnreadable")
     assert mounted.current == OLD
     mounted.path.write_text(json.dumps(document(OLD)))
     assert not mounted.look()  # mended, and nothing new
@@ -131,7 +131,7 @@ def test_invalid_policies_are_reported_and_the_last_good_ones_stay(
 
 def test_missing_file_is_an_error_until_it_exists(mounted: Mounted) -> None:
     assert not mounted.look()
-    assert isinstance(mounted.file.last_error, PolicyFileUnreadable)
+    assert isinstance(mounted.file.last_error, FileUnreadable)
     assert str(mounted.path) in str(mounted.file.last_error)
     mounted.renew(json.dumps(document(OLD)))
     assert mounted.look()

@@ -14,7 +14,7 @@ from fleet_consumer.contract.skips import Place, render_skips
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.retry.failure import Skipped
 from fleet_consumer.retry.headers import HeaderList
-from fleet_consumer.worker.config.mounted_file import LOOK_INTERVAL_S, SkipFile
+from fleet_consumer.worker.config.mounted_file import LOOK_INTERVAL_S, skip_file
 from fleet_consumer.worker.consume.caution import DEATHS_MAX, Note
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.skips import Skips
@@ -201,11 +201,11 @@ def test_condemned_record_is_noted_so_that_its_copy_is_passed_over(kind: str) ->
 
 def test_run_is_divided_at_the_named_records_only(tmp_path: Path) -> None:
     path = tmp_path / "skip.json"
-    skips = Skips(SkipFile(str(path), "u", StillClock()))
+    skips = Skips(skip_file(str(path), "u", StillClock()))
     run = Run(P0, [Record("t", 0, offset, 0, None, b"") for offset in range(5)])
     assert [(part.records, error) for part, error in skips.parts(run)] == [(run.records, None)]
     path.write_text(json.dumps(render_skips("u", [Place("t", 0, 0), Place("t", 0, 3), Place("t", 1, 1)])))
-    skips = Skips(SkipFile(str(path), "u", StillClock()))
+    skips = Skips(skip_file(str(path), "u", StillClock()))
     parts = [
         ([record.offset for record in part.records], isinstance(error, Skipped)) for part, error in skips.parts(run)
     ]
@@ -214,12 +214,12 @@ def test_run_is_divided_at_the_named_records_only(tmp_path: Path) -> None:
 
 def test_unreadable_list_keeps_the_last_one_and_a_missing_one_is_empty(tmp_path: Path) -> None:
     path, clock = tmp_path / "skip.json", StillClock()
-    file = SkipFile(str(path), "u", clock)
+    file = skip_file(str(path), "u", clock)
 
     def look() -> frozenset[Place]:
         clock.now += LOOK_INTERVAL_S
         file.look()
-        return file.places
+        return file.content or frozenset()
 
     assert look() == frozenset()
     path.write_text(json.dumps(render_skips("u", [Place("t", 0, 1)])))
