@@ -214,16 +214,9 @@ class LedgerStore:
         raise ApiFailed(f"ConfigMap {self._name} is changed by others all the time; only the driver may write it")
 
 
-class ControlReader:
-    """Reads the operator's orders."""
-
-    def __init__(self, objects: ConfigMaps, name: str) -> None:
-        self._objects = objects
-        self._name = name
-
-    def read(self) -> Control:
-        """The present control. Raises SettingsInvalid for one that is missing or unreadable."""
-        text = (self._objects.read(self._name).get("data") or {}).get(CONTROL_KEY)
-        if text is None:
-            raise SettingsInvalid(f"ConfigMap {self._name}", f"has no {CONTROL_KEY}; the operator writes it")
-        return parse_control(text)
+def read_control(objects: ConfigMaps, name: str) -> Control:
+    """The operator's orders as they are now. Raises SettingsInvalid if they are missing or unreadable."""
+    text = (objects.read(name).get("data") or {}).get(CONTROL_KEY)
+    if text is None:
+        raise SettingsInvalid(f"ConfigMap {name}", f"has no {CONTROL_KEY}; the operator writes it")
+    return parse_control(text)

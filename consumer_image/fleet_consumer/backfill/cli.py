@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from fleet_consumer.backfill.api_server import ApiFailed, ApiServer, ControlReader, LedgerStore
+from fleet_consumer.backfill.api_server import ApiFailed, ApiServer, LedgerStore, read_control
 from fleet_consumer.backfill.brokers_view import BrokersView, check_mechanism, connection_options
 from fleet_consumer.backfill.engine import SparkEngine
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded
@@ -93,8 +93,8 @@ class _Attempt:
         ledgers = LedgerStore(objects, self._config.ledger, self._options.attempt)
         parts = Parts(
             ledgers=ledgers,
-            controls=ControlReader(objects, self._config.control),
-            brokers=self._brokers,
+            read_control=lambda: read_control(objects, self._config.control),
+            check_ranges=self._brokers.check,
             prepare=self._prepare,
             clock=clock,
             wait=threading.Event().wait,

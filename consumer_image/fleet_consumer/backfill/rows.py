@@ -17,34 +17,24 @@ SELECTED: Final = ("partition", "offset", "unix_millis(timestamp) AS timestamp",
 """Columns of Kafka's source that tasks get."""
 
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+COORDINATES: Final = {"topic": "string", "partition": "int", "offset": "bigint", "timestamp": "bigint"}
+"""The input of a row: each row begins with its coordinates."""
+
 OUTPUT_COLUMNS: Final = {
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "bigint",
+    **COORDINATES,
     "output": "int",
     "out_topic": "string",
     "key": "binary",
     "value": "binary",
     "headers": HEADERS_TYPE,
 }
-"""A returned record: the coordinates of its input, its number among the input's outputs, and what the handler made."""
+"""A returned record: its number among the input's outputs, and what the handler made."""
 
-ANSWER_COLUMNS: Final = {
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "bigint",
-    "key": "binary",
-    "answer": "string",
-}
+ANSWER_COLUMNS: Final = {**COORDINATES, "key": "binary", "answer": "string"}
 """One handler's answer to a record, for the join of two passes."""
 
 DIFFERENCE_COLUMNS: Final = {
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "bigint",
+    **COORDINATES,
     "key": "binary",
     "live": "string",
     "candidate": "string",

@@ -7,7 +7,7 @@ says so. After a kill in between the next attempt plays the slice of that number
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, Protocol
@@ -20,6 +20,7 @@ from fleet_consumer.backfill.slices import (
     SliceOutcome,
     TaskRange,
     TaskReport,
+    compared,
     merged,
     outcome_of,
     plan_slice,
@@ -115,26 +116,18 @@ class Ledgers(Protocol):
     def alive(self, sign: int) -> None: ...
 
 
-class Controls(Protocol):
-    """The operator's orders."""
-
-    def read(self) -> Control: ...
-
-
-class Brokers(Protocol):
-    """The driver's own look at the brokers."""
-
-    def check(self, planned: Sequence[TaskRange]) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts of a run. `prepare` makes the order to a slice's tasks from their time and rate, and Spark's options
-    for the brokers with the credentials as they are now; `wait` passes time."""
+    """The parts of a run.
+
+    `read_control` reads the operator's orders. `check_ranges` raises BackfillFailed if brokers do not have a part of
+    these ranges. `prepare` makes the order to a slice's tasks from their time and rate, and Spark's options for the
+    brokers with the credentials as they are now. `wait` passes time.
+    """
 
     ledgers: Ledgers
-    controls: Controls
-    brokers: Brokers
+    read_control: Callable[[], Control]
+    check_ranges: Callable[[Sequence[TaskRange]], None]
     prepare: Callable[[float, float | None], tuple[Work, Mapping[str, str]]]
     clock: Clock
     wait: Callable[[float], object]
@@ -181,7 +174,7 @@ class Run:
         if self._pass == CANDIDATE and self._ledger.comparison is None:
             # After the second pass of a comparison: its answers beside those of the first.
             engine = engine or start()
-            self._write(replace(self._ledger, comparison=_sum(engine.join_passes())))
+            self._write(replace(self._ledger, comparison=compared(engine.join_passes())))
         self._end()
         return True
 
@@ -223,7 +216,7 @@ class Run:
         """The control under which the next slice runs, after pauses; None to stop."""
         looks = 0
         while True:
-            control = self._parts.controls.read()
+            control = self._parts.read_control()
             order = self._orders.judge(control, self._parts.clock.monotonic())
             if order.course is Course.GO:
                 return control
@@ -255,7 +248,7 @@ class Run:
             rate_limit=control.records_per_second,
         )
         planned = plan_slice(ledger.remaining, pace)
-        self._parts.brokers.check(planned)
+        self._parts.check_ranges(planned)
         rate = control.records_per_second
         cores = engine.cores
         work, connection = self._parts.prepare(
@@ -331,10 +324,3 @@ class Run:
         more = f" ({failures - 1} other tasks of the slice stopped as well)" if failures > 1 else ""
         advice = "mend the handler, or set onError to Skip or FailedTopic"
         return BackfillFailed("HandlerFailed", f"{place}: {error}{more}; {advice}", final=True)
-
-
-def _sum(reports: Iterable[TaskReport]) -> Comparison:
-    total = Comparison()
-    for report in reports:
-        total = merged(total, Comparison(**report.compared, samples=tuple(report.samples)))
-    return total

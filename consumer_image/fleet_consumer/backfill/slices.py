@@ -190,7 +190,6 @@ class SliceOutcome:
     comparison: Comparison
     failure: FailedRecord | None
     failures: int
-    largest: int
     waited: float
 
     @property
@@ -222,20 +221,26 @@ def outcome_of(planned: Sequence[TaskRange], reports: Mapping[int, TaskReport]) 
     matched.sort(key=lambda pair: (pair[0].partition, pair[0].first))
     covered = [(of.partition, of.first, of.end if rep.stop is None else rep.stop) for of, rep in matched]
     covered += [(of.partition, of.first, of.end) for of in unread]
-    counts, comparison = Counts(), Comparison()
+    counts = Counts()
     for _, report in matched:
         counts = counts.plus(report.counts)
-        comparison = merged(comparison, Comparison(**report.compared, samples=tuple(report.samples)))
     failures = [report.failure for _, report in matched if report.failure is not None]
     return SliceOutcome(
         covered=tuple(sorted(each for each in covered if each[1] < each[2])),
         counts=counts,
-        comparison=comparison,
+        comparison=compared(report for _, report in matched),
         failure=failures[0] if failures else None,
         failures=len(failures),
-        largest=max((report.largest for report in reports.values()), default=0),
         waited=sum(report.waited for report in reports.values()),
     )
+
+
+def compared(reports: Iterable[TaskReport]) -> Comparison:
+    """The comparisons of these tasks together."""
+    total = Comparison()
+    for report in reports:
+        total = merged(total, Comparison(**report.compared, samples=tuple(report.samples)))
+    return total
 
 
 def merged(one: Comparison, other: Comparison) -> Comparison:

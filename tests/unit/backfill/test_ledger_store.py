@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.backfill.api_server import CONFLICTS_MAX, ApiConflict, ApiFailed, ControlReader, LedgerStore
+from fleet_consumer.backfill.api_server import CONFLICTS_MAX, ApiConflict, ApiFailed, LedgerStore, read_control
 from fleet_consumer.backfill.errors import Superseded
 from fleet_consumer.contract.backfill_ledger import (
     ALIVE_KEY,
@@ -120,10 +120,10 @@ def test_endless_conflicts_end_with_an_error() -> None:
 
 def test_control_is_read_and_damage_is_an_error() -> None:
     control = Control(suspend=True, records_per_second=5)
-    assert ControlReader(Objects({CONTROL_KEY: control_text(control)}), "l").read() == control
+    assert read_control(Objects({CONTROL_KEY: control_text(control)}), "l") == control
     for data in ({}, {CONTROL_KEY: "{"}):
         with pytest.raises(SettingsInvalid):
-            ControlReader(Objects(data), "l").read()
+            read_control(Objects(data), "l")
 
 
 def test_sign_of_progress_leaves_the_ledger_as_it_is() -> None:

@@ -62,13 +62,8 @@ class World:
             def alive(self, sign: int) -> None:
                 world.signs.append((world.clock.now, sign))
 
-        class Controls:
-            def read(self) -> Control:
-                return world.controls.pop(0) if world.controls else world.control
-
-        class Brokers:
-            def check(self, planned: Sequence[TaskRange]) -> None:
-                world.check(planned)
+        def read_control() -> Control:
+            return world.controls.pop(0) if world.controls else world.control
 
         def prepare(seconds: float, rate: float | None) -> tuple[Work, Mapping[str, str]]:
             world.prepared.append((seconds, rate))
@@ -79,7 +74,12 @@ class World:
             world.clock.now += seconds
 
         parts = Parts(
-            ledgers=Ledgers(), controls=Controls(), brokers=Brokers(), prepare=prepare, clock=self.clock, wait=wait
+            ledgers=Ledgers(),
+            read_control=read_control,
+            check_ranges=self.check,
+            prepare=prepare,
+            clock=self.clock,
+            wait=wait,
         )
         return Run(self.config, attempt, parts)
 
