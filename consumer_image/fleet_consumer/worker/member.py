@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from fleet_consumer.contract.naming import is_managed_topic
 from fleet_consumer.contract.skips import PassedBy, Place
@@ -49,14 +49,6 @@ FAILED_KINDS_MAX: Final = 20
 NOT_JOINED: Final = frozenset({"Unjoined", "Left", "Failed"})
 
 
-class TopicPartitionOffset(NamedTuple):
-    """A record's coordinates."""
-
-    topic: str
-    partition: int
-    offset: int
-
-
 @dataclass(frozen=True, slots=True)
 class RetrySnapshot:
     """A worker's view of its group's retry flow; the policy's fields are None until its file was read once.
@@ -85,7 +77,7 @@ class SessionEnd:
     since: float
     at: float
     sessions: int = 1
-    record: TopicPartitionOffset | None = None
+    record: Place | None = None
 
 
 @dataclass(slots=True)
@@ -171,10 +163,10 @@ def note_end(state: WorkerState, error: Exception, record: Record | None, now: f
     )
 
 
-def _coordinates(record: Record) -> TopicPartitionOffset:
+def _coordinates(record: Record) -> Place:
     """The record's coordinates as read: that partition is the stuck one, whatever the record's origin."""
     read = record.delivery
-    return TopicPartitionOffset(read.topic, read.partition, read.offset)
+    return Place(read.topic, read.partition, read.offset)
 
 
 def _text(error: Exception) -> str:
@@ -305,7 +297,7 @@ def _stuck(state: WorkerState) -> list[dict[str, object]]:
     """Records that are not completed, the oldest first."""
     stuck: list[tuple[float, dict[str, object]]] = []
 
-    def add(place: TopicPartitionOffset, reason: str, message: str, since: float) -> None:
+    def add(place: Place, reason: str, message: str, since: float) -> None:
         text = message[:ERROR_CHARACTERS_MAX]
         stuck.append((since, {**place._asdict(), "reason": reason, "message": text, "since": now_text(since)}))
 
@@ -318,8 +310,8 @@ def _stuck(state: WorkerState) -> list[dict[str, object]]:
         for (topic, number), partition in sorted(dict(state.session.loop.progress.partitions).items()):
             hold = partition.hold
             if hold is not None:
-                add(TopicPartitionOffset(topic, number, hold.offset), hold.reason, hold.message, hold.since)
+                add(Place(topic, number, hold.offset), hold.reason, hold.message, hold.since)
         for (topic, number), data in sorted(state.session.consumer.unreadable().items()):
-            place = TopicPartitionOffset(topic, number, data.offset)
+            place = Place(topic, number, data.offset)
             add(place, data.error.reason, str(data.error), data.since)
     return [entry for _, entry in sorted(stuck, key=lambda each: each[0])]
