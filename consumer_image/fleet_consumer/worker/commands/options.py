@@ -246,14 +246,17 @@ def _add_reset_options(parser: argparse.ArgumentParser) -> None:
         help="only this topic; may be repeated (default: all in which the group has committed)",
     )
     parser.add_argument("--dry-run", action="store_true", help="only print what would be set")
-    parser.add_argument("--timeout", type=_positive, default=30, metavar="SECONDS", help="default: %(default)g")
-    _add_connection_options(parser.add_argument_group("brokers"))
+    _add_broker_options(parser)
 
 
 def _add_skip_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("place", metavar="TOPIC-PARTITION:OFFSET", help="where the record is read, such as orders-3:17")
     parser.add_argument("--group", required=True, metavar="ID", help="the consumer group")
     _add_topic_option(parser)
+    _add_broker_options(parser)
+
+
+def _add_broker_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=_positive, default=30, metavar="SECONDS", help="default: %(default)g")
     _add_connection_options(parser.add_argument_group("brokers"))
 

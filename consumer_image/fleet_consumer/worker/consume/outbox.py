@@ -7,6 +7,7 @@ its record may not be committed before it is written. Used by the consume loop's
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer.handlers.performing import not_listed
@@ -37,28 +38,19 @@ WRITE_BYTES: Final = 1024
 """Rough memory of a write besides its bytes: so a bound in bytes bounds the number of writes as well."""
 
 
+@dataclass(slots=True, eq=False)
 class Outgoing:
     """One record to be written, with the handle of its latest send, and by whom it was sent. One that is `withheld` is
     never sent, for the reason given."""
 
-    __slots__ = ("_handle", "_sender", "headers", "key", "partition", "topic", "value", "withheld")
-
-    def __init__(
-        self,
-        topic: str,
-        key: bytes | str | None,
-        value: bytes | str | None,
-        headers: Headers,
-        partition: int | None = None,
-    ) -> None:
-        self.withheld: ProduceFailed | None = None
-        self.topic = topic
-        self.partition = partition
-        self.key = key
-        self.value = value
-        self.headers = headers
-        self._handle: SendHandle | None = None
-        self._sender: RecordProducer | None = None
+    topic: str
+    key: bytes | str | None
+    value: bytes | str | None
+    headers: Headers
+    partition: int | None = None
+    withheld: ProduceFailed | None = None
+    _handle: SendHandle | None = None
+    _sender: RecordProducer | None = None
 
     @property
     def done(self) -> bool:

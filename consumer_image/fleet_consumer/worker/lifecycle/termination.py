@@ -14,7 +14,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -234,34 +235,30 @@ class LastWord:
         call = handler.call
 
         def noted(argument: Any) -> Any:
-            place = self._take(argument)
-            try:
+            with self._noted(argument):
                 return call(argument)
-            finally:
-                self._put(place)
 
         async def noted_async(argument: Any) -> Any:
-            place = self._take(argument)
-            try:
+            with self._noted(argument):
                 return await call(argument)
-            finally:
-                self._put(place)
 
         return replace(handler, call=noted_async if handler.asynchronous else noted)
 
-    def _take(self, argument: Any) -> int | None:
+    @contextmanager
+    def _noted(self, argument: Any) -> Iterator[None]:
+        """Name the record of a call in the message until the call is over."""
         record = argument[0] if isinstance(argument, list) and argument else argument
         if not isinstance(record, Record) or self._clock.monotonic() >= self._suspect_until:
-            return None
+            yield
+            return
         with self._lock:
             self._in_hand[id(argument)] = record
             self._write(self._in_hand.values())
-        return id(argument)
-
-    def _put(self, place: int | None) -> None:
-        if place is not None:
+        try:
+            yield
+        finally:
             with self._lock:
-                self._in_hand.pop(place, None)
+                self._in_hand.pop(id(argument), None)
                 self._write(self._in_hand.values())
 
     def _write(self, records: Iterable[Record]) -> None:
