@@ -27,7 +27,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.contract.backfill_config import BackfillConfig, BackfillFilter, parse_config
 from fleet_consumer.contract.policies import Policies, Policy, parse_policies
 from fleet_consumer.contract.section import SettingsInvalid
-from fleet_consumer.contract.worker_config import HandlerConfig, PythonSource, WorkerConfig
+from fleet_consumer.contract.worker_config import HandlerConfig, PythonSource
 from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall
 from fleet_consumer.handlers.loading import (
     Handler,
@@ -38,7 +38,7 @@ from fleet_consumer.handlers.loading import (
 )
 from fleet_consumer.handlers.performing import Outputs, Performer, Result, decoder
 from fleet_consumer.record import Headers, Record
-from fleet_consumer.worker.config.settings import with_environment
+from fleet_consumer.worker.config.settings import context_of, with_environment
 from fleet_consumer.worker.logs import JsonFormatter, TextFormatter, in_hand
 
 LOG = logging.getLogger("fleet_consumer.backfill")
@@ -173,18 +173,6 @@ class LoadedHandler:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(coroutine)  # type: ignore[arg-type]
-
-
-def context_of(worker: WorkerConfig, name: str, purpose: str) -> HandlerContext:
-    """The context of `setup` in a process of a backfill."""
-    return HandlerContext(
-        namespace=worker.namespace,
-        name=worker.name,
-        group_id=worker.group_id,
-        revision=worker.revision,
-        worker=name,
-        purpose=purpose,
-    )
 
 
 GROUP_S: Final = 0.25

@@ -26,7 +26,7 @@ from fleet_consumer.worker import logs
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.config.mounted_file import join_hold_s, policy_file, skip_file
 from fleet_consumer.worker.config.role import Role, consumer_group
-from fleet_consumer.worker.config.settings import PodIdentity, identify, with_environment
+from fleet_consumer.worker.config.settings import PodIdentity, context_of, identify, with_environment
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.lifecycle.termination import (
     NOT_CLOSED,
@@ -265,13 +265,7 @@ class WorkerProcess:
         return EXIT_DRAINED
 
     def _work(self) -> None:
-        context = HandlerContext(
-            namespace=self._config.namespace,
-            name=self._config.name,
-            group_id=self._config.group_id,
-            revision=self._config.revision,
-            worker=self._worker.identity.worker,
-        )
+        context = context_of(self._config, self._worker.identity.worker, "live")
         if not self._set_up(context):
             return
         try:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.backfill.work import LoadedHandler, context_of
+from fleet_consumer.backfill.work import LoadedHandler
 from fleet_consumer.contract.worker_config import PythonSource, WorkerConfig, parse_config
 from fleet_consumer.record import Record
+from fleet_consumer.worker.config.settings import context_of
 from tests.unit.worker.documents import worker_document
 
 HANDLER = """

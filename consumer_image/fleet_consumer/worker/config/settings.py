@@ -15,6 +15,7 @@ from fleet_consumer.contract.naming import instance_id
 from fleet_consumer.contract.pod import POD_NAME, POD_UID
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
+from fleet_consumer.handlers.loading import HandlerContext
 from fleet_consumer.net import ConnectionSettings, OAuthSettings, SaslSettings, TlsSettings
 from fleet_consumer.worker.config.role import Role, consumer_group
 
@@ -148,6 +149,18 @@ class MountedLogin:
         identity_file, proof_file = credential_files(source.mechanism)
         identity = source.identity if source.identity is not None else _credential(source.directory, identity_file)
         return identity, _credential(source.directory, proof_file)
+
+
+def context_of(config: WorkerConfig, worker: str, purpose: str) -> HandlerContext:
+    """The context of the handler's `setup` in the process with the name `worker`."""
+    return HandlerContext(
+        namespace=config.namespace,
+        name=config.name,
+        group_id=config.group_id,
+        revision=config.revision,
+        worker=worker,
+        purpose=purpose,
+    )
 
 
 def consumer_settings(
