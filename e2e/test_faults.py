@@ -86,21 +86,23 @@ def test_scaling_deleting_and_killing_while_records_flow_loses_nothing(
         with records_flowing(fleet, flights):
             fleet.kubectl("scale", "kcg/shaken", "--replicas=3")
             fleet.wait_stable(members=3)
-            logs.append(fleet.kubectl("logs", "shaken-0"))
-            fleet.kubectl("delete", "pod", "shaken-0")
-            eventually(lambda: is_ready(fleet, "shaken-0"), timeout_s=PATIENCE_S, what="another shaken-0")
+            logs.append(fleet.kubectl("logs", "shaken-fleet-0"))
+            fleet.kubectl("delete", "pod", "shaken-fleet-0")
+            eventually(lambda: is_ready(fleet, "shaken-fleet-0"), timeout_s=PATIENCE_S, what="another worker")
             fleet.wait_stable(members=3)
 
-            before = restarts(fleet, "shaken-1")
-            installation.kill_container(namespace="shaken", pod="shaken-1")
-            eventually(lambda: restarts(fleet, "shaken-1") > before, timeout_s=PATIENCE_S, what="shaken-1 restarted")
+            before = restarts(fleet, "shaken-fleet-1")
+            installation.kill_container(namespace="shaken", pod="shaken-fleet-1")
+            eventually(
+                lambda: restarts(fleet, "shaken-fleet-1") > before, timeout_s=PATIENCE_S, what="the worker restarted"
+            )
             fleet.wait_stable(members=3)
         fleet.wait_drained()
         count = fleet.count()
         print(count.line())
         assert (count.given, count.done, count.failed, count.lost) == (FLIGHTS, FLIGHTS - cancelled, cancelled, 0)
-        logs += [fleet.kubectl("logs", f"shaken-{ordinal}") for ordinal in range(3)]
-        logs.append(fleet.kubectl("logs", "shaken-1", "--previous"))
+        logs += [fleet.kubectl("logs", f"shaken-fleet-{ordinal}") for ordinal in range(3)]
+        logs.append(fleet.kubectl("logs", "shaken-fleet-1", "--previous"))
         assert_every_duplicate_is_explained(count.repeated, resumed_positions(fleet, logs))
 
 

@@ -70,7 +70,7 @@ def test_http_handler_serves_its_worker_as_a_native_sidecar(fleets: Fleets) -> N
         fleet.cluster.apply([server, kafka, group], namespace=fleet.namespace)
         status = fleet.wait_stable(members=2)
         assert status["assignor"] == "cooperative-sticky"
-        pod = fleet.cluster.get("pod", "served-0", namespace=fleet.namespace) or {}
+        pod = fleet.cluster.get("pod", "served-fleet-0", namespace=fleet.namespace) or {}
         assert [each["name"] for each in pod["spec"]["containers"]] == ["worker"]
         assert [each["name"] for each in pod["spec"]["initContainers"]] == ["handler"]
         fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\n   \ntwo teas\n")

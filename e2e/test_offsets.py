@@ -151,7 +151,7 @@ def test_skipped_record_that_kills_its_worker_goes_to_the_failed_topic(fleets: F
             return any(each["restartCount"] for pod in pods for each in pod["status"].get("containerStatuses", ()))
 
         eventually(died, timeout_s=PATIENCE_S, what="a worker to be killed by the record", poll_s=0.5)
-        before = fleet.cluster.get("statefulsets", fleet.name, namespace=fleet.namespace) or {}
+        before = fleet.cluster.get("statefulsets", fleet.workers, namespace=fleet.namespace) or {}
         patch(fleet, {"skip": [{"topic": fleet.source, "partition": int(partition), "offset": int(offset)}]})
 
         def skipped() -> bool:
@@ -171,5 +171,5 @@ def test_skipped_record_that_kills_its_worker_goes_to_the_failed_topic(fleets: F
             return True
 
         eventually(shown, timeout_s=PATIENCE_S, what="the status to say so", poll_s=2.0)
-        after = fleet.cluster.get("statefulsets", fleet.name, namespace=fleet.namespace) or {}
+        after = fleet.cluster.get("statefulsets", fleet.workers, namespace=fleet.namespace) or {}
         assert after["spec"]["template"] == before["spec"]["template"], "without a rollout"

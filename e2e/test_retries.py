@@ -78,7 +78,7 @@ def test_retry_workers_sleep_until_the_record_that_waits_is_nearly_due(scene: Sc
         due = datetime.fromisoformat(retry["nextDueAt"]).timestamp()
         (waiting,) = scene.read(f"_fleet.sleeping.retry.{SLEEP_DELAY}")
         assert abs(due - (waiting["timestamp"] / 1000 + SLEEP_SECONDS)) < 2, (retry, waiting)
-        found = scene.cluster.get("statefulset", "sleeping-retry", namespace=NAMESPACE)
+        found = scene.cluster.get("statefulset", "sleeping-fleet-retry", namespace=NAMESPACE)
         assert found is not None
         assert found["spec"]["replicas"] == 0
         return True
@@ -141,7 +141,7 @@ def test_records_walk_through_every_delay_and_end_in_the_failed_topic(scene: Sce
 
 def test_edited_policy_is_followed_without_touching_a_pod(scene: Scene) -> None:
     """New failures follow the new delays; removed delays keep their topics, by spec.deletion."""
-    pods = scene.wait_pods("edited", "edited-0", "edited-retry-0")
+    pods = scene.wait_pods("edited", "edited-fleet-0", "edited-fleet-retry-0")
     before = scene.status("consumergroups", "edited")["retry"]["policyRevision"]
     scene.apply(policy("edited", "1s", "3s"))
 
@@ -198,11 +198,11 @@ def test_redrive_moves_the_records_of_its_dry_run_and_a_second_one_none(scene: S
 
 
 def test_restarted_retry_worker_loses_nothing_and_delivers_nothing_early(scene: Scene) -> None:
-    scene.wait_pods("restarted", "restarted-0", "restarted-retry-0")
+    scene.wait_pods("restarted", "restarted-fleet-0", "restarted-fleet-retry-0")
     values = [f"once-{n}" for n in range(50)]
     scene.write("restarted", values)
     wait_appended(scene, "restarted", f"{SLOW_SECONDS}s", len(values))
-    scene.kubectl("delete", "pod", "restarted-retry-0", "--wait=false")
+    scene.kubectl("delete", "pod", "restarted-fleet-retry-0", "--wait=false")
 
     def finished() -> list[dict[str, Any]] | None:
         found = [entry for entry in scene.done("once-") if entry["from"].startswith("_fleet.restarted.")]
@@ -257,7 +257,7 @@ def test_deleted_groups_drain_or_drop_waiting_records(scene: Scene) -> None:
     )
     eventually(lambda: scene.topics("erased") == {}, timeout_s=PATIENCE_S, what="erased keeps no topic")
     eventually(
-        lambda: scene.cluster.get("statefulset", "erased-retry", namespace=NAMESPACE) is None,
+        lambda: scene.cluster.get("statefulset", "erased-fleet-retry", namespace=NAMESPACE) is None,
         timeout_s=PATIENCE_S,
         what="its retry workers are collected",
     )

@@ -161,11 +161,11 @@ def test_stuck_group_reports_cause_record_and_pod_within_thirty_seconds(standing
         assert (seen["Stuck"]["status"], seen["Stuck"]["reason"]) == ("True", "PartitionStuck"), seen["Stuck"]
         for word in (*failure.texts, f"{failure.name}-0:{GOOD_RECORDS}", f"{failure.name}-0 since "):
             assert word in seen["Stuck"]["message"], seen["Stuck"]
-        for word in (*failure.texts, f"{failure.name}-0"):
+        for word in (*failure.texts, f"{failure.name}-fleet-0"):
             assert word in seen["Degraded"]["message"], seen["Degraded"]
         (entry,) = stuck
         assert (entry["topic"], entry["partition"], entry["offset"]) == (failure.name, 0, GOOD_RECORDS)
-        assert (entry["pod"], entry["reason"]) == (f"{failure.name}-0", failure.stuck)
+        assert (entry["pod"], entry["reason"]) == (f"{failure.name}-fleet-0", failure.stuck)
         assert entry["since"]
         events = standing.events(failure.name)
         assert f"{failure.name}-0:{GOOD_RECORDS}" in events.get("PartitionStuck", ""), events

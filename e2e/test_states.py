@@ -79,7 +79,7 @@ def test_rebalance_that_a_slow_handler_holds_up_is_shown_with_its_causes(install
             "--patch",
             json.dumps({"spec": {"replicas": 2}}),
         )
-        reported = {"from": "Stable", "cause": f"{NAME}-1: first subscription", "inferred": False}
+        reported = {"from": "Stable", "cause": f"{NAME}-fleet-1: first subscription", "inferred": False}
         wait("PreparingRebalance", 2, last=reported)
         entries = wait("Stable", 2, last={"to": "Stable", "generation": 2})
         print(json.dumps(entries, indent=1))

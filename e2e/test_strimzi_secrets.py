@@ -135,7 +135,7 @@ class Scene:
 
         def probe() -> bool:
             for name in GROUPS:
-                command = ["exec", f"{name}-0", "--namespace", NAMESPACE, "--container", "worker", "--"]
+                command = ["exec", f"{name}-fleet-0", "--namespace", NAMESPACE, "--container", "worker", "--"]
                 program = "import os; print(*os.listdir('/etc/fleet/authorities'))"
                 listed = self.cluster.kubectl(*command, "python", "-c", program)
                 assert len([key for key in listed.split() if key.endswith(".crt")]) == authorities, listed
@@ -164,14 +164,16 @@ class Scene:
             "print(r.urlopen(r.Request('http://127.0.0.1:8080/member', headers=token)).read().decode())"
         )
         there = ["--namespace", NAMESPACE, "--container", "worker"]
-        member = self.cluster.kubectl("exec", f"{name}-0", *there, "--", "python", "-c", read)
-        lines = self.cluster.kubectl("logs", f"{name}-0", *there, "--tail=-1").splitlines()
+        member = self.cluster.kubectl("exec", f"{name}-fleet-0", *there, "--", "python", "-c", read)
+        lines = self.cluster.kubectl("logs", f"{name}-fleet-0", *there, "--tail=-1").splitlines()
         kept = [line for line in lines if '"handled"' not in line and "FAIL [" not in line]
         return "\n".join([member, *kept[-60:]])
 
     def handled(self, name: str) -> Counter[str]:
         """The number of calls of the handler for each record, from the worker's log."""
-        text = self.cluster.kubectl("logs", f"{name}-0", "--namespace", NAMESPACE, "--container", "worker", "--tail=-1")
+        text = self.cluster.kubectl(
+            "logs", f"{name}-fleet-0", "--namespace", NAMESPACE, "--container", "worker", "--tail=-1"
+        )
         return Counter(json.loads(line)["handled"] for line in text.splitlines() if line.startswith('{"handled"'))
 
     def count(self, name: str) -> dict[str, Any]:
@@ -223,7 +225,7 @@ def strimzi(installation: Installation, tmp_path: Path) -> Iterator[Scene]:
 @pytest.mark.together
 def test_secrets_of_strimzi_are_rotated_under_load(strimzi: Scene) -> None:
     before = strimzi.pods()
-    assert {name: restarts for name, (_, restarts) in before.items()} == {f"{name}-0": 0 for name in GROUPS}
+    assert {name: restarts for name, (_, restarts) in before.items()} == {f"{name}-fleet-0": 0 for name in GROUPS}
     with strimzi.load():
         # A new key of the cluster's authority: brokers show certificates of the old one until all trust the new one.
         strimzi.secrets.replace_cluster_key()

@@ -16,7 +16,7 @@ def test_uninstalled_operator_leaves_nothing_terminating(second_fleets: Fleets) 
         fleet.make_group()
         fleet.wait_stable(members=2)
         fleet.cluster.helm("uninstall", "consumer-fleet", "--namespace", OPERATOR_NAMESPACE, "--wait")
-        assert "surviving-0" in fleet.kubectl("get", "pods")
+        assert "surviving-fleet-0" in fleet.kubectl("get", "pods")
         fleet.kubectl("delete", "kcg/surviving", "--ignore-not-found", "--timeout=290s")
         fleet.cluster.kubectl("delete", "namespace", "surviving", "--timeout=290s")
         left = json.loads(fleet.cluster.kubectl("get", "namespaces", "--output", "json"))["items"]

@@ -92,6 +92,7 @@ class FlightFleet:
         self.name = name
         self.source = name
         self.output = f"{name}-done"
+        self.workers = f"{name}-fleet"
         self.group_id = f"{namespace}.{name}"
         self.failed = f"_fleet.{self.group_id}.failed"
         self.redrive = f"_fleet.{self.group_id}.redrive"
@@ -228,7 +229,7 @@ class FlightFleet:
         return f"consumerfleet.io/group={self.name}"
 
     def _revision(self) -> str:
-        found = self.cluster.get("statefulset", self.name, namespace=self.namespace) or {}
+        found = self.cluster.get("statefulset", self.workers, namespace=self.namespace) or {}
         return str(found["metadata"]["annotations"]["consumerfleet.io/revision"])
 
     def start_redrive(self) -> None:

@@ -78,10 +78,10 @@ def test_removed_static_member_is_replaced_within_a_heartbeat_and_two_seconds(in
         with group.load() as load:
             load.rate(60.0)
             load.wait(10.0)
-            owned = group.partitions_of("static-2") | group.partitions_of("static-3")
+            owned = group.partitions_of("static-fleet-2") | group.partitions_of("static-fleet-3")
             assert owned
             group.kubectl("scale", "kcg/static", "--replicas=2")
-            group.kubectl("wait", "--for=delete", "pod/static-2", "pod/static-3", "--timeout=290s")
+            group.kubectl("wait", "--for=delete", "pod/static-fleet-2", "pod/static-fleet-3", "--timeout=290s")
             gone = time.time()
             group.wait_members(2)
             load.wait(10.0)

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from fleet_consumer.contract import naming
 from fleet_operator.clients.kinds import CONFIG_MAP, POD, STATEFUL_SET, JsonObject, Kind
 from fleet_operator.clients.kube import (
     AioKubeClient,
@@ -140,7 +141,7 @@ class Nodes:
             if _differs(pod["status"], held):
                 await kube.patch_status(POD, pod, held)
             return
-        name = f"{metadata['labels'][GROUP_LABEL]}-{metadata['annotations'][REVISION]}"
+        name = naming.revision_config(metadata["labels"][GROUP_LABEL], metadata["annotations"][REVISION])
         config_map = await kube.get(CONFIG_MAP, metadata["namespace"], name)
         if config_map is None:
             return  # a real pod would wait for its volume

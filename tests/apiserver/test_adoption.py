@@ -117,7 +117,7 @@ def test_object_made_anew_leaves_the_running_fleet_alone_until_it_is_told_to_ado
 def test_objects_of_others_are_never_adopted(quiet_site: MakeSite, broker: KafkaBroker) -> None:
     here = quiet_site("foreign")
     labels = {"consumerfleet.io/group": "flights", "app.kubernetes.io/managed-by": "somebody"}
-    metadata = {"name": "flights", "namespace": here.name, "labels": labels}
+    metadata = {"name": "flights-fleet", "namespace": here.name, "labels": labels}
     container = {"name": "worker", "image": "theirs"}
     template = {"metadata": {"labels": {"app": "theirs"}}, "spec": {"containers": [container]}}
     spec = {"serviceName": "x", "selector": {"matchLabels": {"app": "theirs"}}, "template": template, "replicas": 0}
@@ -127,6 +127,6 @@ def test_objects_of_others_are_never_adopted(quiet_site: MakeSite, broker: Kafka
     start_fleet(here, broker, **{"consumerfleet.io/adopt": "true"})
     with operator_with(here, "worker:1"):
         here.wait_condition("consumergroups", "flights", "Degraded", status="True", reason="NameTaken")
-        found = here.get("statefulsets", "flights")
+        found = here.get("statefulsets", "flights-fleet")
         assert "ownerReferences" not in found["metadata"]
         assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "theirs"

@@ -46,7 +46,7 @@ GOOD = ("Ready", "TopicsReady", "Complete")
 POD = {
     "apiVersion": "v1",
     "kind": "Pod",
-    "metadata": {"name": "flights-0"},
+    "metadata": {"name": "flights-fleet-0"},
     "spec": {"containers": [{"name": "worker", "image": "worker"}], "automountServiceAccountToken": False},
 }
 

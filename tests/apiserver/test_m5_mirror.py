@@ -163,14 +163,14 @@ def test_m5_status_shows_each_state_of_a_scripted_group_as_the_tool_does(
         pages.members[pod] = Member(base, [topic], **how)
         return pages.members[pod]
 
-    with pages.serving("flights-0") as first_page, pages.serving("flights-1") as second_page:
-        nodes.addresses[here.name, "flights-0"] = first_page
-        nodes.addresses[here.name, "flights-1"] = second_page
+    with pages.serving("flights-fleet-0") as first_page, pages.serving("flights-fleet-1") as second_page:
+        nodes.addresses[here.name, "flights-fleet-0"] = first_page
+        nodes.addresses[here.name, "flights-fleet-1"] = second_page
         here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap))
         here.apply(objects.group(here.name, topics=[topic], replicas=2))
         here.wait_ready_replicas(2)
         mirror.wait("Dead", time.time())
-        with member("flights-0", while_revoking=lambda: give_back.wait(HOLD_S)) as first:
+        with member("flights-fleet-0", while_revoking=lambda: give_back.wait(HOLD_S)) as first:
             await_shares([first], topic, PARTITIONS)
             began = time.time()
             await_records([first], {(number, offset) for number in range(PARTITIONS) for offset in range(RECORDS)})
@@ -180,7 +180,7 @@ def test_m5_status_shows_each_state_of_a_scripted_group_as_the_tool_does(
                 timeout_s=PATIENCE_S,
                 what="the generation that the worker reports",
             )
-            with member("flights-1") as second:
+            with member("flights-fleet-1") as second:
                 try:
                     step_through_a_rebalance(mirror, (first, second), topic, give_back, go_on)
                 finally:
@@ -220,10 +220,10 @@ def step_through_a_rebalance(
     began = time.time()
     status = mirror.wait("PreparingRebalance", began - 0.5, memberCount=2)
     cause = status["transitions"][-1]["cause"]
-    assert "flights-1" in cause, cause
+    assert "flights-fleet-1" in cause, cause
     mirror.agrees_on_state(2)
     mirror.agrees_on_members(topic)
-    reported = ("flights-1: first subscription", False)
+    reported = ("flights-fleet-1: first subscription", False)
 
     def told() -> bool:
         entry = mirror.status["transitions"][-1]

@@ -209,7 +209,7 @@ def test_every_failure_is_reported_in_time_and_then_writes_stop(
 
 def wait_recorded(here: Site) -> None:
     """Wait until the fleet's revision is recorded as good."""
-    revision = here.get("statefulsets", "flights")["metadata"]["annotations"]["consumerfleet.io/revision"]
+    revision = here.get("statefulsets", "flights-fleet")["metadata"]["annotations"]["consumerfleet.io/revision"]
 
     def recorded() -> bool:
         marks = here.get("operatorstates", "flights.consumergroup")["data"]["fleet"]["marks"]

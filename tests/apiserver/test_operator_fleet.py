@@ -27,7 +27,7 @@ def start_fleet(site: Site, broker: KafkaBroker, **spec: Any) -> None:
 
 
 def revision_of(site: Site) -> str:
-    return str(site.get("statefulsets", "flights")["metadata"]["annotations"]["consumerfleet.io/revision"])
+    return str(site.get("statefulsets", "flights-fleet")["metadata"]["annotations"]["consumerfleet.io/revision"])
 
 
 def marks_of(site: Site) -> dict[str, dict[str, Any]]:
@@ -57,11 +57,11 @@ def test_fleet_has_every_child_and_each_belongs_to_it(site: MakeSite, broker: Ka
     owner = here.wait_ready_replicas(2)
     revision = revision_of(here)
     wait_good(here, revision)
-    assert here.names("statefulsets") == ["flights"]
-    assert here.names("services") == ["flights"]
-    assert here.names("poddisruptionbudgets") == ["flights"]
-    assert here.names("configmaps") == [f"flights-{revision}", f"flights-{revision}-handler"]
-    here.wait_names("pods", "flights-0", "flights-1")  # and no check pod any more
+    assert here.names("statefulsets") == ["flights-fleet"]
+    assert here.names("services") == ["flights-fleet"]
+    assert here.names("poddisruptionbudgets") == ["flights-fleet"]
+    assert here.names("configmaps") == [f"flights-fleet-{revision}", f"flights-fleet-{revision}-handler"]
+    here.wait_names("pods", "flights-fleet-0", "flights-fleet-1")  # and no check pod any more
     for kind in ("statefulsets", "services", "poddisruptionbudgets", "configmaps"):
         for child in here.every(kind):
             (reference,) = child["metadata"]["ownerReferences"]
@@ -133,8 +133,8 @@ def test_bad_revision_leaves_the_running_fleet_alone(site: MakeSite, broker: Kaf
     start_fleet(here, broker)
     here.wait_ready_replicas(1)
     wait_good(here, revision_of(here))
-    good = here.get("statefulsets", "flights")
-    pod = here.get("pods", "flights-0")["metadata"]["uid"]
+    good = here.get("statefulsets", "flights-fleet")
+    pod = here.get("pods", "flights-fleet-0")["metadata"]["uid"]
     here.apply(objects.group(here.name, callable_="handler:missing"))
     degraded = here.wait_condition("consumergroups", "flights", "Degraded", status="True", reason="RevisionRefused")
     assert "has no `missing`" in degraded["message"]
@@ -142,10 +142,10 @@ def test_bad_revision_leaves_the_running_fleet_alone(site: MakeSite, broker: Kaf
     here.wait_condition("consumergroups", "flights", "Stalled", status="True", reason="Refused")
     here.wait_condition("consumergroups", "flights", "Serving", status="True", reason="LastGoodRevision")
     assert here.condition("consumergroups", "flights", "Ready")["status"] == "False"
-    now = here.get("statefulsets", "flights")
+    now = here.get("statefulsets", "flights-fleet")
     assert now["spec"] == good["spec"]
     assert now["metadata"]["generation"] == good["metadata"]["generation"]
-    assert here.get("pods", "flights-0")["metadata"]["uid"] == pod
+    assert here.get("pods", "flights-fleet-0")["metadata"]["uid"] == pod
     here.apply(objects.group(here.name))
     here.wait_condition("consumergroups", "flights", "Degraded", status="False", reason="AsWanted")
     here.wait_condition("consumergroups", "flights", "Progressing", status="False", reason="Complete")
@@ -153,13 +153,33 @@ def test_bad_revision_leaves_the_running_fleet_alone(site: MakeSite, broker: Kaf
 
 def test_object_with_the_name_of_a_child_is_not_taken_over(site: MakeSite, broker: KafkaBroker) -> None:
     here = site("foreign")
-    metadata = {"name": "flights", "namespace": here.name}
+    metadata = {"name": "flights-fleet", "namespace": here.name}
     spec = {"ports": [{"port": 80}], "selector": {"app": "theirs"}}
     here.apply({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
     start_fleet(here, broker)
     found = here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="NameTaken")
-    assert "Service `flights`" in found["message"]
-    assert here.get("services", "flights")["spec"]["selector"] == {"app": "theirs"}
+    assert "Service `flights-fleet`" in found["message"]
+    assert here.get("services", "flights-fleet")["spec"]["selector"] == {"app": "theirs"}
+
+
+def test_application_may_have_objects_of_the_groups_own_name(site: MakeSite, broker: KafkaBroker) -> None:
+    here = site("beside")
+    metadata = {"name": "flights", "namespace": here.name}
+    pods = {"matchLabels": {"app": "theirs"}}
+    template = {"metadata": {"labels": {"app": "theirs"}}, "spec": {"containers": [{"name": "app", "image": "theirs"}]}}
+    theirs: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 80}], "selector": {"app": "theirs"}}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "data": {"theirs": "yes"}},
+        {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "spec": {"minAvailable": 1, "selector": pods}},
+        {"apiVersion": "apps/v1", "kind": "StatefulSet"}
+        | {"spec": {"serviceName": "flights", "replicas": 0, "selector": pods, "template": template}},
+    ]
+    here.apply(*({**body, "metadata": metadata} for body in theirs))
+    start_fleet(here, broker)
+    here.wait_ready_replicas(1)
+    here.wait_condition("consumergroups", "flights", "Degraded", status="False", reason="AsWanted")
+    for kind in ("services", "configmaps", "poddisruptionbudgets", "statefulsets"):
+        assert "ownerReferences" not in here.get(kind, "flights")["metadata"], kind
 
 
 def test_paused_object_is_not_touched_until_it_is_resumed(site: MakeSite, broker: KafkaBroker) -> None:
@@ -178,10 +198,10 @@ def test_changed_child_is_restored(site: MakeSite, broker: KafkaBroker) -> None:
     here = site("drift")
     start_fleet(here, broker)
     here.wait_ready_replicas(1)
-    here.kubectl("scale", "statefulset/flights", "--replicas=4")
+    here.kubectl("scale", "statefulset/flights-fleet", "--replicas=4")
 
     def put_right() -> bool:
-        return bool(here.get("statefulsets", "flights")["spec"]["replicas"] == 1)
+        return bool(here.get("statefulsets", "flights-fleet")["spec"]["replicas"] == 1)
 
     eventually(put_right, timeout_s=PATIENCE_S, what="1 replica again")
 
@@ -192,31 +212,31 @@ def test_additions_to_the_pod_template_by_other_hands_are_taken_out_and_reported
     here = site("added")
     start_fleet(here, broker)
     here.wait_ready_replicas(1)
-    before = here.get("statefulsets", "flights")["spec"]["template"]
+    before = here.get("statefulsets", "flights-fleet")["spec"]["template"]
     miner = {"name": "miner", "image": "example.org/miner"}
     worker = {"name": "worker", "env": [{"name": "MORE", "value": "1"}]}
     added = {"hostNetwork": True, "containers": [miner, worker], "nodeSelector": {"disk": "ssd"}}
     added |= {"volumes": [{"name": "more", "emptyDir": {}}]}
     template = {"metadata": {"annotations": {"example.org/inject": "true"}}, "spec": added}
-    here.kubectl("patch", "statefulset/flights", "-p", json.dumps({"spec": {"template": template}}))
+    here.kubectl("patch", "statefulset/flights-fleet", "-p", json.dumps({"spec": {"template": template}}))
 
     def taken_out() -> bool:
-        return bool(here.get("statefulsets", "flights")["spec"]["template"] == before)
+        return bool(here.get("statefulsets", "flights-fleet")["spec"]["template"] == before)
 
     eventually(taken_out, timeout_s=PATIENCE_S, what="the template as it was")
 
-    wait_told(here, "StatefulSet `flights`", "kubectl-patch")
+    wait_told(here, "StatefulSet `flights-fleet`", "kubectl-patch")
 
 
 def test_pod_with_another_image_is_reported(site: MakeSite, broker: KafkaBroker) -> None:
     here = site("swapped")
     start_fleet(here, broker)
     here.wait_ready_replicas(1)
-    created = times.from_text(here.get("pods", "flights-0")["metadata"]["creationTimestamp"])
+    created = times.from_text(here.get("pods", "flights-fleet-0")["metadata"]["creationTimestamp"])
     assert created is not None
     eventually(lambda: time.time() > created + 1, timeout_s=PATIENCE_S, what="another second")
-    here.kubectl("set", "image", "pod/flights-0", "worker=example.org/other:1")
-    wait_told(here, "Pod `flights-0`", "kubectl-set")
+    here.kubectl("set", "image", "pod/flights-fleet-0", "worker=example.org/other:1")
+    wait_told(here, "Pod `flights-fleet-0`", "kubectl-set")
 
 
 def wait_told(here: Site, what: str, manager: str) -> None:
@@ -236,7 +256,7 @@ def test_younger_object_for_the_same_group_waits(site: MakeSite, broker: KafkaBr
     here.apply(objects.group(here.name, name="later", group_id="shared-by-two", scaling={"minReplicas": 3}))
     found = here.wait_condition("consumergroups", "later", "Ready", status="False", reason="GroupIdTaken")
     assert f"{here.name}/flights" in found["message"]
-    assert here.names("statefulsets") == ["flights"]
+    assert here.names("statefulsets") == ["flights-fleet"]
     status = here.status("consumergroups", "later")
     assert (status["replicas"], status["targetReplicas"]) == (0, 0)
     assert here.condition("consumergroups", "later", "ScalingActive")["status"] == "False"

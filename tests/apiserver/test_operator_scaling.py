@@ -33,11 +33,11 @@ def test_bounds_of_the_spec_size_the_fleet_and_kubectl_scale_does_not(site: Make
     started(here, broker, minReplicas=2)
     here.kubectl("scale", "kcg/flights", "--replicas=5")
     here.wait_condition("consumergroups", "flights", "ScalingActive", status="True", reason="ScaleFieldIgnored")
-    assert here.get("statefulsets", "flights")["spec"]["replicas"] == 2
+    assert here.get("statefulsets", "flights-fleet")["spec"]["replicas"] == 2
     here.apply(objects.group(here.name, scaling={"minReplicas": 4}, replicas=5))
     here.wait_ready_replicas(4)
     eventually(lambda: memory_of(here)["count"] == 4, timeout_s=PATIENCE_S, what="the number in the state")
-    join = json.loads(here.get("configmaps", "flights-offsets")["data"]["join.json"])
+    join = json.loads(here.get("configmaps", "flights-fleet-offsets")["data"]["join.json"])
     assert (join["first"], join["end"]) == (2, 4)
     status = here.get("consumergroups", "flights")["status"]
     step = status["scaling"]["lastStep"]
@@ -87,7 +87,7 @@ def test_autoscaler_takes_over_a_fleet_whose_manifest_leaves_out_replicas(site: 
     assert replicas_and_owners(here) == (3, ["helm"])
     applied(here)  # without the field, which nobody else owns: the API server removes it
     eventually(lambda: replicas_and_owners(here) == (3, []), timeout_s=PATIENCE_S, what="the number without an owner")
-    assert here.get("statefulsets", "flights")["spec"]["replicas"] == 3
+    assert here.get("statefulsets", "flights-fleet")["spec"]["replicas"] == 3
     scale = here.client.ask("GET", CONSUMER_GROUP.path(here.name, "flights", "scale"))  # as an HPA begins
     assert scale["spec"] == {"replicas": 3}
     here.kubectl("scale", "kcg/flights", "--replicas=2")
@@ -96,7 +96,7 @@ def test_autoscaler_takes_over_a_fleet_whose_manifest_leaves_out_replicas(site: 
     assert replicas_and_owners(here) == (2, [])
     here.kubectl("patch", "kcg/flights", "--type=json", "--patch", '[{"op": "remove", "path": "/spec/replicas"}]')
     eventually(lambda: replicas_and_owners(here) == (2, []), timeout_s=PATIENCE_S, what="the number that was decided")
-    assert here.get("statefulsets", "flights")["spec"]["replicas"] == 2
+    assert here.get("statefulsets", "flights-fleet")["spec"]["replicas"] == 2
     applied(here, replicas=1)  # back into the manifest, without a conflict
     here.wait_ready_replicas(1)
 
@@ -126,6 +126,6 @@ def test_fleet_keeps_its_number_without_scaling_until_spec_replicas_is_edited(
     here.wait_condition("consumergroups", "flights", "ScalingActive", status="False", reason="FixedReplicas")
     status = here.get("consumergroups", "flights")["status"]
     assert "scaling" not in status
-    assert (status["targetReplicas"], here.get("statefulsets", "flights")["spec"]["replicas"]) == (3, 3)
+    assert (status["targetReplicas"], here.get("statefulsets", "flights-fleet")["spec"]["replicas"]) == (3, 3)
     here.kubectl("patch", "kcg/flights", "--type=merge", "--patch", '{"spec": {"replicas": 2}}')
     here.wait_ready_replicas(2)

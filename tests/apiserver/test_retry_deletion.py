@@ -46,7 +46,9 @@ def started(here: Site, broker: KafkaBroker, **deletion: object) -> None:
     start_fleet(here, broker, "5s", "1h", deletion=deletion)
     here.wait_ready_replicas(1)
     wait_topics(here, broker, ALL)
-    eventually(lambda: not is_gone(here, "statefulsets", "flights-retry"), timeout_s=PATIENCE_S, what="retry workers")
+    eventually(
+        lambda: not is_gone(here, "statefulsets", "flights-fleet-retry"), timeout_s=PATIENCE_S, what="retry workers"
+    )
 
 
 def test_by_default_everything_is_kept_and_an_event_counts_waiting_records(site: MakeSite, broker: KafkaBroker) -> None:
@@ -88,7 +90,9 @@ def test_drain_waits_for_the_retry_workers_and_keeps_the_failed_topic(site: Make
     here.kubectl("delete", "kcg/flights", "--wait=false")
 
     def draining() -> bool:
-        replicas = [here.get("statefulsets", name)["spec"]["replicas"] for name in ("flights", "flights-retry")]
+        replicas = [
+            here.get("statefulsets", name)["spec"]["replicas"] for name in ("flights-fleet", "flights-fleet-retry")
+        ]
         return replicas == [0, 1]
 
     eventually(draining, timeout_s=PATIENCE_S, what="only retry workers")

@@ -32,7 +32,7 @@ def start_fleet(here: Site, broker: KafkaBroker, *sequence: str, **spec: Any) ->
 
 def policies_of(here: Site) -> dict[str, Any]:
     """The policies that workers get; raises NotFoundError (an AssertionError) before they exist."""
-    found = here.get("configmaps", "flights-retry")
+    found = here.get("configmaps", "flights-fleet-retry")
     policies: dict[str, Any] = json.loads(found["data"]["policies.json"])
     return policies
 
@@ -95,14 +95,18 @@ def test_fleet_with_retries_has_every_child(site: MakeSite, broker: KafkaBroker)
     here = site("retry")
     start_fleet(here, broker, "5s", "60s", "5s", deletion={})
     owner = here.wait_ready_replicas(1)
-    eventually(lambda: replicas_of(here, "flights-retry") == 1, timeout_s=PATIENCE_S, what="a worker for the 5 s delay")
+    eventually(
+        lambda: replicas_of(here, "flights-fleet-retry") == 1, timeout_s=PATIENCE_S, what="a worker for the 5 s delay"
+    )
     for kind in ("statefulsets", "services", "poddisruptionbudgets"):
-        here.wait_names(kind, "flights", "flights-retry")
+        here.wait_names(kind, "flights-fleet", "flights-fleet-retry")
     for kind in ("statefulsets", "services", "poddisruptionbudgets", "configmaps"):
         for child in here.every(kind):
             (reference,) = child["metadata"]["ownerReferences"]
             assert (reference["uid"], reference["controller"]) == (owner["metadata"]["uid"], True)
-    main, retry = (here.get("statefulsets", name)["spec"]["template"] for name in ("flights", "flights-retry"))
+    main, retry = (
+        here.get("statefulsets", name)["spec"]["template"] for name in ("flights-fleet", "flights-fleet-retry")
+    )
     (main_worker,), (retry_worker,) = main["spec"]["containers"], retry["spec"]["containers"]
     assert retry_worker["args"] == [*main_worker["args"], "--role", "retry"]
     assert retry_worker["volumeMounts"] == main_worker["volumeMounts"]
@@ -128,18 +132,20 @@ def test_waiting_records_wake_the_retry_workers_before_they_are_due(site: MakeSi
     here = site("retry")
     start_fleet(here, broker, "40s", "1h")
     here.wait_ready_replicas(1)
-    eventually(lambda: replicas_of(here, "flights-retry") == 0, timeout_s=PATIENCE_S, what="retry workers, asleep")
+    eventually(
+        lambda: replicas_of(here, "flights-fleet-retry") == 0, timeout_s=PATIENCE_S, what="retry workers, asleep"
+    )
     produce(broker, f"_fleet.{here.name}.flights.retry.1h")
 
     def next_due() -> str:
         return str(here.status("consumergroups", "flights").get("retry", {}).get("nextDueAt") or "")
 
     eventually(next_due, timeout_s=PATIENCE_S, what="the next due time")
-    assert replicas_of(here, "flights-retry") == 0
+    assert replicas_of(here, "flights-fleet-retry") == 0
     produce(broker, f"_fleet.{here.name}.flights.retry.40s")
-    eventually(lambda: replicas_of(here, "flights-retry") == 1, timeout_s=PATIENCE_S, what="a retry worker")
+    eventually(lambda: replicas_of(here, "flights-fleet-retry") == 1, timeout_s=PATIENCE_S, what="a retry worker")
     assert state_of(here)["sizing"]["count"] == 1
-    assert replicas_of(here, "flights") == 1
+    assert replicas_of(here, "flights-fleet") == 1
 
 
 def test_suspended_fleet_keeps_what_waits_and_tells_what_was_lost(site: MakeSite, broker: KafkaBroker) -> None:
@@ -212,7 +218,7 @@ def test_group_waits_for_its_policy_and_keeps_the_last_good_one(site: MakeSite, 
     here.kubectl("delete", "krp/standard")
     here.wait_condition("consumergroups", "flights", "Degraded", status="True", reason="RetryPolicyNotFound")
     assert policies_of(here)["current"] == current
-    assert replicas_of(here, "flights") == 1
+    assert replicas_of(here, "flights-fleet") == 1
 
 
 def test_group_that_is_called_like_anothers_retries_waits(site: MakeSite, broker: KafkaBroker) -> None:
@@ -222,7 +228,7 @@ def test_group_that_is_called_like_anothers_retries_waits(site: MakeSite, broker
     here.apply(objects.group(here.name, name="later", group_id=f"{here.name}.a.retry"))
     found = here.wait_condition("consumergroups", "later", "Ready", status="False", reason="GroupIdTaken")
     assert f"Kafka group '{here.name}.a.retry' belongs to ConsumerGroup {here.name}/flights" in found["message"]
-    here.wait_names("statefulsets", "flights", "flights-retry")
+    here.wait_names("statefulsets", "flights-fleet", "flights-fleet-retry")
 
 
 def waits(here: Site) -> bool:
@@ -272,21 +278,23 @@ def test_retry_workers_stay_after_removed_retries_until_nothing_waits(site: Make
     here = site("retry")
     start_fleet(here, broker, "5s", "1h")
     here.wait_ready_replicas(1)
-    before = eventually(lambda: here.get("statefulsets", "flights-retry"), timeout_s=PATIENCE_S, what="retry workers")
+    before = eventually(
+        lambda: here.get("statefulsets", "flights-fleet-retry"), timeout_s=PATIENCE_S, what="retry workers"
+    )
     produce(broker, f"_fleet.{here.name}.flights.retry.1h")
     here.apply(objects.group(here.name))
 
     def rolled() -> bool:
-        volumes = here.get("statefulsets", "flights")["spec"]["template"]["spec"]["volumes"]
+        volumes = here.get("statefulsets", "flights-fleet")["spec"]["template"]["spec"]["volumes"]
         return not [volume for volume in volumes if volume["name"] == "consumer-fleet-retry"]
 
     eventually(rolled, timeout_s=PATIENCE_S, what="main workers without retries")
     eventually(lambda: "ending_since" in state_of(here), timeout_s=PATIENCE_S, what="the end of retries to be noted")
     eventually(partial(waits, here), timeout_s=PATIENCE_S, what="the record to be seen")
     remember(here, ending_since=minutes_ago(10))
-    assert here.get("statefulsets", "flights-retry")["spec"]["template"] == before["spec"]["template"]
+    assert here.get("statefulsets", "flights-fleet-retry")["spec"]["template"] == before["spec"]["template"]
     revision = before["metadata"]["annotations"]["consumerfleet.io/revision"]
-    assert f"flights-{revision}" in here.names("configmaps"), "its settings are still mounted"
+    assert f"flights-fleet-{revision}" in here.names("configmaps"), "its settings are still mounted"
     commit(broker, f"{here.name}.flights.retry", f"_fleet.{here.name}.flights.retry.1h", 1)
     for kind in ("statefulsets", "services", "poddisruptionbudgets"):
-        here.wait_names(kind, "flights")
+        here.wait_names(kind, "flights-fleet")

@@ -105,7 +105,7 @@ def stays_unrefused(here: Site) -> None:
 
 
 def revision_of(here: Site) -> str:
-    return str(here.get("statefulsets", "flights")["metadata"]["annotations"]["consumerfleet.io/revision"])
+    return str(here.get("statefulsets", "flights-fleet")["metadata"]["annotations"]["consumerfleet.io/revision"])
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,15 @@ def test_slow_cluster_refuses_nothing(
     message = wait_for(
         here, Progressing=("True", "Waiting"), Serving=("True", "LastGoodRevision"), Stalled=("False", "NotRefused")
     )
-    assert message.startswith(words.format(pod=f"flights-check-{here.status('consumergroups', 'flights')['revision']}"))
+    assert message.startswith(
+        words.format(pod=f"flights-fleet-check-{here.status('consumergroups', 'flights')['revision']}")
+    )
     stays_unrefused(here)
     assert revision_of(here) == before
     del nodes.held[here.name, "check"]
     eventually(lambda: revision_of(here) != before, timeout_s=PATIENCE_S, what="the new revision to be applied")
     message = wait_for(here, Progressing=("True", "Waiting"), Serving=("False", "NoWorkerReady"))
-    assert message.startswith(words.format(pod="flights-0"))
+    assert message.startswith(words.format(pod="flights-fleet-0"))
     stays_unrefused(here)
     del nodes.held[here.name, "worker"]
     wait_for(here, Progressing=("False", "Complete"), Serving=("True", "NewestRevision"))
@@ -163,7 +165,7 @@ def test_quota_holds_a_rollout_up_and_refuses_nothing(start: Callable[..., Site]
     wait_for(here, Serving=("True", "LastGoodRevision"))
 
     def scaled() -> bool:
-        return bool(here.get("statefulsets", "flights")["spec"]["replicas"] == 2)
+        return bool(here.get("statefulsets", "flights-fleet")["spec"]["replicas"] == 2)
 
     eventually(scaled, timeout_s=PATIENCE_S, what="the good fleet to be scaled while the check is forbidden")
     assert revision_of(here) == before
@@ -204,7 +206,7 @@ def test_worker_that_keeps_dying_is_refused_and_tried_again(start: Callable[...,
     nodes.held[here.name, "worker"] = CRASHING
     here.apply(group(here, "handler:renamed"))
     message = wait_for(here, Stalled=("True", "Refused"), Progressing=("False", "Refused"))
-    assert "ProgressDeadlineExceeded: pod flights-0 ran without being ready for" in message
+    assert "ProgressDeadlineExceeded: pod flights-fleet-0 ran without being ready for" in message
     eventually(lambda: revision_of(here) == before, timeout_s=PATIENCE_S, what="the last good revision to return")
     del nodes.held[here.name, "worker"]
     wait_for(here, Serving=("True", "LastGoodRevision"), Stalled=("True", "Refused"))

@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.usefixtures("quiet_nodes"), pytest.mark.together]
 
 MakeSite = Callable[..., Site]
-FLEETS = ("flights", "flights-retry")
+FLEETS = ("flights-fleet", "flights-fleet-retry")
 
 
 def start_fleet(here: Site, broker: KafkaBroker, **spec: Any) -> None:
@@ -125,7 +125,7 @@ def test_operator_that_renders_pods_otherwise_rolls_nothing_until_the_spec_chang
         assert [found - was for found, was in zip(generations(here), before, strict=True)] == [1, 0], "scaled"
         start_fleet(here, broker, replicas=2, template={"metadata": {"annotations": {"upgraded": "now"}}})
         eventually(lambda: wait_good(here) != revision, timeout_s=PATIENCE_S, what="the present form")
-        (worker,) = here.get("statefulsets", "flights")["spec"]["template"]["spec"]["containers"]
+        (worker,) = here.get("statefulsets", "flights-fleet")["spec"]["template"]["spec"]["containers"]
         assert worker["resources"] == {"requests": {"cpu": "75m"}}
         upgrade(here, "False", "UpToDate")
 
@@ -134,7 +134,9 @@ def wait_good(here: Site) -> str:
     """Wait until the revision that runs is recorded as good; return it."""
 
     def seen() -> str:
-        revision = str(here.get("statefulsets", "flights")["metadata"]["annotations"]["consumerfleet.io/revision"])
+        revision = str(
+            here.get("statefulsets", "flights-fleet")["metadata"]["annotations"]["consumerfleet.io/revision"]
+        )
         marks = here.get("operatorstates", "flights.consumergroup")["data"]["fleet"]["marks"]
         assert marks[revision].get("state") == "Good"
         return revision

@@ -46,7 +46,9 @@ def test_status_wiped_at_any_write_changes_no_action(
         for name in wiped:
             seen = eventually(partial(settled, name), timeout_s=120, what=f"{name} to settle")
             assert list(differences(seen, expected)) == [], name
-            steps = [client.get("statefulsets", each, "flights")["metadata"]["generation"] for each in (name, ALONE)]
+            steps = [
+                client.get("statefulsets", each, "flights-fleet")["metadata"]["generation"] for each in (name, ALONE)
+            ]
             assert steps[0] == steps[1], f"{name}: another number of steps"
 
 

@@ -130,7 +130,7 @@ class Snapshot:
         }
         found = {name: mark.get("state") for name, mark in self.states[namespace]["fleet"]["marks"].items()}
         assert found == dict.fromkeys(records, "Good"), found
-        assert "ConfigMap/flights-NEWEST" in seen["children"], list(seen["children"])
+        assert "ConfigMap/flights-fleet-NEWEST" in seen["children"], list(seen["children"])
         assert not [name for name in seen["children"] if "-check-" in name], list(seen["children"])
         return seen
 
@@ -138,7 +138,7 @@ class Snapshot:
 def picture(owner: dict[str, Any], children: list[dict[str, Any]]) -> Any:
     """Children and status of a namespace, without parts that always differ: names, uids, hashes, times."""
     fleets = {child["metadata"]["name"]: child for child in children if child["kind"] == "StatefulSet"}
-    fleet = fleets["flights"]
+    fleet = fleets["flights-fleet"]
     newest = revision_of(fleet)
     texts = {
         f"{child['kind']}/{child['metadata']['name']}": {
@@ -335,7 +335,7 @@ def test_operator_killed_at_any_call_completes_retries_and_deletions(
 
     def settled(namespace: str) -> Any:
         seen = Snapshot.take(client).settled(namespace, 1)
-        assert {"StatefulSet/flights-retry", "ConfigMap/flights-retry"} <= seen["children"].keys()
+        assert {"StatefulSet/flights-fleet-retry", "ConfigMap/flights-fleet-retry"} <= seen["children"].keys()
         return seen
 
     def gone(namespaces: Iterable[str]) -> bool:
@@ -415,4 +415,4 @@ def test_operator_killed_at_any_write_leaves_a_fleet_of_one_image(
 
 def workers_of(seen: Any) -> Iterator[dict[str, Any]]:
     """The containers of the fleet's StatefulSet."""
-    yield from seen["children"]["StatefulSet/flights"]["spec"]["template"]["spec"]["containers"]
+    yield from seen["children"]["StatefulSet/flights-fleet"]["spec"]["template"]["spec"]["containers"]

@@ -120,7 +120,7 @@ def wait_at_rest(here: Site, names: set[str]) -> dict[str, str]:
 
     def seen() -> dict[str, str]:
         found = uids(here)
-        assert set(found) == {f"{name}-0" for name in names}
+        assert set(found) == {f"{name}-fleet-0" for name in names}
         return found
 
     return eventually(seen, timeout_s=PATIENCE_S, what="all workers")
@@ -148,7 +148,7 @@ def test_groups_go_over_in_waves_canaries_first_and_stop_at_a_failed_canary(
     assert set(watch.begun[:2]) == CANARIES
     assert set(watch.begun) == MOVING, "none went over that need not"
     kept = {name for name, uid in before.items() if after[name] == uid}
-    assert kept == {f"{name}-0" for name in OWN_IMAGE}
+    assert kept == {f"{name}-fleet-0" for name in OWN_IMAGE}
     found = groups(here)
     assert {reason(found[name], "UpgradeAvailable") for name in MOVING} == {"UpToDate"}
     assert {reason(found[name], "UpgradeAvailable") for name in SUSPENDED} == {"WaitingForFleet"}
@@ -173,7 +173,9 @@ def assert_failed_canary_stops(here: Site, nodes: Nodes) -> None:
         eventually(stopped, timeout_s=PATIENCE_S, what="all others to know")
         message = here.condition("consumergroups", max(others), "UpgradeAvailable")["message"]
         assert any(f"{here.name}/{name}" in message for name in CANARIES), message
-        assert {f"{name}-0": before[f"{name}-0"] for name in MOVING | OWN_IMAGE}.items() <= uids(here).items()
+        assert {f"{name}-fleet-0": before[f"{name}-fleet-0"] for name in MOVING | OWN_IMAGE}.items() <= uids(
+            here
+        ).items()
         assert set(watch.begun) <= CANARIES
         assert here.condition("consumergroups", min(CANARIES), "Serving")["status"] == "True"
         here.wait_condition("consumergroups", min(CANARIES), "UpgradeAvailable", status="True", reason="UpgradeStopped")

@@ -152,35 +152,43 @@ def coordinator_partition(group_id: str, partitions: int) -> int:
     return (0 if hashed == -0x8000_0000 else abs(hashed)) % partitions
 
 
+def main_workers(name: str) -> str:
+    """StatefulSet, headless Service and PodDisruptionBudget of the main workers.
+
+    As all children of a ConsumerGroup it has `fleet` behind the name: an application `orders` often has objects of that
+    very name, and so may a group that is called like a part of another one.
+    """
+    return f"{name}-fleet"
+
+
+def retry_workers(name: str) -> str:
+    """StatefulSet, headless Service and PodDisruptionBudget of the retry workers."""
+    return f"{main_workers(name)}-retry"
+
+
 def revision_config(name: str, revision: str) -> str:
     """Immutable ConfigMap of one revision's settings and pod template."""
-    return f"{name}-{revision}"
+    return f"{main_workers(name)}-{revision}"
 
 
 def revision_handler(name: str, revision: str) -> str:
     """Immutable ConfigMap of one revision's copy of the handler's source."""
-    return f"{name}-{revision}-handler"
+    return f"{main_workers(name)}-{revision}-handler"
 
 
 def preflight_pod(name: str, revision: str) -> str:
     """Pod that checks a revision once before the fleet changes to it."""
-    return f"{name}-check-{revision}"
-
-
-def retry_workers(name: str) -> str:
-    """StatefulSet, headless Service and PodDisruptionBudget of the retry workers; the main workers' are named as the
-    ConsumerGroup."""
-    return f"{name}-retry"
+    return f"{main_workers(name)}-check-{revision}"
 
 
 def retry_config(name: str) -> str:
     """ConfigMap of the policy revisions that a group's workers follow; they read it again when it changes."""
-    return f"{name}-retry"
+    return f"{main_workers(name)}-retry"
 
 
 def skip_config(name: str) -> str:
     """ConfigMap of the records that a group's workers pass by; they read it again when it changes."""
-    return f"{name}-offsets"
+    return f"{main_workers(name)}-offsets"
 
 
 def redrive_job(name: str) -> str:

@@ -83,18 +83,43 @@ def test_name_of_a_managed_topic_says_its_group_its_kind_and_its_delay(group_id:
         assert len(name) <= 249, "the most that Kafka takes"
 
 
+REVISION = "0123456789"
+
+
+def children(name: str) -> dict[str, str]:
+    """The names of a ConsumerGroup's children of each kind that has names of its own."""
+    return {
+        "workers": naming.main_workers(name),
+        "retry workers": naming.retry_workers(name),
+        "settings": naming.revision_config(name, REVISION),
+        "handler": naming.revision_handler(name, REVISION),
+        "check": naming.preflight_pod(name, REVISION),
+        "skips": naming.skip_config(name),
+    }
+
+
 def test_longest_object_name_leaves_room_for_every_child() -> None:
-    """A ConsumerGroup's name has at most 40 characters; a Pod's name must stay a DNS label of at most 63."""
-    name, revision = "n" * 40, "0123456789"
-    children = [
-        naming.revision_config(name, revision),
-        naming.revision_handler(name, revision),
-        naming.preflight_pod(name, revision),
-        naming.retry_workers(name),
-        naming.retry_config(name),
-        naming.redrive_job(name),
-    ]
-    assert max(len(child) for child in children) <= 63
+    """A ConsumerGroup's name has at most 40 characters; a Pod's and a Service's must stay a DNS label of at most 63."""
+    name = "n" * 40
+    found = children(name)
+    labels = {found["workers"], found["check"], naming.redrive_job(name)}
+    pods = {f"{found[part]}-999" for part in ("workers", "retry workers")}
+    revisions = {f"{found[part]}-{REVISION}" for part in ("workers", "retry workers")}
+    assert max(map(len, labels | pods | revisions)) <= 63, "revisions are labels that the controller puts on pods"
+    assert max(map(len, found.values())) <= 253, "the most that a ConfigMap's name may have"
+
+
+WORDS = ("a", "fleet", "retry", "offsets", "check", REVISION, "handler")
+
+
+def test_no_two_groups_want_a_child_of_the_same_name_even_if_they_are_called_like_children() -> None:
+    groups = ["-".join(words) for length in range(1, 5) for words in itertools.product(WORDS, repeat=length)]
+    names = [child for name in groups if name[0].isalpha() for child in children(name).values()]
+    assert len(set(names)) == len(names)
+
+
+def test_no_child_is_called_like_its_group() -> None:
+    assert "orders" not in children("orders").values()
 
 
 def test_delays_of_equal_length_share_one_topic() -> None:

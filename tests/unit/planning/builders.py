@@ -164,7 +164,7 @@ def ready_fleet(replicas: int = 2, *, ready: int | None = None, revision: str = 
 
 def pods(replicas: int = 2, *, revision: str = "aaaaaaaaaa") -> tuple[PodFacts, ...]:
     """Ready worker pods."""
-    return tuple(PodFacts(name=f"orders-{n}", revision=revision, ordinal=n) for n in range(replicas))
+    return tuple(PodFacts(name=f"orders-fleet-{n}", revision=revision, ordinal=n) for n in range(replicas))
 
 
 def scale_of(

@@ -29,7 +29,7 @@ from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.runtime.cache import ObjectCache
 from tests.unit.planning import builders
 
-WORKER = {"kind": "StatefulSet", "name": "orders", "uid": "of-a-former-object"}
+WORKER = {"kind": "StatefulSet", "name": "orders-fleet", "uid": "of-a-former-object"}
 
 
 def owned(uid: str, **others: str) -> JsonObject:
@@ -208,7 +208,7 @@ def test_statefulset_that_wants_workers_keeps_the_group_and_an_empty_one_goes_be
     old, young = group("a", 1), group("b", 2)
     for replicas in (2, 0):
         place = Place(old, young, seen=dict(SAME), rights=EACH)
-        place.run(STATEFUL_SET, "b", "orders", spec={"replicas": replicas}, metadata=owned("b"))
+        place.run(STATEFUL_SET, "b", "orders-fleet", spec={"replicas": replicas}, metadata=owned("b"))
         assert older_claim(place.context, young) is None
         assert older_claim(place.context, old) is not None
 
@@ -219,14 +219,14 @@ def test_statefulset_of_somebody_else_is_no_use_of_the_group(metadata: JsonObjec
     """Applied by hand under the name of an object, it would stop fleets that sleep in other namespaces."""
     named, sleeping = group("a", 1), group("b", 2)
     place = Place(named, sleeping, seen=dict(SAME), rights={"a": None, "b": True})
-    place.run(STATEFUL_SET, "b", "orders", spec={"replicas": 0}, metadata=owned("b"))
-    place.run(STATEFUL_SET, "a", "orders", spec={"replicas": replicas}, metadata=metadata)
-    place.run(POD, "a", "orders-0", metadata=owned("a-orders", kind="StatefulSet", name="orders"))
+    place.run(STATEFUL_SET, "b", "orders-fleet", spec={"replicas": 0}, metadata=owned("b"))
+    place.run(STATEFUL_SET, "a", "orders-fleet", spec={"replicas": replicas}, metadata=metadata)
+    place.run(POD, "a", "orders-0", metadata=owned("a-orders-fleet", kind="StatefulSet", name="orders-fleet"))
     assert older_claim(place.context, sleeping) is None
     assert older_claim(place.context, named) is not None
     assert heir_of(place.context, sleeping) is None
     own = {**owned("a"), "resourceVersion": "2"}
-    place.run(STATEFUL_SET, "a", "orders", spec={"replicas": replicas}, metadata=own)
+    place.run(STATEFUL_SET, "a", "orders-fleet", spec={"replicas": replicas}, metadata=own)
     assert older_claim(place.context, sleeping) is not None, "its pods are workers"
     assert heir_of(place.context, sleeping) is not None
 
@@ -282,9 +282,9 @@ def test_use_that_a_tenant_pretends_takes_no_group_from_a_proven_right(replicas:
         mine, evil, seen=stored, stored=stored, answered=brokers, rights={"bank": True}, empty=True, refused=["evil"]
     )
     if replicas is not None:
-        place.run(STATEFUL_SET, "bank", "orders", spec={"replicas": replicas}, metadata=owned("bank"))
+        place.run(STATEFUL_SET, "bank", "orders-fleet", spec={"replicas": replicas}, metadata=owned("bank"))
     if fake == "statefulset":
-        place.run(STATEFUL_SET, "evil", "orders", spec={"replicas": 1}, metadata=owned("evil"))
+        place.run(STATEFUL_SET, "evil", "orders-fleet", spec={"replicas": 1}, metadata=owned("evil"))
     else:
         place.run(POD, "evil", "orders-0", metadata=owned(**WORKER))
     assert older_claim(place.context, mine) is None
@@ -304,7 +304,7 @@ def test_fleet_that_runs_keeps_its_group_while_its_right_cannot_be_asked() -> No
             empty=empty,
             refused=["a"],
         )
-        place.run(STATEFUL_SET, "a", "orders", spec={"replicas": 1}, metadata=owned("a"))
+        place.run(STATEFUL_SET, "a", "orders-fleet", spec={"replicas": 1}, metadata=owned("a"))
         assert (older_claim(place.context, newcomer) is None) is empty
         assert older_claim(place.context, running) is None
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from fleet_consumer.consumer.consumer import ConsumerSettings
 from fleet_consumer.contract.brokers import Brokers, SaslSource, credential_files, credential_text
-from fleet_consumer.contract.naming import instance_id
+from fleet_consumer.contract.naming import instance_id, main_workers
 from fleet_consumer.contract.pod import POD_NAME, POD_UID
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
@@ -91,7 +91,8 @@ def identify(config: WorkerConfig, environment: Mapping[str, str]) -> PodIdentit
     if ordinal is None:
         raise SettingsInvalid(
             "consumer.staticMembership",
-            f"needs the environment variable {POD_NAME} to end in an ordinal, such as {config.name}-0; it is {pod!r}",
+            f"needs the environment variable {POD_NAME} to end in an ordinal, such as {main_workers(config.name)}-0; "
+            f"it is {pod!r}",
         )
     return PodIdentity(pod, instance_id(config.namespace, config.name, config.uid, int(ordinal[1])), uid)
 

@@ -26,7 +26,7 @@ class Part:
         return {labels.GROUP_LABEL: name, labels.COMPONENT_LABEL: self.component}
 
 
-MAIN: Final = Part(labels.WORKER, lambda name: name, lambda group_id: group_id)
+MAIN: Final = Part(labels.WORKER, naming.main_workers, lambda group_id: group_id)
 RETRY: Final = Part(labels.RETRY, naming.retry_workers, naming.retry_group)
 
 

@@ -142,7 +142,7 @@ def keep_running(
     same = noted.whole == wanted.whole
     if not same and not (connection_waits and noted.group == wanted.group):
         return planned
-    name = revision_config(stateful_set["metadata"]["name"], running.revision)
+    name = revision_config(planned.worker_config["name"], running.revision)
     for config_map in (each for each in config_maps if each["metadata"]["name"] == name):
         record = read_revision(config_map, marks, config_map_names=())
         if record is None or record.hash != running.revision or record.state is RevisionState.REFUSED:

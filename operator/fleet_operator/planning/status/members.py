@@ -148,5 +148,5 @@ def _pod(
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
     ordinal = naming.instance_ordinal(prefix, member.instance_id or "")
     if ordinal is not None:
-        return f"{metadata.name}-{ordinal}"
+        return f"{naming.main_workers(metadata.name)}-{ordinal}"
     return member.client_id if member.client_id in names else ""

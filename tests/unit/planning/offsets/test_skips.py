@@ -51,7 +51,7 @@ def committed(offset: int | None) -> GroupObservation:
 
 def test_config_map_holds_what_workers_read() -> None:
     body = skip_config_map(GROUP)
-    assert body["metadata"]["name"] == "orders-offsets"
+    assert body["metadata"]["name"] == "orders-fleet-offsets"
     assert parse_skips(json.loads(body["data"]["skip.json"]), GROUP.metadata.uid) == frozenset(places_of(GROUP))
     none = json.loads(skip_config_map(consumer_group())["data"]["skip.json"])
     assert parse_skips(none, GROUP.metadata.uid) == frozenset()

@@ -82,7 +82,7 @@ def test_neither_partner_selects_the_others_workers() -> None:
     assert not RETRY.selector("orders").items() <= labels.items()
     assert not MAIN.selector("orders").items() <= retry["spec"]["template"]["metadata"]["labels"].items()
     names = {retry["metadata"]["name"], manifests.headless_service(group, RETRY)["metadata"]["name"]}
-    assert names == {"orders-retry"} == {retry["spec"]["serviceName"]}
+    assert names == {"orders-fleet-retry"} == {retry["spec"]["serviceName"]}
 
 
 def test_policies_are_no_part_of_a_revision() -> None:

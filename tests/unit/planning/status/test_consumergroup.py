@@ -43,7 +43,7 @@ from tests.unit.planning.status.projecting import (
 
 
 def test_status_of_a_working_fleet_is_complete() -> None:
-    status = project(facts(workers=(WorkerObservation(pod="orders-0", member_id="m0", generation=3),)))
+    status = project(facts(workers=(WorkerObservation(pod="orders-fleet-0", member_id="m0", generation=3),)))
     shown = {key: status[key] for key in status if key not in ("conditions", "members", "transitions")}
     assert shown == {
         "observedGeneration": 1,
@@ -79,7 +79,7 @@ def test_status_of_a_working_fleet_is_complete() -> None:
     assert status["members"][0] == {
         "id": "m0",
         "instanceId": "shop.orders.0a1b2c3d-0",
-        "pod": "orders-0",
+        "pod": "orders-fleet-0",
         "host": "/10.0.0.0",
         "partitions": [{"topic": "orders", "ranges": "0-1"}],
         "partitionCount": 2,
@@ -223,12 +223,12 @@ def test_partition_without_an_answer_leaves_the_last_known_lag() -> None:
         ("check meets no topic", {"rollout": cause(RolloutPhase.CHECK_FAILED, "TopicNotFound")}, "TopicNotFound"),
         (
             "no image",
-            {"pods": (PodFacts(name="orders-0", revision="a", ordinal=0, ready=False, reason="ErrImagePull"),)},
+            {"pods": (PodFacts(name="orders-fleet-0", revision="a", ordinal=0, ready=False, reason="ErrImagePull"),)},
             "WorkersFailing",
         ),
         (
             "a worker complains",
-            {"workers": (WorkerObservation(pod="orders-0", error_reason="FencedInstance", error_message="m"),)},
+            {"workers": (WorkerObservation(pod="orders-fleet-0", error_reason="FencedInstance", error_message="m"),)},
             "WorkerReportsError",
         ),
     ],
@@ -313,10 +313,10 @@ def test_more_workers_than_partitions_are_reported() -> None:
 def test_stuck_partitions_stay_while_their_worker_cannot_be_asked() -> None:
     why = {"reason": "WriteFailed", "message": "topic orders-done is not there"}
     stuck = StuckPartition(topic="orders", partition=2, offset=7, since=NOW - 90, **why)
-    telling = WorkerObservation(pod="orders-1", stuck=(stuck,))
+    telling = WorkerObservation(pod="orders-fleet-1", stuck=(stuck,))
     before = project(facts(workers=(telling,)))
     assert condition(before, "Stuck") == condition(before, "Degraded") == ("True", "PartitionStuck")
-    oldest = "the oldest in pod orders-1 since 2027-01-15T07:58:30Z"
+    oldest = "the oldest in pod orders-fleet-1 since 2027-01-15T07:58:30Z"
     cause_text = "WriteFailed: topic orders-done is not there"
     said = f"records that workers cannot complete: orders-2:7; {oldest}: {cause_text}"
     assert message(before, "Stuck") == message(before, "Degraded") == said
@@ -342,14 +342,16 @@ def test_time_behind_comes_from_the_history_of_end_offsets() -> None:
     [
         (
             WorkerObservation(
-                pod="orders-0",
+                pod="orders-fleet-0",
                 stuck=(StuckPartition(topic="orders", partition=2, offset=7, since=NOW, reason="OutputNotListed"),),
             ),
             "OutputNotListed",
         ),
         (
             WorkerObservation(
-                pod="orders-0", error_reason="HandlerMisconfigured", error_message="http://x answers 404 Not Found"
+                pod="orders-fleet-0",
+                error_reason="HandlerMisconfigured",
+                error_message="http://x answers 404 Not Found",
             ),
             "HandlerMisconfigured",
         ),
@@ -362,7 +364,7 @@ def test_error_of_the_deployment_is_the_reason_of_ready_and_degraded(worker: Wor
     held = project(facts(workers=(worker,)), before)
     assert condition(held, "Ready") == ("False", reason)
     assert condition(held, "Degraded") == ("True", reason)
-    corrected = project(facts(workers=(WorkerObservation(pod="orders-0"),)), held)
+    corrected = project(facts(workers=(WorkerObservation(pod="orders-fleet-0"),)), held)
     assert condition(corrected, "Ready") == ("True", "FleetReady")
 
 

@@ -43,7 +43,7 @@ def test_foreign_members_are_reported_and_listed_last() -> None:
     status = project(facts(observation=observation(shared)))
     assert condition(status, "GroupShared") == ("True", "ForeignMembers")
     assert "other-1" in message(status, "GroupShared")
-    assert [entry["pod"] for entry in status["members"]] == ["orders-0", "orders-1", ""]
+    assert [entry["pod"] for entry in status["members"]] == ["orders-fleet-0", "orders-fleet-1", ""]
     assert status["memberCount"] == 3
 
 
@@ -64,7 +64,7 @@ def test_foreign_texts_never_make_an_invalid_status() -> None:
     alien = [foreign(f"{long}-{number}") for number in range(5)]
     alien.append(MemberObservation(member_id=long, instance_id=long, client_id=long, host=f"/{long}", partitions={}))
     stuck = StuckPartition(topic="orders", partition=0, offset=1, since=NOW, reason=long, message=long)
-    workers = (WorkerObservation(pod="orders-0", stuck=(stuck,), error_reason=long, error_message=long),)
+    workers = (WorkerObservation(pod="orders-fleet-0", stuck=(stuck,), error_reason=long, error_message=long),)
     came = tuple(MemberName(each.member_id, each.instance_id, each.client_id) for each in alien[:4])
     seen = GroupTransition(before=long, after="Stable", at=NOW, joined=came, joined_count=5, left=came, left_count=5)
     group = observed_group(members=(*alien, member(0)), assignor=long, transitions=(replace(seen, before="Empty"),))
@@ -93,19 +93,19 @@ def test_members_of_a_recreated_namesake_are_foreign() -> None:
 
 
 def test_dynamic_members_are_matched_by_worker_reports() -> None:
-    dynamic = replace(member(0), instance_id=None, member_id="x-1", client_id="orders-0")
-    worker = WorkerObservation(pod="orders-0", member_id="x-1", generation=1)
+    dynamic = replace(member(0), instance_id=None, member_id="x-1", client_id="orders-fleet-0")
+    worker = WorkerObservation(pod="orders-fleet-0", member_id="x-1", generation=1)
     group = observed_group(members=(dynamic,))
     status = project(facts(observation=observation(group), workers=(worker,)))
     assert condition(status, "GroupShared") == ("False", "OnlyOurMembers")
-    assert status["members"][0]["pod"] == "orders-0"
+    assert status["members"][0]["pod"] == "orders-fleet-0"
 
 
 def test_dynamic_members_are_known_by_their_pods_names_when_no_worker_can_be_asked() -> None:
     """Workers call themselves after their pods, and an operator outside the pod network cannot ask them."""
-    dynamic = replace(member(0), instance_id=None, member_id="x-1", client_id="orders-1")
+    dynamic = replace(member(0), instance_id=None, member_id="x-1", client_id="orders-fleet-1")
     status = project(facts(observation=observation(observed_group(members=(dynamic, foreign())))))
-    assert [entry["pod"] for entry in status["members"]] == ["orders-1", ""]
+    assert [entry["pod"] for entry in status["members"]] == ["orders-fleet-1", ""]
     assert condition(status, "GroupShared") == ("True", "ForeignMembers")
 
 

@@ -80,7 +80,7 @@ def test_expired_records_are_counted_once_whoever_sees_them() -> None:
     assert shown(with_gaps(Gap(RETRY, 0, 10, 15), Gap(RETRY, 1, 0, 3)), first) == first
     grown = shown(with_gaps(Gap(RETRY, 0, 10, 20)), first)
     assert (grown["expired"], grown["expiredTo"]) == (13, ends({0: 20, 1: 3}))
-    met = WorkerObservation(pod="orders-retry-0", expired=(Gap(RETRY, 0, 10, 22), Gap(RETRY, 2, 1, 2)))
+    met = WorkerObservation(pod="orders-fleet-retry-0", expired=(Gap(RETRY, 0, 10, 22), Gap(RETRY, 2, 1, 2)))
     after = retry_status(observed_group(retry=with_gaps()), INTENT, grown, [met, met])
     assert (after["expired"], after["expiredTo"]) == (16, ends({0: 22, 1: 3, 2: 2}))
     assert shown(with_gaps(), after)["expired"] == 16
@@ -95,10 +95,12 @@ def test_expired_records_of_a_topic_made_anew_are_counted_from_its_beginning() -
 
 
 def test_gaps_in_other_topics_than_the_groups_own_count_for_nothing() -> None:
-    met = WorkerObservation(pod="orders-0", expired=(Gap("_fleet.other.retry.5s", 0, 0, 9), Gap(RETRY, 4, 0, 9)))
+    met = WorkerObservation(pod="orders-fleet-0", expired=(Gap("_fleet.other.retry.5s", 0, 0, 9), Gap(RETRY, 4, 0, 9)))
     assert "expired" not in retry_status(observed_group(retry=with_gaps()), INTENT, {}, [met])
     assert "expired" not in shown(with_gaps())
-    lies = WorkerObservation(pod="orders-0", expired=tuple(Gap(RETRY, number, -9, 2**63 - 1) for number in (-1, 0, 1)))
+    lies = WorkerObservation(
+        pod="orders-fleet-0", expired=tuple(Gap(RETRY, number, -9, 2**63 - 1) for number in (-1, 0, 1))
+    )
     found = retry_status(observed_group(retry=with_gaps()), INTENT, {}, [lies])
     assert (found["expired"], [end["partition"] for end in found["expiredTo"]]) == (2**63 - 1, [0, 1])
 
@@ -163,12 +165,12 @@ def test_shown_time_is_never_far_from_the_truth(steps: list[float]) -> None:
 
 def test_open_breaker_degrades_the_group_and_names_the_workers() -> None:
     opened = BreakerObservation(state="Open", since=NOW, failure_percent=80.0)
-    workers = (WorkerObservation(pod="orders-0", breaker=opened), WorkerObservation(pod="orders-1"))
+    workers = (WorkerObservation(pod="orders-fleet-0", breaker=opened), WorkerObservation(pod="orders-fleet-1"))
     given_ = facts(workers=workers)
     status = project(given_)
     assert condition(status, "Degraded") == ("True", "BreakerOpen")
-    assert "orders-0" in message(status, "Degraded")
-    assert given_.open_breakers == ("orders-0",)
+    assert "orders-fleet-0" in message(status, "Degraded")
+    assert given_.open_breakers == ("orders-fleet-0",)
     trying = replace(workers[0], breaker=BreakerObservation(state="HalfOpen"))
     assert condition(project(facts(workers=(trying,))), "Degraded") == ("True", "BreakerOpen")
     closed = replace(workers[0], breaker=BreakerObservation())

@@ -36,11 +36,11 @@ def test_death_of_a_worker_names_pod_cause_and_record(waits: dict[str, Any]) -> 
     status = project(facts(pods=dying(**waits)))
     assert condition(status, "Degraded") == ("True", "WorkersFailing")
     for text in (message(status, "Degraded"), message(status, "Stuck")):
-        for part in ("orders-1", "OOMKilled", "exit code 137", "SIGKILL", "orders-2:7"):
+        for part in ("orders-fleet-1", "OOMKilled", "exit code 137", "SIGKILL", "orders-2:7"):
             assert part in text, text
     assert condition(status, "Stuck") == ("True", "PartitionStuck")
     (entry,) = status["stuckPartitions"]
-    assert (entry["pod"], entry["reason"], entry["since"]) == ("orders-1", "OOMKilled", "2027-01-15T07:59:57Z")
+    assert (entry["pod"], entry["reason"], entry["since"]) == ("orders-fleet-1", "OOMKilled", "2027-01-15T07:59:57Z")
 
 
 def test_since_is_that_of_the_first_death_at_a_record() -> None:
@@ -50,7 +50,7 @@ def test_since_is_that_of_the_first_death_at_a_record() -> None:
 
 
 def test_death_without_a_record_leaves_stuck_unknown() -> None:
-    healthy = project(facts(workers=(WorkerObservation(pod="orders-0"), WorkerObservation(pod="orders-1"))))
+    healthy = project(facts(workers=(WorkerObservation(pod="orders-fleet-0"), WorkerObservation(pod="orders-fleet-1"))))
     assert condition(healthy, "Stuck") == ("False", "AllPartitionsMove")
     status = project(facts(pods=dying(replace(KILLED, records=()))), healthy)
     assert condition(status, "Stuck") == ("Unknown", "WorkersFailing")
@@ -71,19 +71,21 @@ def test_death_without_a_record_leaves_stuck_unknown() -> None:
 def test_errors_of_partitions_are_named_though_all_workers_run(
     reason: str, stuck: tuple[StuckPartition, ...], shown: tuple[str, str]
 ) -> None:
-    worker = WorkerObservation(pod="orders-0", error_reason=reason, error_message="words", stuck=stuck)
+    worker = WorkerObservation(pod="orders-fleet-0", error_reason=reason, error_message="words", stuck=stuck)
     status = project(facts(workers=(worker,)))
     assert condition(status, "Degraded") == ("True", reason)
-    assert f"worker orders-0 reports {reason}: words" in message(status, "Degraded")
+    assert f"worker orders-fleet-0 reports {reason}: words" in message(status, "Degraded")
     assert condition(status, "Stuck") == shown
     assert [entry["reason"] for entry in status["stuckPartitions"]] == [each.reason for each in stuck]
 
 
 def test_sessions_ended_by_a_bug_are_reported_though_the_next_one_has_begun() -> None:
-    bug = WorkerObservation(pod="orders-0", ended_reason="TypeError", ended_message="m (loop.py:7)", ended_since=NOW)
+    bug = WorkerObservation(
+        pod="orders-fleet-0", ended_reason="TypeError", ended_message="m (loop.py:7)", ended_since=NOW
+    )
     status = project(facts(workers=(bug,)))
     assert condition(status, "Degraded") == ("True", "WorkerReportsError")
-    for part in ("orders-0", "TypeError: m (loop.py:7)", "since 2027-01-15T08:00:00Z"):
+    for part in ("orders-fleet-0", "TypeError: m (loop.py:7)", "since 2027-01-15T08:00:00Z"):
         assert part in message(status, "Degraded")
     assert condition(status, "Stuck") == ("Unknown", "WorkerReportsError")
     named = replace(
@@ -93,7 +95,7 @@ def test_sessions_ended_by_a_bug_are_reported_though_the_next_one_has_begun() ->
 
 
 def test_silent_workers_leave_stuck_unknown() -> None:
-    answered = project(facts(workers=(WorkerObservation(pod="orders-0"),)))
+    answered = project(facts(workers=(WorkerObservation(pod="orders-fleet-0"),)))
     silent = project(facts(), answered, NOW + 30)
     assert condition(silent, "Stuck") == ("Unknown", "WorkersSilent")
     empty = project(facts(pods=()), answered, NOW + 30)
@@ -113,8 +115,8 @@ def test_dying_pod_is_the_cause_of_a_revision_that_does_not_become_ready() -> No
 
 def test_retry_worker_that_dies_names_its_record_too() -> None:
     end = replace(KILLED, records=(RecordInHand("_fleet.orders.retry.5s", 0, 9),))
-    dead = PodFacts(name="orders-retry-0", revision="a", ordinal=0, ready=False, ended=end)
-    status = project(facts(retry_pods=(dead,), workers=(WorkerObservation(pod="orders-0"),)))
+    dead = PodFacts(name="orders-fleet-retry-0", revision="a", ordinal=0, ready=False, ended=end)
+    status = project(facts(retry_pods=(dead,), workers=(WorkerObservation(pod="orders-fleet-0"),)))
     assert condition(status, "Degraded") == ("True", "RetryWorkersFailing")
     assert "_fleet.orders.retry.5s-0:9" in message(status, "Stuck")
 
@@ -130,7 +132,7 @@ BEHIND = observed_group(end_offsets={("orders", number): 101 for number in range
         ("nobody is to handle them", {"observation": observation(BEHIND), "wanted_replicas": 0}, False),
         ("Kafka is away", {"observation": unreachable()}, False),
         ("a pod dies", {"pods": dying()}, True),
-        ("a worker complains", {"workers": (WorkerObservation(pod="orders-0", ended_reason="TypeError"),)}, True),
+        ("a worker complains", {"workers": (WorkerObservation(pod="orders-fleet-0", ended_reason="TypeError"),)}, True),
     ],
 )
 def test_workers_are_polled_while_records_wait_or_errors_last(why: str, changes: dict[str, Any], watched: bool) -> None:
@@ -153,11 +155,11 @@ STANDING = StuckPartition(topic="orders", partition=0, offset=7, since=NOW - 60)
             True,
         ),
         ("a pod dies", {"pods": dying()}, True),
-        ("a worker complains", {"workers": (WorkerObservation(pod="orders-0", ended_reason="TypeError"),)}, True),
-        ("a record is stuck", {"workers": (WorkerObservation(pod="orders-0", stuck=(STANDING,)),)}, True),
+        ("a worker complains", {"workers": (WorkerObservation(pod="orders-fleet-0", ended_reason="TypeError"),)}, True),
+        ("a record is stuck", {"workers": (WorkerObservation(pod="orders-fleet-0", stuck=(STANDING,)),)}, True),
         (
             "the same, of a fleet at rest",
-            {"workers": (WorkerObservation(pod="orders-0", stuck=(STANDING,)),), "wanted_replicas": 0},
+            {"workers": (WorkerObservation(pod="orders-fleet-0", stuck=(STANDING,)),), "wanted_replicas": 0},
             False,
         ),
     ],

@@ -66,7 +66,7 @@ class Mirror:
 
 def worker(ordinal: int, generation: int, *rejoins: WorkerRejoin, heard_at: float, **changes: Any) -> WorkerObservation:
     report = WorkerObservation(
-        pod=f"orders-{ordinal}",
+        pod=f"orders-fleet-{ordinal}",
         member_id=f"m{ordinal}",
         generation=generation,
         state=STABLE,
@@ -97,11 +97,11 @@ def test_states_that_come_and_go_between_two_writes_are_all_there_with_their_tim
     ]
     assert mirror.causes == [
         ("first observation", False),
-        ("orders-1 joined", True),
+        ("orders-fleet-1 joined", True),
         ("all members have joined", False),
         ("the leader has assigned the partitions", False),
-        ("orders-1 left", True),
-        ("orders-0 left", True),
+        ("orders-fleet-1 left", True),
+        ("orders-fleet-0 left", True),
         ("the group was deleted, or its offsets have expired", True),
     ]
     assert (mirror.status["state"], mirror.status["stateSince"]) == (DEAD, "2027-01-15T08:00:07Z")
@@ -174,8 +174,8 @@ def test_move_that_skips_a_state_is_inferred() -> None:
     mirror = Mirror().sees(STABLE, A).sees(COMPLETING, A).sees(EMPTY).sees(STABLE, A).writes()
     assert mirror.causes[1:] == [
         ("all members have joined", True),
-        ("orders-0 left", True),
-        ("orders-0 joined", True),
+        ("orders-fleet-0 left", True),
+        ("orders-fleet-0 joined", True),
     ]
 
 
@@ -223,17 +223,17 @@ def test_workers_report_the_cause_and_those_that_follow_are_none() -> None:
     mirror = Mirror().sees(STABLE, A)
     mirror.sees(STABLE, A).writes(worker(0, 3, heard_at=mirror.now))
     mirror.sees(PREPARING, A, B).sees(COMPLETING, A, B).sees(STABLE, A, B).writes()
-    assert mirror.causes[1] == ("orders-1 joined", True)
+    assert mirror.causes[1] == ("orders-fleet-1 joined", True)
     first = worker(0, 4, WorkerRejoin(3, 4, FOLLOWED, own=False), heard_at=mirror.now)
     second = worker(1, 4, WorkerRejoin(-1, 4, "first subscription", own=True), heard_at=mirror.now)
     mirror.writes(first, second)
     assert mirror.causes[1:] == [
-        ("orders-1: first subscription", False),
+        ("orders-fleet-1: first subscription", False),
         ("all members have joined", False),
         ("the leader has assigned the partitions", False),
     ]
     assert mirror.generations == [3, None, None, 4]
-    assert mirror.writes(first).causes[1] == ("orders-1: first subscription", False), "it goes with no worker"
+    assert mirror.writes(first).causes[1] == ("orders-fleet-1: first subscription", False), "it goes with no worker"
 
 
 def test_worker_that_gave_up_its_membership_is_the_cause_of_the_next_generation() -> None:
@@ -243,7 +243,7 @@ def test_worker_that_gave_up_its_membership_is_the_cause_of_the_next_generation(
     late = WorkerRejoin(3, -1, "consumer poll timeout has expired", own=True)
     away = worker(1, -1, late, heard_at=mirror.now, member_id="", state="Unjoined")
     mirror.writes(worker(0, 4, WorkerRejoin(3, 4, FOLLOWED, own=False), heard_at=mirror.now), away)
-    assert mirror.causes[1] == ("orders-1: consumer poll timeout has expired", False)
+    assert mirror.causes[1] == ("orders-fleet-1: consumer poll timeout has expired", False)
 
 
 def test_cause_is_known_while_the_rebalance_lasts() -> None:
@@ -254,7 +254,7 @@ def test_cause_is_known_while_the_rebalance_lasts() -> None:
         0, 3, WorkerRejoin(3, -1, "cached metadata has changed", own=True), heard_at=mirror.now, state=PREPARING
     )
     mirror.writes(again)
-    assert mirror.causes[1] == ("orders-0: cached metadata has changed", False)
+    assert mirror.causes[1] == ("orders-fleet-0: cached metadata has changed", False)
 
 
 @pytest.mark.parametrize("gone", [(EMPTY, DEAD), (EMPTY,)])
@@ -276,7 +276,7 @@ def test_reports_of_retry_workers_concern_another_group() -> None:
     mirror = Mirror().sees(STABLE, A)
     mirror.sees(STABLE, A).writes(worker(0, 3, heard_at=mirror.now))
     rejoin = WorkerRejoin(3, 4, "cached metadata has changed", own=True)
-    retry = worker(0, 4, rejoin, heard_at=mirror.now, pod="orders-retry-0", member_id="r0")
+    retry = worker(0, 4, rejoin, heard_at=mirror.now, pod="orders-fleet-retry-0", member_id="r0")
     mirror.sees(PREPARING, A).sees(STABLE, A).writes(worker(0, 4, heard_at=mirror.now), retry)
     assert mirror.causes[1] == ("a member joined again", True)
 
@@ -321,4 +321,4 @@ def test_message_about_a_long_rebalance_stays_the_same() -> None:
     mirror.now += 200
     assert message(mirror.sees(PREPARING, A).writes().status, "Degraded") == first
     slow = worker(0, 3, heard_at=mirror.now, state=PREPARING, revoking=True)
-    assert "handlers that hold partitions, in orders-0" in message(mirror.writes(slow).status, "Degraded")
+    assert "handlers that hold partitions, in orders-fleet-0" in message(mirror.writes(slow).status, "Degraded")

@@ -159,7 +159,7 @@ def test_retry_workers_that_are_gone_are_made_again_while_records_wait_at_the_en
     assert (made.replicas, made.remove) == (1, False)
     assert made.target not in plan.fleet.decision.prune
     body = plan.fleet.stateful_set(found, made)
-    assert body["metadata"]["name"] == "orders-retry"
+    assert body["metadata"]["name"] == "orders-fleet-retry"
 
 
 @pytest.mark.parametrize(

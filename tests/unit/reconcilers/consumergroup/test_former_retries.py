@@ -49,7 +49,7 @@ def test_group_that_never_had_retries_is_not_asked_for_its_policies(
 
         monkeypatch.setattr(world.kube, "get", noted)
         found = await gathered(world, state, **spec)
-        assert (found.had_retries, (CONFIG_MAP, "orders-retry") in asked) == (had, had)
+        assert (found.had_retries, (CONFIG_MAP, "orders-fleet-retry") in asked) == (had, had)
 
     run(life)
 

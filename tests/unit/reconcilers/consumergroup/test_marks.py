@@ -69,7 +69,7 @@ def with_mark(found: Gathered, revision: str, mark: RevisionMark = GOOD) -> Gath
 def older_record(**changes: Any) -> dict[str, Any]:
     """The ConfigMap of another revision, which was not read as a whole."""
     annotations = {"consumerfleet.io/revision": OLDER}
-    return {"metadata": {"name": f"orders-{OLDER}", "namespace": "shop", "annotations": annotations, **changes}}
+    return {"metadata": {"name": f"orders-fleet-{OLDER}", "namespace": "shop", "annotations": annotations, **changes}}
 
 
 @pytest.mark.parametrize("ready", [2, 1])

@@ -19,7 +19,7 @@ OWNER: JsonObject = {"metadata": {"namespace": "ns", "name": "orders", "uid": "o
 def record(revision: str, text: str, name: str = "") -> JsonObject:
     metadata = {
         "namespace": "ns",
-        "name": name or f"orders-{revision}",
+        "name": name or f"orders-fleet-{revision}",
         "labels": {GROUP_LABEL: "orders"},
         "annotations": {REVISION_ANNOTATION: revision},
         "ownerReferences": [{"uid": "owner"}],
@@ -35,7 +35,7 @@ def test_records_are_read_up_to_a_limit_the_one_that_runs_first_then_those_that_
         for revision in [f"a{number:03}" for number in range(30)]:
             store.learn(CONFIG_MAP, await kube.create(record(revision, large)))
         store.learn(CONFIG_MAP, await kube.create(record("f00d", "{}")))
-        store.learn(CONFIG_MAP, await kube.create(record("f00d", large, "orders-f00d-handler")))
+        store.learn(CONFIG_MAP, await kube.create(record("f00d", large, "orders-fleet-f00d-handler")))
         store.learn(CONFIG_MAP, await kube.create(record("feed", "{}")))
         # Whoever may edit the StatefulSet may name as many as he likes.
         named = dict.fromkeys(["f00d", *(f"a{number:03}" for number in range(20))], "digest")
@@ -45,10 +45,10 @@ def test_records_are_read_up_to_a_limit_the_one_that_runs_first_then_those_that_
         found = await gather.read_records(store, OWNER, seen, fleet)
         assert [body["metadata"]["name"] for body in found] == [body["metadata"]["name"] for body in seen]
         whole = {body["metadata"]["name"]: body for body in found if "data" in body}
-        assert "orders-feed" in whole
-        assert "orders-a000" in whole
-        assert "orders-a020" not in whole
-        assert "orders-f00d-handler" not in whole
+        assert "orders-fleet-feed" in whole
+        assert "orders-fleet-a000" in whole
+        assert "orders-fleet-a020" not in whole
+        assert "orders-fleet-f00d-handler" not in whole
         assert 1_000_000 * (len(whole) - 1) <= gather.CHARACTERS_MAX + 1_000_000
 
     run_virtual(main())

@@ -169,7 +169,7 @@ def test_file_of_a_step_comes_before_its_workers_and_its_refusal_is_in_the_way_o
     refusal, kube = carry_out(found, plan, lambda *_: None)
     assert refusal is None
     written = [(kind, each) for _, kind, each in kube.writes]
-    assert written.index(("ConfigMap", name)) < written.index(("StatefulSet", found.group.metadata.name))
+    assert written.index(("ConfigMap", name)) < written.index(("StatefulSet", MAIN.child(found.group.metadata.name)))
     assert "join.json" in kube.objects["ConfigMap", found.group.metadata.namespace, name]["data"]
 
     def quota(verb: str, kind: str, each: str) -> None:
