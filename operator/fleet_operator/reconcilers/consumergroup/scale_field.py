@@ -10,13 +10,19 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
-from fleet_operator.clients.kube import FIELD_MANAGER, KubeConflictError, KubeForbiddenError, KubeInvalidError
+from fleet_operator.clients.kube import (
+    FIELD_MANAGER,
+    KubeConflictError,
+    KubeForbiddenError,
+    KubeInvalidError,
+    KubeNotFoundError,
+)
 from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.store import Store
 
 
 async def give_replicas(store: Store, body: JsonObject, replicas: int | None) -> None:
-    """Write the number of workers into a ConsumerGroup that leaves it to others, where nobody has written it meanwhile.
+    """Write the number of workers into a ConsumerGroup without one, unless somebody has written it meanwhile.
 
     Without rights, or against an admission policy, the field stays absent: the fleet has its number all the same.
     Raises other KubeErrors.
@@ -26,7 +32,7 @@ async def give_replicas(store: Store, body: JsonObject, replicas: int | None) ->
         return
     head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
     names = {name: found["metadata"][name] for name in ("name", "namespace", "uid")}
-    with suppress(KubeConflictError, KubeForbiddenError, KubeInvalidError):
+    with suppress(KubeConflictError, KubeNotFoundError, KubeForbiddenError, KubeInvalidError):
         metadata = {**names, "resourceVersion": found["metadata"]["resourceVersion"]}
         stored = await store.kube.merge({**head, "metadata": metadata, "spec": {"replicas": replicas}})
         managers = [_without_spec(entry) for entry in stored["metadata"]["managedFields"]]
