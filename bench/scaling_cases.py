@@ -263,7 +263,9 @@ def measure_outage(installation: Installation) -> dict[str, Any]:
         "gone": round(gone, 1),
         "back": round(back, 1),
         "before": before.get("scaling"),
-        "during": {key: during.get(key) for key in ("scaling", "limit", "lagText", "observedAt", "targetReplicas")},
+        "during": {
+            key: during.get(key) for key in ("scaling", "limit", "lagApproximate", "observedAt", "targetReplicas")
+        },
         "least_target": min(targets),
         "most_target": max(targets),
         "drained_s": None if drained is None else round(drained - begin - back, 1),

@@ -9,7 +9,7 @@ from e2e.conftest import Fleets
 from e2e.demo.fleet import FlightFleet
 from e2e.demo.flights import CANCELLED
 
-COLUMNS = ["NAME", "STATE", "REPLICAS", "TARGET", "PARTS", "LAG", "BEHIND", "LIMIT", "READY"]
+COLUMNS = ["NAME", "READY", "REASON", "STATE", "MEMBERS", "TARGET", "LAG", "BEHIND", "FAILED"]
 
 
 def wait_shown(fleet: FlightFleet) -> None:
@@ -19,7 +19,7 @@ def wait_shown(fleet: FlightFleet) -> None:
         columns = fleet.kubectl("get", "consumergroups")
         header, row = (line.split() for line in columns.splitlines())
         assert header[:9] == COLUMNS, columns
-        assert row[:2] == ["flights", "Stable"], columns
+        assert row[:4] == ["flights", "True", "FleetReady", "Stable"], columns
         return True
 
     eventually(shown, timeout_s=PATIENCE_S, what="the table shows the group")

@@ -30,7 +30,7 @@ DELAYS: Final = ("5s", "30s")
 """The distinct delays of the example's policy."""
 REDRIVE: Final = "flights-mended"
 WATCHED: Final = (
-    "NAME:.metadata.name,STATE:.status.state,REPLICAS:.status.replicas,LAG:.status.lagText,"
+    "NAME:.metadata.name,STATE:.status.state,REPLICAS:.status.replicas,LAG:.status.lagApproximate,"
     "RETRY:.status.retry.waiting,NEXT-DUE:.status.retry.nextDueAt,FAILED:.status.retry.failed"
 )
 """Columns of the demo's watch."""

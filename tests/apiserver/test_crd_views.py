@@ -35,13 +35,14 @@ from tests.unit.api.crd_objects import consumer_group, kafka_cluster, redrive, r
 from tests.unit.planning import builders
 
 KINDS = ("KafkaCluster", "ConsumerGroup", "RetryPolicy", "Redrive", "Backfill")
-COLUMNS = "NAME STATE REPLICAS TARGET PARTS LAG BEHIND LIMIT READY AGE"
-WIDE_COLUMNS = "PROGRESS PROTOCOL ASSIGNOR MEMBERS COORDINATOR RETRY NEXT-DUE FAILED MESSAGE"
-REDRIVE_COLUMNS = "NAME GROUP PHASE SELECTED MOVED RATE READY AGE"
-REDRIVE_WIDE_COLUMNS = "REMAINING GUARDED MOVED-BEFORE FAILED-AGAIN DRY-RUN FINISHED MESSAGE"
-BACKFILL_COLUMNS = "NAME GROUP PHASE PROGRESS RATE END FAILED AGE"
+COLUMNS = "NAME READY REASON STATE MEMBERS TARGET LAG BEHIND FAILED AGE"
+WIDE_COLUMNS = "REPLICAS PARTS LIMIT PROGRESS RETRY NEXT-DUE ASSIGNOR COORDINATOR MESSAGE"
+REDRIVE_COLUMNS = "NAME GROUP PHASE REASON SELECTED MOVED RATE AGE"
+REDRIVE_WIDE_COLUMNS = "REMAINING GUARDED MOVED-BEFORE FAILED-AGAIN DRY-RUN FINISHED READY MESSAGE"
+BACKFILL_COLUMNS = "NAME GROUP PHASE REASON PROGRESS RATE END FAILED AGE"
 BACKFILL_WIDE_COLUMNS = "THROTTLED ATTEMPTS DRY-RUN DIFFERENT READY MESSAGE"
-CLUSTER_COLUMNS = "NAME CLUSTER-ID BROKERS GROUPS OFFSETS-PARTITIONS READY AGE"
+CLUSTER_COLUMNS = "NAME READY REASON BROKERS GROUPS CLUSTER-ID AGE"
+LINE_MAX = 120
 
 
 FAILED = {("Exhausted", "shop.Refused"): 8, ("Timeout", ""): 2}
@@ -142,26 +143,31 @@ def test_status_is_stored_as_projected(shown: Site) -> None:
 def test_columns_of_consumer_groups(shown: Site) -> None:
     header, row = table(shown, "kcg")
     assert header == COLUMNS
-    assert row.startswith("orders Stable 2 2 4 ~2k ~30s None True ")
+    assert row.startswith("orders True FleetReady Stable 2 2 2048 ~30s 12 ")
 
 
 def test_wide_columns_of_consumer_groups(shown: Site) -> None:
     header, row = table(shown, "consumergroups", "-o", "wide")
     assert header == f"{COLUMNS} {WIDE_COLUMNS}"
-    assert "Classic range 2 broker 1 (partition 31)" in row
-    assert row.endswith(f" 8 {times.to_text(builders.NOW + 30)} 12 2 of 2 workers are ready")
+    assert row.endswith(f" 2 4 None Complete 8 {times.to_text(builders.NOW + 30)} range 1 2 of 2 workers are ready")
+
+
+def test_tables_fit_a_line_of_a_terminal(shown: Site) -> None:
+    lines = [line for kind in KINDS for line in shown.kubectl("get", kind, "--ignore-not-found").splitlines()]
+    assert len(lines) == 8
+    assert [line for line in lines if len(line.rstrip()) > LINE_MAX] == []
 
 
 def test_columns_of_kafka_clusters(shown: Site) -> None:
     header, row = table(shown, "kcl")
     assert header == CLUSTER_COLUMNS
-    assert row.startswith("main cluster-a 2 7 50 True ")
+    assert row.startswith("main True Reached 2 7 cluster-a ")
 
 
 def test_columns_of_backfills(shown: Site) -> None:
     header, row = table(shown, "kbf")
     assert header == BACKFILL_COLUMNS
-    assert row.startswith("again orders Running 40 %, slice 2 of 3 2 ")
+    assert row.startswith("again orders Running Running 40 %, slice 2 of 3 2 ")
     header, _ = table(shown, "backfills", "-o", "wide")
     assert header == f"{BACKFILL_COLUMNS} {BACKFILL_WIDE_COLUMNS}"
 
@@ -169,10 +175,10 @@ def test_columns_of_backfills(shown: Site) -> None:
 def test_columns_of_redrives(shown: Site) -> None:
     header, row = table(shown, "krd")
     assert header == REDRIVE_COLUMNS
-    assert row.startswith("mended orders Running 12 11 6 True ")
+    assert row.startswith("mended orders Running Running 12 11 6 ")
     header, row = table(shown, "redrives", "-o", "wide")
     assert header == f"{REDRIVE_COLUMNS} {REDRIVE_WIDE_COLUMNS}"
-    assert row.endswith(" 40 2 5 3 false moving failed records")
+    assert row.endswith(" 40 2 5 3 false True moving failed records")
 
 
 def test_category_lists_all_kinds(shown: Site) -> None:

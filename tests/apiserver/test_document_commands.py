@@ -193,14 +193,14 @@ def test_commands_about_the_offsets_topic(place: Callable[..., Reader]) -> None:
     reader.apply(yaml.safe_load(text), consumer_group())
     carried = [{"broker": 1, "groups": 300, "crowded": True}, {"broker": 2, "groups": 40}]
     offsets = {"partitions": 50, "reassignment": '{"version":1}', "groupsPerCoordinator": carried}
-    cluster, group = {"offsetsTopic": offsets}, {"coordinator": {"id": 1, "text": "broker 1", "crowded": True}}
+    cluster, group = {"offsetsTopic": offsets}, {"coordinator": {"id": 1, "crowded": True}}
     for name, status in (("kcl/main", cluster), ("kcg/orders", group)):
         patch = json.dumps({"status": status})
         reader.kubectl("patch", name, "--subresource=status", "--type=merge", "-p", patch)
     plan, coordinators, groups = [reader.types(line) for line in commands(page)]
     assert json.loads(plan) == {"version": 1}
     assert json.loads(coordinators) == carried
-    assert groups.splitlines()[1].split() == ["orders", "broker", "1", "true"]
+    assert groups.splitlines()[1].split() == ["orders", "1", "true"]
 
 
 def test_documented_rollout_commands(place: Callable[..., Reader]) -> None:

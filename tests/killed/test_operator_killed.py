@@ -54,7 +54,7 @@ VOLATILE = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "gen
 DIGESTS = {APPLIED_ANNOTATION, INPUTS_ANNOTATION, PARTS_ANNOTATION, SIBLINGS_ANNOTATION}
 TOUCHED = "consumerfleet.io/retry-policies"
 """Pods created within the second of the publication are annotated once more than necessary."""
-UNCOMPARED = ("coordinator", "transitions", "lagApproximate", "lagText", "retry")
+UNCOMPARED = ("coordinator", "transitions", "lagApproximate", "retry")
 """Depends on the group's name and on the number of looks, and on nothing that the operator did."""
 
 

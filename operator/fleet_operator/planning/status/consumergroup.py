@@ -17,7 +17,7 @@ from fleet_operator.planning import times
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.fleet.rollout_facts import PodFacts
 from fleet_operator.planning.labels import selector_text
-from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket, lag_text
+from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket
 from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
 from fleet_operator.planning.offsets.skips import flow_topics, skipped_status
 from fleet_operator.planning.problem import Problem
@@ -44,7 +44,6 @@ MIRRORED: Final = (
     "members",
     "partitions",
     "lagApproximate",
-    "lagText",
     "behindText",
     "transitions",
     "retry",
@@ -116,7 +115,6 @@ def _fleet(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str, 
         **facts.image.fields,
         **({"connection": facts.connection} if facts.connection else {}),
         "groupId": facts.group.group_id,
-        "protocol": "Classic",
         "replicas": fleet.current_replicas if fleet else 0,
         "readyReplicas": fleet.ready_replicas if fleet else 0,
         "updatedReplicas": updated_replicas(facts),
@@ -135,7 +133,6 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[st
     blank: dict[str, Any] = {
         "assignor": "",
         "members": [],
-        "lagText": UNKNOWN_TEXT,
         "behindText": UNKNOWN_TEXT,
         "transitions": [],
     }
@@ -166,7 +163,6 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[st
         bucket = lag_bucket(lag.total, previous.get("lagApproximate"))
         seen |= {
             "lagApproximate": bucket,
-            "lagText": lag_text(bucket),
             "behindText": behind_text(lag.behind, previous.get("behindText", "")),
         }
     before = previous.get("retry") or {}
@@ -196,14 +192,12 @@ def _coordinator(
         "id": observed.coordinator_id,
         "host": shorten_id(f"{broker.host}:{broker.port}") if broker else "",
     }
-    text = f"broker {observed.coordinator_id}"
     if observation.offsets_topic is not None:
-        partition = naming.coordinator_partition(observed.group_id, observation.offsets_topic.partitions)
-        coordinator["offsetsPartition"] = partition
-        text += f" (partition {partition})"
+        partitions = observation.offsets_topic.partitions
+        coordinator["offsetsPartition"] = naming.coordinator_partition(observed.group_id, partitions)
     if observed.coordinator_id in crowded:
         coordinator["crowded"] = True
-    return coordinator | {"text": text}
+    return coordinator
 
 
 def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> list[dict[str, Any]] | None:
