@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 
 FAT, ORDINARY = int(os.environ.get("FLEET_FAT_OBJECTS", "12")), int(os.environ.get("FLEET_FAT_ORDINARY", "10"))
 FATTEST = max(6, FAT // 40)
-"""One of so many has 60,000 small maps, which are slow to read and to render; the others have 100 kB of text."""
+"""One of so many has 60,000 short values, which are slow to read and to render; the others have 100 kB of text."""
 STATUS_S = 60.0
 """The promise to an ordinary group: its first status, whatever else there is."""
 TOO_LARGE = "more than 65536 are refused"
@@ -37,11 +37,15 @@ def here(quiet_site: Callable[..., Site]) -> Iterator[tuple[Site, Site, Site]]:
 
 
 def fat_group(site: Site, number: int) -> dict[str, Any]:
-    items: list[dict[str, Any]] = [{"a": place} for place in range(60_000)]
+    name = f"fat-{number:04}"
     if number % FATTEST:
-        items = [{"a": "x" * 1000}] * 100
-    template = {"spec": {"affinity": {"podAffinity": {"x": items}}}}
-    return objects.group(site.name, name=f"fat-{number:04}", template=template)
+        long = [{"name": f"A{place}", "value": "x" * 1000} for place in range(100)]
+        return objects.group(site.name, name=name, template={"spec": {"containers": [{"name": "worker", "env": long}]}})
+    expression = {"key": "zone", "operator": "In", "values": ["a"] * 60}
+    term = {"topologyKey": "zone", "labelSelector": {"matchExpressions": [expression] * 16}}
+    terms = [{"weight": 1, "podAffinityTerm": term}] * 64
+    affinity = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+    return objects.group(site.name, name=name, template={"spec": {"affinity": affinity}})
 
 
 def reason(body: dict[str, Any]) -> str:
