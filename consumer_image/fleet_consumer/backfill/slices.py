@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fleet_consumer.backfill.errors import BackfillFailed
-from fleet_consumer.contract.backfill_ledger import COMPARED, SAMPLES_MAX, Comparison, Counts, Ranges, Sample
+from fleet_consumer.contract.backfill_ledger import COMPARED, COUNTS, SAMPLES_MAX, Comparison, Counts, Ranges, Sample
 
 FIRST_OFFSETS: Final = 5_000
 """Offsets of a slice while no rate is known."""
@@ -166,13 +166,7 @@ class TaskReport:
     @property
     def counts(self) -> Counts:
         """The counts as the ledger has them."""
-        return Counts(
-            records_in=self.records_in,
-            records_out=self.records_out,
-            failed=self.failed,
-            dropped=self.dropped,
-            filtered=self.filtered,
-        )
+        return Counts(**{name: getattr(self, name) for name in COUNTS.values()})
 
     def note(self, verdict: str, sample: Sample | None) -> None:
         """Count one comparison by the field of `Comparison`."""
