@@ -25,7 +25,7 @@ pytestmark = ON_SECOND_CLUSTER
 INSTALL, OWN_IMAGE = "docs/install.md", "docs/own-image.md"
 SHOP = "shop"
 TO_A_FLEET = ("Images", "The operator", "Credentials", "The first group", "Look at it")
-CRDS = ("backfills", "consumergroups", "kafkaclusters", "operatorstates", "redrives", "retrypolicies")
+CRDS = ("backfills", "consumergroups", "kafkaclusters", "offsetresets", "operatorstates", "redrives", "retrypolicies")
 ORDERS = b'{"item": "tea", "count": 2}\n{"item": "milk", "count": 0}\n'
 UNTIL_DONE = (
     '"$@" >/tmp/out 2>&1 & worker=$!; until grep -q "done=1 failed=1" /tmp/out; do sleep 1; done; '

@@ -34,7 +34,7 @@ PARTITIONS = 6
 AT_ONCE = 5
 """Tests of the shared operator that run at a time: each has its own namespace, and mostly waits."""
 LEFT = (
-    *("consumergroups", "backfills", "redrives", "retrypolicies", "kafkaclusters"),
+    *("consumergroups", "backfills", "offsetresets", "redrives", "retrypolicies", "kafkaclusters"),
     *("statefulsets", "sparkapplications", "pods"),
 )
 """Kinds that cost something while they are there, in the order in which they can be deleted: what owns goes first."""
@@ -68,7 +68,15 @@ def quiet_api() -> Iterator[ApiServer]:
 
 def install_crds(server: ApiServer) -> None:
     server.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-    kinds = ("kafkaclusters", "consumergroups", "retrypolicies", "redrives", "backfills", "operatorstates")
+    kinds = (
+        "kafkaclusters",
+        "consumergroups",
+        "retrypolicies",
+        "redrives",
+        "backfills",
+        "offsetresets",
+        "operatorstates",
+    )
     crds = (f"crd/{kind}.consumerfleet.io" for kind in kinds)
     await_definitions(server.kubectl, *crds, timeout_s=PATIENCE_S)
 

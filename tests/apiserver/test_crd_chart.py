@@ -37,6 +37,7 @@ CRDS = (
     "backfills.consumerfleet.io",
     "consumergroups.consumerfleet.io",
     "kafkaclusters.consumerfleet.io",
+    "offsetresets.consumerfleet.io",
     "operatorstates.consumerfleet.io",
     "redrives.consumerfleet.io",
     "retrypolicies.consumerfleet.io",

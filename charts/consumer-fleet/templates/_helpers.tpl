@@ -66,15 +66,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- /* Permissions of the operator in namespaces with ConsumerGroups, apart from Secrets. */}}
 {{- define "consumer-fleet.rules" -}}
 - apiGroups: [consumerfleet.io]
-  resources: [kafkaclusters, consumergroups, retrypolicies, redrives]
+  resources: [kafkaclusters, consumergroups, retrypolicies, redrives, offsetresets]
   verbs: [get, list, watch]
 - apiGroups: [consumerfleet.io]
-  resources: [kafkaclusters/status, consumergroups/status, retrypolicies/status, redrives/status]
+  resources: [kafkaclusters/status, consumergroups/status, retrypolicies/status, redrives/status, offsetresets/status]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
-  # For the finalizers of objects with spec.deletion and of their KafkaClusters, and for a spec.replicas that is absent;
-  # nothing else of them is ever written.
-  resources: [consumergroups, kafkaclusters]
+  # For the finalizers of objects with spec.deletion, of their KafkaClusters and of OffsetResets under way, and for a
+  # spec.replicas that is absent; nothing else of them is ever written.
+  resources: [consumergroups, kafkaclusters, offsetresets]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
   # What the operator remembers of each object. Nobody else may write it: it decides which images and templates run.
@@ -82,11 +82,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get, list, watch, create, update, patch]
 - apiGroups: [consumerfleet.io]
   # For spec.ttlSecondsAfterFinished.
-  resources: [redrives]
+  resources: [redrives, offsetresets]
   verbs: [delete]
 - apiGroups: [consumerfleet.io]
   # For blockOwnerDeletion of children, where the API server checks this permission.
-  resources: [kafkaclusters/finalizers, consumergroups/finalizers, retrypolicies/finalizers, redrives/finalizers]
+  resources: [kafkaclusters/finalizers, consumergroups/finalizers, retrypolicies/finalizers, redrives/finalizers, offsetresets/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [statefulsets]

@@ -46,6 +46,7 @@ CONSUMER_GROUP: Final = Kind("consumerfleet.io", "v1alpha1", "ConsumerGroup", "c
 RETRY_POLICY: Final = Kind("consumerfleet.io", "v1alpha1", "RetryPolicy", "retrypolicies")
 REDRIVE: Final = Kind("consumerfleet.io", "v1alpha1", "Redrive", "redrives")
 BACKFILL: Final = Kind("consumerfleet.io", "v1alpha1", "Backfill", "backfills")
+OFFSET_RESET: Final = Kind("consumerfleet.io", "v1alpha1", "OffsetReset", "offsetresets")
 OPERATOR_STATE: Final = Kind("consumerfleet.io", "v1alpha1", "OperatorState", "operatorstates")
 STATEFUL_SET: Final = Kind("apps", "v1", "StatefulSet", "statefulsets")
 JOB: Final = Kind("batch", "v1", "Job", "jobs")

@@ -18,7 +18,7 @@ from fleet_operator.observe.aggregation import Offsets
 from fleet_operator.observe.batches import Partition
 from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicReading
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.planning.offsets.records import Committed, OffsetsByTopic
+from fleet_operator.planning.offsets.records import MARK, Committed, OffsetsByTopic
 from fleet_operator.planning.offsets.targets import GroupOffsets, Member
 
 T = TypeVar("T")
@@ -88,6 +88,7 @@ def read_group(
         starts=read_offsets(client, led, EARLIEST),
         ends=ends,
         found=found,
+        marks=frozenset(text for each in commits.values() if (text := each.metadata.rstrip("\0")).startswith(MARK)),
     )
 
 

@@ -42,6 +42,8 @@ FINALIZER: Final = "consumerfleet.io/retry-topics"
 """Finalizer of a ConsumerGroup whose deletion has steps in Kafka."""
 CLUSTER_FINALIZER: Final = "consumerfleet.io/groups"
 """Finalizer of a KafkaCluster, while groups with a finalizer refer to it."""
+RESET_FINALIZER: Final = "consumerfleet.io/offsets"
+"""Finalizer of an OffsetReset whose commit is under way."""
 FOREGROUND: Final = "foregroundDeletion"
 """Kubernetes' own finalizer: its garbage collector is deleting the children."""
 

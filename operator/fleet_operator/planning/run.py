@@ -1,4 +1,4 @@
-"""Runs of Redrives and Backfills: Jobs or Spark applications that work through records once. Pure.
+"""Runs: what is done once for a ConsumerGroup, most of it by Jobs or Spark applications. Pure.
 
 Objects may have been touched by people: a value that cannot be read becomes the cautious one, never an exception.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Self
 
@@ -25,11 +25,16 @@ from fleet_operator.planning.labels import BACKFILL_LABEL, RATE_ANNOTATION, REDR
 from fleet_operator.planning.objects import Owner, child_head
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.offsets import OffsetsState
 from fleet_operator.planning.state.retries import Redriven
 
 NO_LIMIT: Final = "unlimited"
 UNREADABLE_RATE: Final = -1
 """No rate that can be asked for, so that a Job whose annotation is damaged is replaced."""
+
+
+LASTING_PHASES: Final = frozenset({"Succeeded", "Failed", "Committing"})
+"""Phases of a run that is never begun again."""
 
 
 class RunState(Enum):
@@ -71,8 +76,13 @@ class RunDecision:
 
     @property
     def is_noted_first(self) -> bool:
-        """True if the next step rests on the status that this decision makes."""
+        """True if the next step rests on what is remembered of this decision."""
         return False
+
+    @property
+    def is_lasting(self) -> bool:
+        """True if the run is never begun again, also where its object is made again."""
+        return self.phase in LASTING_PHASES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +91,7 @@ class ReferencedGroup:
 
     `gone`: the object is being deleted or does not exist. `group` is None then, and while it cannot be parsed.
     `cluster` is None without a group. `image` is the group's worker image, `redriven` what its Redrives have found.
+    `offsets` tells from when on the operator knows what was done.
     """
 
     gone: bool = False
@@ -90,6 +101,7 @@ class ReferencedGroup:
     older: Claim | None = None
     image: str = ""
     redriven: Redriven | None = None
+    offsets: OffsetsState = field(default_factory=OffsetsState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +132,24 @@ def removal(job: JobFacts | None) -> Act:
 def group_not_found(run: RunResource) -> Problem:
     namespace, name = run.group_key
     return Problem(c.GROUP_NOT_FOUND, f"ConsumerGroup {name!r} is not in namespace {namespace!r}: create it there")
+
+
+DOUBTED_S: Final = 600.0
+"""Time after the beginning of a group's memory in which a restore may still bring back what was done before it."""
+
+
+def find_doubt(run: RunResource, found: ReferencedGroup, remedy: str, *, begun: bool) -> Problem | None:
+    """The reason why nobody knows that a run was not done before: it may be older than the memory of its group. One
+    that has `begun` is remembered itself."""
+    began, created = found.offsets.began, times.from_text(run.metadata.creation_timestamp)
+    if begun or began is None or created is None or not found.offsets.inherited or created > began + DOUBTED_S:
+        return None
+    kind = type(run).__name__
+    message = (
+        f"the operator's memory of ConsumerGroup {run.spec.group_ref.name!r} began at {times.to_text(began)}, when the "
+        f"group had commits already, so nobody knows that this {kind} was not done before that: {remedy}"
+    )
+    return Problem(c.MEMORY_LOST, message)
 
 
 def find_group_obstacle(kind: str, group: ConsumerGroup, found: ReferencedGroup) -> KafkaCluster | Problem:

@@ -27,7 +27,7 @@ STATEFUL_SET_ANNOTATIONS: Final = (
     *(labels.REVISION_ANNOTATION, labels.INPUTS_ANNOTATION, labels.PARTS_ANNOTATION),
     *(labels.APPLIED_ANNOTATION, labels.SIBLINGS_ANNOTATION),
 )
-FINALIZERS: Final = (labels.FINALIZER, labels.CLUSTER_FINALIZER, labels.FOREGROUND)
+FINALIZERS: Final = (labels.FINALIZER, labels.CLUSTER_FINALIZER, labels.RESET_FINALIZER, labels.FOREGROUND)
 JOB_ANNOTATIONS: Final = (labels.RATE_ANNOTATION,)
 IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 REPLICA_COUNTS: Final = ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from fleet_consumer.contract import naming
+from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_operator.api.v1alpha1 import KafkaCluster, Redrive
 from fleet_operator.api.v1alpha1.conditions import RUN_CONDITIONS
 from fleet_operator.api.v1alpha1.model import FINAL_PHASES
@@ -33,6 +35,7 @@ from fleet_operator.planning.status.retry import is_noted
 from fleet_operator.reconcilers.context import Context, is_owned_by
 from fleet_operator.reconcilers.references import read_group
 from fleet_operator.reconcilers.run import Questions, RunChildren
+from fleet_operator.reconcilers.run_memory import facts_of, pick
 from fleet_operator.runtime.cache import Key, key_of
 
 log = logging.getLogger(__name__)
@@ -84,11 +87,16 @@ class Redrives:
     kind = REDRIVE
     model = Redrive
     conditions = RUN_CONDITIONS
+    remembered = ("phase", "startedAt", "finishedAt", "failedTopicId", "redrivenTo")
+    counted = (*COUNTS, "remaining", "ratePerSecond")
 
     def __init__(self, context: Context, questions: Questions) -> None:
         self._context = context
         self._questions = questions
         self._seen: dict[Key, Seen] = {}
+
+    def holds(self, body: JsonObject) -> bool:
+        return False
 
     def forget(self, key: Key) -> None:
         self._seen.pop(key, None)
@@ -118,6 +126,9 @@ class Redrives:
         now = self._context.clock.wall()
         return RedriveStep(body=body, facts=facts, decision=decide(facts), referenced=referenced, child=job, now=now)
 
+    async def remember(self, step: RedriveStep, status: JsonObject) -> JsonObject:
+        return pick(status, self, step.decision)
+
     async def follow_up(self, step: RedriveStep) -> None:
         """Have the progress of one at work read, for the next reconcile."""
         group, key = step.referenced.group, key_of(step.body)
@@ -144,9 +155,9 @@ class Redrives:
         return project_redrive_status(step.facts, step.decision, progress, rate, now)
 
     async def settle(self, body: JsonObject, run: Redrive) -> float:
-        """Wait until the findings are in the status of the ConsumerGroup, where they count from then on.
+        """Wait until the findings are in the state of the ConsumerGroup, where they count from then on.
 
-        Nothing brings the group back for them: a status that the operator wrote is no event for it.
+        Nothing brings the group back for them: what the operator wrote is no event for it.
         """
         referenced = read_group(self._context, run.group_key)
         if referenced.gone or (
@@ -171,7 +182,7 @@ class Redrives:
         older = [
             other
             for other in self._context.store.cache(REDRIVE).having((namespace, body["spec"]["groupRef"]["name"]))
-            if _wants_to_run(other) and _age(other) < _age(body)
+            if _wants_to_run(other, facts_of(self._context, other)) and _age(other) < _age(body)
         ]
         waiting = [key_of(other)[1] for other in sorted(older, key=_age)]
         return next((other for other in (*at_work(jobs, pods), *waiting) if other != name), None)
@@ -184,8 +195,8 @@ def _failed_topic_id(referenced: ReferencedGroup) -> str | None:
     return topic.topic_id if topic is not None else None
 
 
-def _wants_to_run(body: JsonObject) -> bool:
-    ended = (body.get("status") or {}).get("phase") in FINAL_PHASES
+def _wants_to_run(body: JsonObject, facts: Mapping[str, Any]) -> bool:
+    ended = facts.get("phase") in FINAL_PHASES
     return not (ended or body["spec"].get("suspend") or "deletionTimestamp" in body["metadata"])
 
 

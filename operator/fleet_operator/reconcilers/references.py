@@ -58,6 +58,7 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
         older=older,
         image=image,
         redriven=state.retries.redriven,
+        offsets=state.offsets,
     )
 
 

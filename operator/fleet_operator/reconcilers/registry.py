@@ -29,6 +29,7 @@ from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler, OffsetsTopicWork
+from fleet_operator.reconcilers.offsetreset import OffsetResets
 from fleet_operator.reconcilers.redrive import Redrives
 from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
 from fleet_operator.reconcilers.run import Questions, RunReconciler
@@ -83,6 +84,10 @@ def _backfills(context: Context) -> Reconciler:
     return RunReconciler(context, Backfills(context, questions))
 
 
+def _offset_resets(context: Context) -> Reconciler:
+    return RunReconciler(context, OffsetResets(context, _questions(context, kinds.OFFSET_RESET)))
+
+
 _own: Final = partial(WatchedKind, view=View(trim_resource))
 CONTROLLERS: Final = (
     Controller(_own(kind=kinds.KAFKA_CLUSTER, dependents=routing.dependents_of_cluster), _kafka_clusters),
@@ -106,6 +111,7 @@ CONTROLLERS: Final = (
     ),
     Controller(_own(kind=kinds.REDRIVE, index=refs.group_of, apart=True), _redrives),
     Controller(_own(kind=kinds.BACKFILL, index=refs.group_of, apart=True), _backfills),
+    Controller(_own(kind=kinds.OFFSET_RESET, index=refs.group_of, dependents=routing.group_of_run), _offset_resets),
 )
 
 _child: Final = partial(WatchedKind, index=routing.group_index, dependents=routing.owner_of_child, on_status=True)

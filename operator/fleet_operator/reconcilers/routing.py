@@ -12,7 +12,7 @@ from typing import Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
-from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, main_group_of, policy_of, source_of
+from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, group_of, main_group_of, policy_of, source_of
 from fleet_operator.clients import kinds
 from fleet_operator.planning.labels import BACKFILL_LABEL, GROUP_LABEL, POLICY_LABEL, RECORD, REDRIVE_LABEL
 from fleet_operator.planning.observation import ClusterObservation
@@ -40,7 +40,10 @@ OWNERS: Final = (
 )
 """Labels that name a child's owner; the first that it has counts."""
 
-STATE_OWNERS: Final = {kind.kind: kind for kind in (kinds.CONSUMER_GROUP, kinds.RETRY_POLICY, kinds.KAFKA_CLUSTER)}
+RUNS: Final = (kinds.REDRIVE, kinds.BACKFILL, kinds.OFFSET_RESET)
+STATE_OWNERS: Final = {
+    kind.kind: kind for kind in (kinds.CONSUMER_GROUP, kinds.RETRY_POLICY, kinds.KAFKA_CLUSTER, *RUNS)
+}
 """Kinds whose objects have a state."""
 
 REFERENCES: Final[tuple[tuple[kinds.Kind, Callable[[kinds.JsonObject], Key | None]], ...]] = (
@@ -133,18 +136,23 @@ def dependents_of_policy(body: kinds.JsonObject, cache: Caches) -> Iterator[Addr
 
 
 def dependents_of_group(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
-    """A ConsumerGroup's policies, Redrives, Backfills and rivals.
+    """A ConsumerGroup's policies, runs and rivals.
 
     All policies of its namespace: it may have left one, and which one is not known any more. Rivals are objects for the
     same Kafka groups: when one comes, goes or is edited, the turn of the others may have changed.
     """
     key, own = key_of(body), group_id_of(body)
     yield from ((kinds.RETRY_POLICY, policy) for policy in cache(kinds.RETRY_POLICY).keys_having(key[0]))
-    for kind in (kinds.REDRIVE, kinds.BACKFILL):
+    for kind in RUNS:
         yield from ((kind, run) for run in cache(kind).keys_having(key))
     for group_id in {own, naming.retry_group(own), main_group_of(own)}:
         rivals = cache(kinds.CONSUMER_GROUP).keys_having(group_id)
         yield from ((kinds.CONSUMER_GROUP, rival) for rival in rivals if rival != key)
+
+
+def group_of_run(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
+    """The ConsumerGroup of a run that may hold its workers down."""
+    yield kinds.CONSUMER_GROUP, group_of(body)
 
 
 def owner_of_child(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:

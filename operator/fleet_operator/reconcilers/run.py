@@ -1,8 +1,9 @@
-"""The reconcile that Redrives and Backfills share: gather, decide, do one thing about the run's Job or application,
+"""The reconcile that all runs share: gather, decide, do one thing about the run's Job or application, remember,
 publish, and delete what has ended when its time is over.
 
-Caches are enough to decide that nothing is to be done. Before a run is started, and before an end is recorded for good,
-everything is read live, one run at a time: two that both see nobody at work must not both begin.
+Decisions rest on what is remembered of a run, never on its status. Caches are enough to decide that nothing is to be
+done. Before a run is started, and before an end is recorded for good, everything is read live, one run at a time: two
+that both see nobody at work must not both begin.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.planning import times
 from fleet_operator.planning.drift import EDITED, others_fields
 from fleet_operator.planning.problem import Problem, spec_problem
-from fleet_operator.planning.run import Act, RunDecision, renew_final_status
+from fleet_operator.planning.run import Act, RunDecision, renew_final_status, run_conditions
+from fleet_operator.planning.state.document import UnreadableStateError
+from fleet_operator.planning.state.runs import RunState
 from fleet_operator.reconcilers.context import (
     Context,
     ForeignObjectError,
@@ -35,6 +38,8 @@ from fleet_operator.reconcilers.context import (
     require_living,
     require_ours,
 )
+from fleet_operator.reconcilers.run_memory import RunMemory
+from fleet_operator.reconcilers.states import StateTakenError
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import EventRecorder, News
@@ -48,7 +53,7 @@ WATCH_SECONDS: Final = 5.0
 """The interval at which a running or waiting run is reconciled: no watch reports offsets, a ledger or a usable topic.
 """
 NEXT_SECONDS: Final = 0.5
-"""The pause before a step that rests on the status which was just written."""
+"""The pause before a step that rests on what was just remembered."""
 ENDED_SECONDS: Final = 1.0
 """The pause between the reconcile that sees a run end and the one that clears up after it: the status that has its
 findings must be in the cache first."""
@@ -97,6 +102,16 @@ class RunKind(Protocol[R, S]):
     def model(self) -> type[R]: ...
     @property
     def conditions(self) -> tuple[str, ...]: ...
+    @property
+    def remembered(self) -> tuple[str, ...]:
+        """The fields of the status that decide what is done next."""
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The fields of the status that are remembered at the end, to be shown."""
+
+    def holds(self, body: JsonObject) -> bool:
+        """True if an object that is being deleted has something to finish before."""
 
     def forget(self, key: Key) -> None:
         """Drop what is known of a run that has ended or is gone."""
@@ -104,8 +119,11 @@ class RunKind(Protocol[R, S]):
     async def decided(self, body: JsonObject, run: R, *, live: bool) -> S:
         """Gather and decide; with `live` from the API server and not from caches."""
 
+    async def remember(self, step: S, status: JsonObject) -> JsonObject:
+        """What is remembered of a decision with this status; what has to be there before is made."""
+
     async def follow_up(self, step: S) -> None:
-        """Do what the decision asks for besides its act."""
+        """Do what the decision asks for besides its act, once it is remembered."""
 
     def project(self, step: S, now: float) -> JsonObject:
         """The status."""
@@ -123,6 +141,7 @@ class RunReconciler(Generic[R, S]):
     def __init__(self, context: Context, kind: RunKind[R, S]) -> None:
         self._context = context
         self._kind = kind
+        self._memory = RunMemory(context, kind.remembered, kind.counted)
         self._expiry = Expiry(context.clock)
         self._one_at_a_time = asyncio.Lock()
 
@@ -130,38 +149,48 @@ class RunReconciler(Generic[R, S]):
         """Bring one run one step closer to its end; raises KubeError to be tried again."""
         context, kind = self._context, self._kind
         body = context.store.get(kind.kind, key)
-        if body is None or body["metadata"].get("deletionTimestamp"):
+        if body is None or (body["metadata"].get("deletionTimestamp") and not kind.holds(body)):
             kind.forget(key)
             self._expiry.forget(key)
             context.statuses.forget(kind.kind.kind, key)
+            context.states.forget(kind.kind, key)
             return Result()
-        now = context.clock.wall()
         try:
-            run = kind.model.model_validate(body)
-        except ValidationError as error:
-            problem = spec_problem(error)
-            invalid = conditions.invalid_status(
-                kind.conditions, problem.reason, problem.message, body, times.to_text(now)
-            )
+            run, state = self._memory.recall(body, kind.model.model_validate(body))
+        except (ValidationError, UnreadableStateError) as error:
+            problem = error.problem if isinstance(error, UnreadableStateError) else spec_problem(error)
+            now_text = times.to_text(context.clock.wall())
+            invalid = conditions.invalid_status(kind.conditions, problem.reason, problem.message, body, now_text)
             return Result(await publish(context, body, invalid))
         if run.is_final:
             kind.forget(key)
-            return Result(await self._finish(body, run))
+            return Result(await self._finish(body, run, state))
         step = await self._advance(body, run)
-        if step is None:
-            return Result(ENDED_SECONDS)
-        await kind.follow_up(step)
-        decision = step.decision
-        if decision.is_final:
-            self._expiry.ended(key, run)
-        again = await publish(context, step.body, kind.project(step, now))
-        return Result(None if again is None else min(again, _pause(decision)))
+        return Result(ENDED_SECONDS if step is None else await self._show(step, run))
 
-    async def _finish(self, body: JsonObject, run: R) -> float | None:
+    async def _show(self, step: S, run: R) -> float | None:
+        """Remember, follow up and publish; seconds until the next visit."""
+        now = self._context.clock.wall()
+        status = self._kind.project(step, now)
+        try:
+            facts = await self._kind.remember(step, status)
+            await self._memory.note(step.body, run, facts, step.decision)
+        except StateTakenError as error:
+            step = step.refused(Problem(conditions.NAME_TAKEN, str(error)))
+            status = self._kind.project(step, now)
+        else:
+            await self._kind.follow_up(step)
+        if step.decision.is_final:
+            self._expiry.ended(key_of(step.body), run)
+        again = await publish(self._context, step.body, status)
+        return None if again is None else min(again, _pause(step.decision))
+
+    async def _finish(self, body: JsonObject, run: R, state: RunState) -> float | None:
         """Clear up after a run that has ended, and delete it when its time is over; seconds until the next visit."""
         key, ttl = key_of(body), run.spec.ttl_seconds_after_finished
+        await self._memory.keep_end(run, state)
         wait = await self._kind.settle(body, run)
-        again = await publish(self._context, body, renew_final_status(run.status, run.metadata.generation))
+        again = await publish(self._context, body, self._final_status(body, run, state))
         if again is None:
             return None
         again = min(again, wait) if wait else again
@@ -172,6 +201,15 @@ class RunReconciler(Generic[R, S]):
             fields = {"key": "/".join(key), "kind": body["kind"], "phase": run.status["phase"]}
             log.info("finished run deleted", extra=fields)
         return again
+
+    def _final_status(self, body: JsonObject, run: R, state: RunState) -> JsonObject:
+        """The status of a run that has ended; where it was lost, and for an object that was made again, by memory."""
+        if "conditions" in state.facts:
+            return renew_final_status(run.status, run.metadata.generation)
+        decision = RunDecision(state.facts["phase"], state.reason, state.message)
+        verdicts = run_conditions(decision, None, unready=(), available="")
+        now_text = times.to_text(self._context.clock.wall())
+        return conditions.with_conditions(run.status, verdicts, now_text, run.metadata.generation)
 
     async def _advance(self, body: JsonObject, run: R) -> S | None:
         """Decide and act; a refusal of the API server is an obstacle like any other. None if the object is gone.
@@ -186,7 +224,11 @@ class RunReconciler(Generic[R, S]):
                     fresh = await self._fresh(body)
                     if fresh is None:
                         return None
-                    step = await self._kind.decided(fresh, self._kind.model.model_validate(fresh), live=True)
+                    await self._memory.refresh(fresh, run.group_key)
+                    known, state = self._memory.recall(fresh, self._kind.model.model_validate(fresh))
+                    if state.is_final:
+                        return None  # another operator has ended it
+                    step = await self._kind.decided(fresh, known, live=True)
                     await self._act(step)
             else:
                 await self._act(step)
@@ -276,8 +318,8 @@ class End:
 
 
 class Expiry:
-    """Ends of Redrives or Backfills. An operator that saw an end measures from it; one that was started since believes
-    the status.
+    """Ends of runs. An operator that saw an end measures from it; one that was started since believes what is
+    remembered.
 
     So a wall clock that jumps ahead deletes nothing that this process saw end. One that jumps back, and leaves ends in
     the future, delays a deletion by the whole time at most.
@@ -299,9 +341,11 @@ class Expiry:
         if end is None or end.uid != run.metadata.uid:
             end = self._ends[key] = End(run.metadata.uid, self._clock.monotonic(), seen=False)
         left = end.at + ttl_seconds - self._clock.monotonic()
-        finished = times.from_text(run.status.get("finishedAt"))
+        finished, created = map(times.from_text, (run.status.get("finishedAt"), run.metadata.creation_timestamp))
         if end.seen or finished is None:
             return left
+        if created is not None and created < self._clock.wall():
+            finished = max(finished, created)  # one that was made again is shown as long as any other
         return min(left, finished + ttl_seconds - self._clock.wall())
 
     def forget(self, key: Key) -> None:

@@ -50,6 +50,18 @@ class States:
         """The state of an object; an empty one if there is none. Raises UnreadableStateError."""
         return read_state(model, self._content(owner), state_name(kind_of(owner), owner["metadata"]["name"]))
 
+    def is_own(self, owner: JsonObject) -> bool:
+        """True if an object has a state that was written for it, and not for a namesake."""
+        found = self.store.get(OPERATOR_STATE, (key_of(owner)[0], state_name(kind_of(owner), key_of(owner)[1])))
+        return found is not None and _belongs_to(found, owner)
+
+    async def refresh(self, owner: JsonObject) -> None:
+        """Read the state of an object live. Raises KubeError."""
+        address = (key_of(owner)[0], state_name(kind_of(owner), key_of(owner)[1]))
+        live = await self.store.refresh(OPERATOR_STATE, address)
+        if live is not None:
+            self.store.learn(OPERATOR_STATE, live)
+
     async def save(self, owner: JsonObject, state: Any) -> None:
         """Write the state of an object.
 

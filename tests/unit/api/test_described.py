@@ -23,6 +23,7 @@ WRITTEN: Final = {
     "backfills": c.BACKFILL_CONDITIONS,
     "consumergroups": c.CONSUMER_GROUP_CONDITIONS,
     "kafkaclusters": c.KAFKA_CLUSTER_CONDITIONS,
+    "offsetresets": c.RUN_CONDITIONS,
     "redrives": c.RUN_CONDITIONS,
     "retrypolicies": types_of(project_retrypolicy_status(REFUSED, generation=1, groups=0, previous={}, now=0.0)),
 }

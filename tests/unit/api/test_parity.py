@@ -15,13 +15,21 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from fleet_operator.api.v1alpha1 import BackfillSpec, ConsumerGroupSpec, KafkaClusterSpec, RedriveSpec, RetryPolicySpec
+from fleet_operator.api.v1alpha1 import (
+    BackfillSpec,
+    ConsumerGroupSpec,
+    KafkaClusterSpec,
+    OffsetResetSpec,
+    RedriveSpec,
+    RetryPolicySpec,
+)
 
 CRDS: Final = Path(__file__).resolve().parents[3] / "crds"
 KINDS: Final[Mapping[str, type[BaseModel]]] = {
     "backfills": BackfillSpec,
     "consumergroups": ConsumerGroupSpec,
     "kafkaclusters": KafkaClusterSpec,
+    "offsetresets": OffsetResetSpec,
     "redrives": RedriveSpec,
     "retrypolicies": RetryPolicySpec,
 }

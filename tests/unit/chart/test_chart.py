@@ -148,11 +148,11 @@ def test_specs_of_users_are_never_written() -> None:
     """Nothing may write users' objects but their status; of ConsumerGroups and KafkaClusters finalizers too. The states
     are the operator's own.
 
-    Redrives and Backfills may be deleted, as spec.ttlSecondsAfterFinished asks for.
+    Redrives, Backfills and OffsetResets may be deleted, as spec.ttlSecondsAfterFinished asks for.
     """
     allowed = (
-        (["consumergroups", "kafkaclusters"], ["patch"]),
-        (["redrives"], ["delete"]),
+        (["consumergroups", "kafkaclusters", "offsetresets"], ["patch"]),
+        (["redrives", "offsetresets"], ["delete"]),
         (["backfills"], ["delete"]),
         (["operatorstates"], ["get", "list", "watch", "create", "update", "patch"]),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.clients.kinds import CONSUMER_GROUP, REDRIVE
+from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, REDRIVE
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import TopicObservation
 from fleet_operator.planning.state.retries import Redriven
@@ -180,7 +180,7 @@ def test_redrive_that_was_edited_meanwhile_is_looked_at_again() -> None:
     run(life)
 
 
-def test_another_operator_goes_by_the_status() -> None:
+def test_another_operator_goes_by_what_is_remembered() -> None:
     async def life(world: World) -> None:
         await ended(world, ttlSecondsAfterFinished=600)
         await asyncio.sleep(590)
@@ -231,9 +231,12 @@ def test_thousands_are_deleted_once_each() -> None:
     async def life(world: World) -> None:
         await ended(world, ttlSecondsAfterFinished=600)
         status, names = world.status(), [f"old-{number}" for number in range(5000)]
+        state = world.get(OPERATOR_STATE, "mended.redrive")
+        assert state is not None
         for name in names:
             world.redrive(name, ttlSecondsAfterFinished=600)
             world.kube.objects[REDRIVE.kind, "shop", name]["status"] = dict(status)
+            world.keep(REDRIVE, name, state["data"])
         await asyncio.sleep(600)
         world.deliver()
         for name in names:

@@ -55,6 +55,9 @@ class MemoryKube:
     async def apply(self, body: JsonObject) -> JsonObject:
         self._begin("apply", body)
         self._refuse_another(body)
+        stored = self.objects.get(self._address(body))
+        if stored is not None and body.keys() == {"apiVersion", "kind", "metadata"}:  # of an object of a user
+            body = {**stored, "metadata": _merged(stored["metadata"], body["metadata"])}
         return self._store(body, keep_status=True)
 
     async def apply_status(self, body: JsonObject) -> JsonObject:

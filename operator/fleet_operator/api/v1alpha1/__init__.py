@@ -4,6 +4,7 @@ from fleet_operator.api.v1alpha1.backfill import Backfill, BackfillSpec
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, ConsumerGroupSpec
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster, KafkaClusterSpec
 from fleet_operator.api.v1alpha1.model import API_VERSION, GROUP, VERSION
+from fleet_operator.api.v1alpha1.offsetreset import OffsetReset, OffsetResetSpec
 from fleet_operator.api.v1alpha1.redrive import Redrive, RedriveSpec
 from fleet_operator.api.v1alpha1.retrypolicy import RetryPolicy, RetryPolicySpec
 
@@ -17,6 +18,8 @@ __all__ = [
     "ConsumerGroupSpec",
     "KafkaCluster",
     "KafkaClusterSpec",
+    "OffsetReset",
+    "OffsetResetSpec",
     "Redrive",
     "RedriveSpec",
     "RetryPolicy",

@@ -196,6 +196,7 @@ class Spark(Model):
 class BackfillSpec(RunSpec):
     """The records, the handling, and the rate."""
 
+    suspend: bool = False
     source: Source | None = None
     range: Range
     filter: Filter | None = None

@@ -37,9 +37,11 @@ INT32_MAX: Final = 2**31 - 1
 JSON_INTEGER_MAX: Final = 2**53 - 1
 """The largest whole number that every reader of JSON keeps as it is."""
 
-Phase = Literal["Pending", "Resolving", "Running", "Paused", "Succeeded", "Failed", "Cancelled"]
+Phase = Literal[
+    "Pending", "Resolving", "StandingDown", "Committing", "Running", "Paused", "Succeeded", "Failed", "Cancelled"
+]
 FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
-"""Phases that a Redrive or a Backfill never leaves."""
+"""Phases that a run never leaves."""
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$")]
@@ -85,16 +87,15 @@ class CustomResource(Model):
 
 
 class RunSpec(Model):
-    """Fields of every run: its ConsumerGroup, its stops, and how long it is kept after its end."""
+    """Fields of every run: its ConsumerGroup, and how long it is kept after its end."""
 
     group_ref: ObjectReference
     dry_run: bool = False
-    suspend: bool = False
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
 
 
 class RunResource(CustomResource):
-    """A Redrive or a Backfill: records are worked through once, and its status outlives what was made for that."""
+    """A Redrive, a Backfill or an OffsetReset: something is done once, and its status outlives what was made for it."""
 
     spec: RunSpec
 

@@ -40,6 +40,7 @@ class Rate(Model):
 class RedriveSpec(RunSpec):
     """The records to put back, and the rate."""
 
+    suspend: bool = False
     filter: Filter | None = None
     records: Annotated[tuple[Place, ...], Field(min_length=1, max_length=1000)] | None = None
     rate: Rate | None = None

@@ -22,6 +22,7 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import (
     ReferencedGroup,
     find_connection_obstacle,
+    find_doubt,
     find_group_obstacle,
     group_not_found,
     refuse_pattern,
@@ -104,7 +105,8 @@ def find_obstacle(backfill: Backfill, found: ReferencedGroup) -> Problem | None:
     cluster = find_group_obstacle("Backfill", group, found)
     if isinstance(cluster, Problem):
         return cluster
-    return _cluster_obstacle(cluster, seen) or find_template_problem(group.spec.template)
+    doubt = find_doubt(backfill, found, "create another Backfill", begun=backfill.attempts > 0)
+    return _cluster_obstacle(cluster, seen) or doubt or find_template_problem(group.spec.template)
 
 
 def _cluster_obstacle(cluster: KafkaCluster, seen: ClusterObservation | None) -> Problem | None:

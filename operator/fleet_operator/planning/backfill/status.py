@@ -145,11 +145,11 @@ def _spark(facts: BackfillFacts) -> Condition:
 
 def _range(facts: BackfillFacts, decision: BackfillDecision) -> Condition:
     found = decision.resolved or facts.resolved
-    if found is not None and decision.resolved is None:
-        return _kept(facts, c.RANGE_RESOLVED, c.RESOLVED, f"the range has {found.offsets} offsets", "True")
     if found is not None:
-        reason = c.EXPIRED_IGNORED if found.note else c.RESOLVED
         message = f"the range has {found.offsets} offsets in {len(found.ranges)} partitions of topic {found.topic!r}"
+        if decision.resolved is None:
+            return _kept(facts, c.RANGE_RESOLVED, c.RESOLVED, message, "True")
+        reason = c.EXPIRED_IGNORED if found.note else c.RESOLVED
         return Condition(c.RANGE_RESOLVED, "True", reason, "; ".join(filter(None, (message, found.note, found.cut))))
     if decision.is_final or decision.reason not in (c.RESOLVING, c.SUSPENDED):
         return Condition(c.RANGE_RESOLVED, "False", decision.reason, decision.message)

@@ -114,13 +114,16 @@ def digest_of(wanted: OffsetReset) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
+MARK: Final = "fleet-reset="
+
+
 def mark_of(record: ResetRecord, uid: str) -> str:
-    """The metadata of this reset's commits; `uid` is that of its ConsumerGroup.
+    """The metadata of this reset's commits; `uid` tells the resets of one name from each other.
 
     Another program may commit the very offset that is wanted, so offsets do not tell whose commit one is. Workers know
     no such metadata: a new reading begins, as at a commit without any.
     """
-    return f"fleet-reset={hashlib.sha256(f'{uid} {record.id} {record.digest}'.encode()).hexdigest()[:16]}"
+    return f"{MARK}{hashlib.sha256(f'{uid} {record.id} {record.digest}'.encode()).hexdigest()[:16]}"
 
 
 def is_outdated(

@@ -43,6 +43,7 @@ class GroupOffsets:
     - `state` is Kafka's word. `group_type` is set if its members are not of the classic protocol: they are not known.
     - `counts`: partitions of each topic; one that no broker knows is absent.
     - `committed` lacks partitions without a commit; `starts`, `ends` and `found` lack those that could not be read.
+    - `marks`: those of resets, in the metadata of commits.
     - `found`: the first offset at or after the time that was asked for, None where all records are older.
     """
 
@@ -54,6 +55,7 @@ class GroupOffsets:
     starts: Mapping[Partition, int] = field(default_factory=dict)
     ends: Mapping[Partition, int] = field(default_factory=dict)
     found: Mapping[Partition, int | None] = field(default_factory=dict)
+    marks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

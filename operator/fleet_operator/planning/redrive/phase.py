@@ -42,6 +42,7 @@ from fleet_operator.planning.run import (
     RunDecision,
     RunState,
     find_connection_obstacle,
+    find_doubt,
     find_group_obstacle,
     group_not_found,
     read_job,
@@ -327,7 +328,9 @@ def find_obstacle(redrive: Redrive, found: ReferencedGroup) -> Problem | None:
     cluster = find_group_obstacle("Redrive", group, found)
     if isinstance(cluster, Problem):
         return cluster
-    obstacle = find_connection_obstacle(cluster, found.seen)
+    begun = "startedAt" in redrive.status
+    doubt = find_doubt(redrive, found, "create another Redrive", begun=begun)
+    obstacle = find_connection_obstacle(cluster, found.seen) or doubt
     return obstacle if obstacle is not None or found.seen is None else _topics_problem(group, found.seen)
 
 

@@ -73,6 +73,8 @@ def _ready(
     wanted = facts.scale.replicas
     if facts.group.spec.suspend:
         return Condition(c.READY, "False", c.SUSPENDED, "spec.suspend is true: no workers run")
+    if facts.hold is not None:
+        return Condition(c.READY, "False", c.RESETTING_OFFSETS, facts.hold.text)
     if facts.reset is not None and facts.reset.stop:
         return Condition(c.READY, "False", c.RESETTING_OFFSETS, reset_message(facts.reset))
     if wanted == 0 and not problems:

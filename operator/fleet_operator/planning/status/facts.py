@@ -15,6 +15,7 @@ from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
 from fleet_operator.planning.fleet.waves import NO_TURN, Turn
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
 from fleet_operator.planning.offsets.expiry import NOTHING_KNOWN, ExpiryDecision
+from fleet_operator.planning.offsets.hold import Hold
 from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import RetryIntent
@@ -40,6 +41,7 @@ class ConsumerGroupFacts:
     - `refusal`: set when the API server refused a child.
     - `topic_problem`: set when a managed topic cannot be used, or not be changed as wanted.
     - `retry`: the wanted retries, None for a group without.
+    - `hold`: the OffsetReset for which no main worker may run.
     - `reset`: the reset of offsets, None while nothing was decided about it.
     - `redriven`: what the group's finished Redrives have found.
     - `expiry`: the decision about the commits of an empty group.
@@ -62,6 +64,7 @@ class ConsumerGroupFacts:
     topic_problem: Problem | None = None
     retry: RetryIntent | None = None
     reset: ResetDecision | None = None
+    hold: Hold | None = None
     redriven: Redriven | None = None
     expiry: ExpiryDecision = NOTHING_KNOWN
 

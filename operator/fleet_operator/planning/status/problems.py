@@ -130,6 +130,10 @@ def _unread(facts: ConsumerGroupFacts) -> Problem | None:
 
 def _offset_reset(facts: ConsumerGroupFacts) -> Problem | None:
     """A reset of offsets that failed and is still in the spec, or one that waits for something outside."""
+    hold = facts.hold
+    if hold is not None and hold.waits:
+        message = f"OffsetReset {hold.name!r} waits: {hold.reason}: {hold.message}"
+        return Problem(conditions.OFFSET_RESET_WAITS, message)
     wanted, reset = facts.group.spec.offsets.reset, facts.reset
     if reset is None:
         return None

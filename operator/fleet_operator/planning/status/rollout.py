@@ -35,6 +35,8 @@ def progressing(facts: ConsumerGroupFacts) -> Condition:
     refusal = refused(facts)
     if refusal is not None:
         return Condition(c.PROGRESSING, "False", c.REFUSED, refusal.message)
+    if facts.hold is not None and not facts.group.spec.suspend:
+        return Condition(c.PROGRESSING, "True", c.WAITING, f"{c.RESETTING_OFFSETS}: {facts.hold.text}")
     if facts.reset is not None and facts.reset.stop and not facts.group.spec.suspend:
         return Condition(c.PROGRESSING, "True", c.WAITING, f"{c.RESETTING_OFFSETS}: {reset_message(facts.reset)}")
     phase = facts.rollout.phase

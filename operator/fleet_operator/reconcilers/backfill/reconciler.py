@@ -26,6 +26,7 @@ from fleet_operator.planning.run import Act
 from fleet_operator.reconcilers.backfill.gather import Frozen, Gathered, Gatherer, read_frozen
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, read_live, require_ours
 from fleet_operator.reconcilers.run import Questions, RunChildren
+from fleet_operator.reconcilers.run_memory import pick
 from fleet_operator.runtime.cache import Key, key_of
 
 log = logging.getLogger(__name__)
@@ -109,11 +110,20 @@ class Backfills:
     kind = BACKFILL
     model = Backfill
     conditions = conditions.BACKFILL_CONDITIONS
+    remembered = (
+        *("phase", "topic", "clusterId", "topicId", "resolvedRange", "resolvedTime", "slices", "offsetsCovered"),
+        *("offsetsTotal", "attempts", "applicationName", "applicationUid", "lastEnded", "throttledBy"),
+        *("startedAt", "finishedAt"),
+    )
+    counted = ("records", "comparison", "ratePerSecond", "estimatedEnd", "progressText")
 
     def __init__(self, context: Context, questions: Questions) -> None:
         self._context = context
         self._gatherer = Gatherer(context, questions)
         self._cleared: dict[Key, str] = {}
+
+    def holds(self, body: JsonObject) -> bool:
+        return False
 
     def forget(self, key: Key) -> None:
         self._gatherer.forget(key)
@@ -149,6 +159,9 @@ class Backfills:
         settings = await read_live(store, body, CONFIG_MAP, naming.backfill_settings(name))
         ledger = await read_live(store, body, CONFIG_MAP, naming.backfill_ledger(name))
         return read_kept(backfill, settings, ledger)
+
+    async def remember(self, step: BackfillStep, status: JsonObject) -> JsonObject:
+        return pick(status, self, step.decision)
 
     async def follow_up(self, step: BackfillStep) -> None:
         """Give a driver its orders; have the range of one without it read, for the next reconcile."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, conditions
@@ -22,6 +22,7 @@ from fleet_operator.planning.fleet.revision import known_to
 from fleet_operator.planning.fleet.waves import NO_TURN, Turn
 from fleet_operator.planning.labels import REVISION_ANNOTATION
 from fleet_operator.planning.observation import ClusterObservation, WorkerObservation
+from fleet_operator.planning.offsets.hold import Hold
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive.phase import at_work
 from fleet_operator.planning.retry import records
@@ -32,7 +33,9 @@ from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.state.policy import PolicyState
 from fleet_operator.reconcilers.claims import find_rivals
 from fleet_operator.reconcilers.context import Context, find_child, is_owned_by, read_child
+from fleet_operator.reconcilers.offsetreset import find_hold
 from fleet_operator.reconcilers.references import read_cluster, read_observation, read_source
+from fleet_operator.reconcilers.run_memory import facts_of
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.store import Store
 
@@ -41,7 +44,7 @@ from fleet_operator.runtime.store import Store
 class Gathered:
     """One ConsumerGroup and everything that its fleet depends on, as found.
 
-    - `state`: what the operator remembers of the group.
+    - `state`: what the operator remembers of the group; `own_state`: it was written for this very object.
     - `cluster`: the problem for an absent or unparsable one.
     - `handler_files`: None when the spec refers to no ConfigMap, or to one that does not exist.
     - `older`: an older claim on the group's Kafka groups; `heir`: the oldest other claim; `heir_unsure`: there may be
@@ -49,13 +52,16 @@ class Gathered:
     - `parts`: all parts of the fleet, also those without objects.
     - `policy`: content of the RetryPolicy, or the problem with it; None without `spec.retry`.
     - `published`: the last publication; None for a group that has no retries and never had.
+    - `hold`: the OffsetReset for which no main worker may run.
     - `turn`: what the group may take over of what changed outside of it.
-    - `redrives`: names of the Redrives that may be writing to the redrive topic; `redrive_statuses` those of all.
+    - `redrives`: names of the Redrives that may be writing to the redrive topic; `redrive_facts` what is remembered of
+      all.
     """
 
     body: kinds.JsonObject
     group: ConsumerGroup
     state: GroupState = field(default_factory=GroupState)
+    own_state: bool = True
     cluster: KafkaCluster | Problem
     observation: ClusterObservation | None
     handler_files: Mapping[str, str] | None
@@ -69,7 +75,8 @@ class Gathered:
     policy: PolicyRevision | Problem | None = None
     published: records.Published | None = None
     redrives: tuple[str, ...] = ()
-    redrive_statuses: tuple[kinds.JsonObject, ...] = ()
+    redrive_facts: tuple[Mapping[str, Any], ...] = ()
+    hold: Hold | None = None
     turn: Turn = NO_TURN
 
     @property
@@ -140,11 +147,14 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
     retry_key = (key[0], RETRY.child(key[1]))
     may_retry = policy is not None or published is not None or store.get(kinds.STATEFUL_SET, retry_key) is not None
     parts[RETRY] = await _part(context, body, RETRY, pods) if may_retry else FleetPart(part=RETRY)
+    main = parts[MAIN]
+    begun = main.body is not None or bool(main.workers) or state.fleet.was_good
     running = [pod for part in parts.values() for pod in part.pods]
     return Gathered(
         body=body,
         group=group,
         state=state,
+        own_state=context.states.is_own(body),
         cluster=cluster,
         observation=observation,
         handler_files=await read_source(store, *source) if source is not None else None,
@@ -158,7 +168,8 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
         policy=policy,
         published=published,
         redrives=at_work(store.cache(kinds.JOB).having(key), pods),
-        redrive_statuses=tuple(found.get("status") or {} for found in store.cache(kinds.REDRIVE).having(key)),
+        redrive_facts=tuple(facts_of(context, found) for found in store.cache(kinds.REDRIVE).having(key)),
+        hold=find_hold(context, body, begun=begun),
     )
 
 

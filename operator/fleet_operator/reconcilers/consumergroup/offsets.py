@@ -19,6 +19,7 @@ from fleet_operator.planning.offsets.expiry import (
 )
 from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.state.offsets import OffsetsState
 from fleet_operator.planning.status.members import shorten_id
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
@@ -65,11 +66,24 @@ def decide_offsets(
     )
 
 
-def offsets_after(gathered: Gathered, observed: GroupObservation | None, decision: ExpiryDecision) -> OffsetsState:
-    """The state of offsets after a decision."""
+def offsets_after(
+    gathered: Gathered, observed: GroupObservation | None, decision: ExpiryDecision, now: float
+) -> OffsetsState:
+    """The state of offsets after a decision. The memory of a group that takes the place of a namesake may be older."""
     seen = shorten_id(observed.assignor) if observed is not None else ""
-    assignor = seen or gathered.state.offsets.assignor
-    return OffsetsState(kept_at=decision.kept_at, safe_until=decision.safe_until, assignor=assignor)
+    before = gathered.state.offsets
+    began, inherited = before.began, before.inherited
+    if gathered.state == GroupState() or not gathered.own_state:
+        began, inherited = now, None
+    if inherited is None and began is not None and observed is not None:
+        inherited = bool(observed.committed)
+    return OffsetsState(
+        kept_at=decision.kept_at,
+        safe_until=decision.safe_until,
+        assignor=seen or before.assignor,
+        began=began,
+        inherited=inherited,
+    )
 
 
 def _obstacle(gathered: Gathered, reset: ResetDecision) -> Problem | None:
@@ -79,6 +93,6 @@ def _obstacle(gathered: Gathered, reset: ResetDecision) -> Problem | None:
         return Problem(conditions.PAUSED_BY_ANNOTATION, message)
     if gathered.older is not None:
         return Problem(conditions.GROUP_ID_TAKEN, "another ConsumerGroup owns the Kafka group and keeps its commits")
-    if reset.stop or reset.step is not None:
+    if reset.stop or reset.step is not None or gathered.hold is not None:
         return Problem(conditions.RESETTING_OFFSETS, "a reset of offsets needs the group empty, and commits anew")
     return None

@@ -103,9 +103,10 @@ def make_plan(
     retry = decide_retries(gathered, views, memory.retry, now)
     problem = _blocking_problem(gathered, retry)
     upgrade = decide_upgrade(gathered, problem, default=image)
-    count = count_before(gathered, resetting=reset.stop)
+    stops = reset.stop or gathered.hold is not None
+    count = count_before(gathered, resetting=stops)
     revisions = read_revisions(gathered, upgrade.revision, problem, count, memory.watched, tick)
-    sizing = decide_sizing(gathered, views, revisions.facts, memory, resetting=reset.stop, now=now)
+    sizing = decide_sizing(gathered, views, revisions.facts, memory, resetting=stops, now=now)
     used = used_revisions(retry, revisions_of(gathered.parts[RETRY]), revisions.records.values())
     fleet = decide_fleet(gathered, revisions, sizing.decision, used, now)
     parts = (fleet.part, *retry_parts(gathered, views, retry, fleet))
@@ -115,10 +116,10 @@ def make_plan(
         upgrade=upgrade.state,
         sizing=sizing.decision.memory or SizingState(),
         retries=retries_after(gathered, retry, views.shown),
-        offsets=offsets_after(gathered, views.shown.observed, expiry),
+        offsets=offsets_after(gathered, views.shown.observed, expiry, now),
     )
     facts = _facts(gathered, views, retry, upgrade, sizing, fleet, state, findings)
-    facts = replace(facts, reset=reset, expiry=expiry)
+    facts = replace(facts, reset=reset, hold=gathered.hold, expiry=expiry)
     if not gathered.group.paused:
         facts = replace(facts, topic_problem=views.shown.topics.problem or findings.topic_refusal)
         facts = replace(facts, upgrade=advanced_upgrade(facts))

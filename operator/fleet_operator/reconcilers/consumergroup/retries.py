@@ -48,7 +48,7 @@ def retries_after(gathered: Gathered, retry: RetryPlan | None, shown: GroupView)
     if observed is None:
         return state
     topic_id = failed_topic_id(gathered.group, shown.observation)
-    found = find_redriven(gathered.redrive_statuses, observed.observed_at, topic_id, state.redriven)
+    found = find_redriven(gathered.redrive_facts, observed.observed_at, topic_id, state.redriven)
     return replace(state, redriven=found or state.redriven)
 
 

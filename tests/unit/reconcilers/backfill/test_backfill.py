@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fleet_consumer.contract.backfill_ledger import RunProblem
-from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, CONSUMER_GROUP, POD, SPARK_APPLICATION
+from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, CONSUMER_GROUP, OPERATOR_STATE, POD, SPARK_APPLICATION
 from fleet_operator.planning.backfill.attempts import FAILURES_MAX
 from fleet_operator.planning.backfill.ranges import TopicReading
 from tests.unit.planning import builders
@@ -144,7 +144,7 @@ def test_suspended_backfill_makes_nothing() -> None:
         world.backfill(suspend=True)
         await world.live(5)
         assert (world.status()["phase"], world.launched, world.sight.questions) == ("Paused", [], [])
-        assert {kind for _, kind, _ in world.kube.writes} == {BACKFILL.kind}
+        assert {kind for _, kind, _ in world.kube.writes} == {BACKFILL.kind, OPERATOR_STATE.kind}
 
     run(life)
 
@@ -187,7 +187,7 @@ def test_dry_run_counts_without_spark() -> None:
             "AllCounted",
             20,
         )
-        assert {kind for _, kind, _ in world.kube.writes} == {BACKFILL.kind}
+        assert {kind for _, kind, _ in world.kube.writes} == {BACKFILL.kind, OPERATOR_STATE.kind}
 
     run(life)
 

@@ -32,7 +32,7 @@ def test_lost_status_is_no_end_at_the_old_ledger_with_another_range(attempts: in
         world.backfill()
         await world.live(until=lambda: len(world.played) == 2)
         world.sight.reading = lambda question: reading(ends={0: 700, 1: 695}, cluster_id="cluster-a")
-        world.lose_status()
+        world.lose_memory()
         await world.live(200)
         status = world.status()
         assert (status["phase"], world.reason()) == ("Succeeded", "AllHandled")
@@ -48,7 +48,7 @@ def test_lost_status_after_the_end_is_the_same_end_again() -> None:
         world.backfill()
         await world.live()
         world.sight.reading = lambda question: reading(ends={0: 700, 1: 695})
-        world.lose_status()
+        world.lose_memory()
         await world.live()
         status = world.status()
         assert (world.reason(), status["offsetsTotal"], world.launched) == ("AllHandled", 20, ["again-1"])
@@ -57,12 +57,12 @@ def test_lost_status_after_the_end_is_the_same_end_again() -> None:
 
 
 @pytest.mark.parametrize(("gone", "reason"), [("again-backfill", "SettingsLost"), ("again-ledger", "LedgerUnreadable")])
-def test_lost_status_and_half_of_what_an_attempt_left_is_no_beginning(gone: str, reason: str) -> None:
+def test_lost_memory_and_half_of_what_an_attempt_left_is_no_beginning(gone: str, reason: str) -> None:
     async def life(world: World) -> None:
         world.backfill()
         await world.live(until=lambda: bool(world.played))
         del world.kube.objects[CONFIG_MAP.kind, "shop", gone]
-        world.lose_status()
+        world.lose_memory()
         for _ in range(4):
             await world.look()
         assert (world.status()["phase"], world.reason(), world.launched) == ("Failed", reason, ["again-1"])

@@ -29,6 +29,7 @@ from fleet_operator.clients.kinds import (
     CONFIG_MAP,
     CONSUMER_GROUP,
     KAFKA_CLUSTER,
+    OPERATOR_STATE,
     POD,
     SPARK_APPLICATION,
     JsonObject,
@@ -216,13 +217,15 @@ class World:
         assert found is not None
         return dict(found["status"])
 
-    def lose_status(self) -> None:
-        """The status is gone, as after `kubectl replace --subresource=status` or a restored object store; the
+    def lose_memory(self) -> None:
+        """The status is gone, and the operator's states as well, as after a restore of the users' objects alone; the
         operator is another one."""
         found = self.get(BACKFILL, "again")
         assert found is not None
         self.kube.version += 1
         found["status"] = {}
+        for address in [each for each in self.kube.objects if each[0] == OPERATOR_STATE.kind]:
+            del self.kube.objects[address]
         found["metadata"]["resourceVersion"] = str(self.kube.version)
         self.start()
 

@@ -71,6 +71,7 @@ def gathered(
     group = consumer_group(name, suspend=True, **spec)
     seen = observation(observed_group(group_id=group.group_id, state=state, members=(), retry=retry))
     return SimpleNamespace(
+        hold=None,
         key=("shop", name),
         body={"metadata": {"name": name, "namespace": "shop"}},
         state=GroupState(offsets=remembered or OffsetsState()),

@@ -1,0 +1,100 @@
+"""The memory of runs: how far one is, in its own state, and those that were done, in the state of their ConsumerGroup.
+
+A run's own state is deleted with its object. The group's list outlives it: what a GitOps tool makes again, or a backup
+restores, is the same run if its kind, its name and what it asks for are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from fleet_operator.api.v1alpha1.model import FINAL_PHASES, RunResource
+
+ENTRIES_MAX: Final = 50
+"""Most runs of one kind that a group's state names; the oldest whose object is gone are forgotten first."""
+MESSAGE_CHARACTERS_MAX: Final = 256
+CHANGEABLE: Final = frozenset({"suspend", "rate", "guard", "ttl_seconds_after_finished", "not_after"})
+"""Fields of specs that may be changed: they say nothing about what a run does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """A run's own state: a digest of what it does, the facts that decide what is done next, and why it came to its
+    end."""
+
+    digest: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        return self.facts.get("phase") in FINAL_PHASES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry:
+    """A run that was done, or that can no longer be taken back. `at` is a time in RFC 3339."""
+
+    kind: str
+    name: str
+    digest: str
+    phase: str
+    reason: str = ""
+    message: str = ""
+    at: str = ""
+
+    def is_of(self, other: RunEntry) -> bool:
+        return (self.kind, self.name, self.digest) == (other.kind, other.name, other.digest)
+
+    @property
+    def is_final(self) -> bool:
+        return self.phase in FINAL_PHASES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsState:
+    """The part of a group's state that the reconcilers of its runs write; the oldest entry comes first."""
+
+    runs: tuple[RunEntry, ...] = ()
+
+    def find(self, run: RunResource) -> RunEntry | None:
+        """The entry of a run."""
+        return next((each for each in self.runs if each.is_of(entry_of(run))), None)
+
+    def is_full(self, run: RunResource) -> bool:
+        """True if one more run of this kind would have another forgotten."""
+        return sum(each.kind == type(run).__name__ for each in self.runs) >= ENTRIES_MAX
+
+    def with_entry(self, entry: RunEntry, living: Collection[tuple[str, str]]) -> RunsState:
+        """The state with one more entry. `living` are kind and name of the objects that exist, whose own states
+        remember them as well."""
+        others = [each for each in self.runs if not each.is_of(entry)]
+        same = [each for each in others if each.kind == entry.kind]
+        by_need = sorted(same, key=lambda each: (each.kind, each.name) in living)
+        forgotten = by_need[: max(len(same) + 1 - ENTRIES_MAX, 0)]
+        return replace(self, runs=(*(each for each in others if each not in forgotten), entry))
+
+
+def entry_of(run: RunResource, *, phase: str = "", reason: str = "", message: str = "", at: str = "") -> RunEntry:
+    """The entry of a run in this phase."""
+    cut = message[:MESSAGE_CHARACTERS_MAX]
+    return RunEntry(
+        kind=type(run).__name__,
+        name=run.metadata.name,
+        digest=digest_of(run),
+        phase=phase,
+        reason=reason,
+        message=cut,
+        at=at,
+    )
+
+
+def digest_of(run: RunResource) -> str:
+    """A digest of what a run does."""
+    content = run.spec.model_dump(mode="json", exclude=set(CHANGEABLE), exclude_defaults=True)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,335 @@
+"""OffsetResets: what is gathered for one, its steps in Kafka, and the holds on fleets. `reconcilers.run` has the
+reconcile itself.
+
+The steps run beside the reconciles. What one of them found is kept in the process only: the next one takes it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from fleet_consumer.contract import naming
+from fleet_consumer.net import KafkaError
+from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, OffsetReset, conditions
+from fleet_operator.api.v1alpha1.conditions import RUN_CONDITIONS
+from fleet_operator.api.v1alpha1.model import FINAL_PHASES
+from fleet_operator.clients.kinds import CONSUMER_GROUP, OFFSET_RESET, STATEFUL_SET, JsonObject
+from fleet_operator.observe.aggregation import reason_of
+from fleet_operator.observe.kafka_admin import KafkaAdmin
+from fleet_operator.planning.fleet.parts import MAIN
+from fleet_operator.planning.fleet.pod_template import CLOSING_S
+from fleet_operator.planning.labels import RESET_FINALIZER
+from fleet_operator.planning.offsets.hold import RECORD, Hold, hold_of
+from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, read_record
+from fleet_operator.planning.offsets.reset import Finding, ResetFacts, ResetStep
+from fleet_operator.planning.offsets.run import (
+    OffsetResetDecision,
+    OffsetResetFacts,
+    decide,
+    is_same,
+    mark_of_reset,
+    oldest_first,
+    project_offset_reset_status,
+    request_of,
+)
+from fleet_operator.planning.offsets.targets import time_ms, topics_of
+from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry.topics import view_group
+from fleet_operator.planning.run import ReferencedGroup, find_doubt, find_group_obstacle, group_not_found
+from fleet_operator.planning.topic_pattern import usable_pattern
+from fleet_operator.reconcilers.context import Context, has_finalizer, is_owned_by, set_finalizer
+from fleet_operator.reconcilers.references import read_group
+from fleet_operator.reconcilers.run import Questions, RunChildren
+from fleet_operator.reconcilers.run_memory import facts_of, find_entry, pick
+from fleet_operator.runtime.cache import Key, key_of
+
+log = logging.getLogger(__name__)
+
+READ_SECONDS: Final = 60.0
+"""Time for which offsets that were read may be decided upon."""
+ANSWER_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetResetStep:
+    """An OffsetReset, what it depends on, and the decision about it."""
+
+    body: JsonObject
+    facts: OffsetResetFacts
+    decision: OffsetResetDecision
+    referenced: ReferencedGroup
+    child: JsonObject | None = None
+
+    def children(self) -> RunChildren:
+        raise AssertionError("an OffsetReset has no children")
+
+    def refused(self, problem: Problem) -> OffsetResetStep:
+        waits = replace(self.decision, reason=problem.reason, message=problem.message, step=None)
+        return replace(self, decision=waits)
+
+
+@dataclass(slots=True)
+class Session:
+    """What this process knows of one OffsetReset.
+
+    - `finding`: the outcome of the last step, which began at `began` (monotonic seconds).
+    - `since`: the first read in a phase, and its time; a process that begins counts again.
+    - `unsent`: the reset that this process has brought to `Committing`, and of which no commit can have been made yet.
+    """
+
+    finding: Finding | None = None
+    began: float = 0.0
+    since: tuple[Finding, float] | None = None
+    unsent: Finding | None = None
+
+
+@dataclass(slots=True)
+class OffsetResets:
+    """All OffsetResets, as a `RunKind`. Used on the event loop only."""
+
+    context: Context
+    questions: Questions
+    sessions: dict[Key, Session] = field(default_factory=dict)
+
+    kind = OFFSET_RESET
+    model = OffsetReset
+    conditions = RUN_CONDITIONS
+    remembered = ("phase", "partitions", "previous", "resolved", "note", "startedAt", "finishedAt")
+    counted: Final[tuple[str, ...]] = ()
+
+    def holds(self, body: JsonObject) -> bool:
+        return has_finalizer(body, RESET_FINALIZER)
+
+    def forget(self, key: Key) -> None:
+        self.sessions.pop(key, None)
+        self.questions.forget(key)
+
+    async def decided(self, body: JsonObject, run: OffsetReset, *, live: bool) -> OffsetResetStep:
+        context, key = self.context, key_of(body)
+        referenced, session = read_group(context, run.group_key), self.sessions.setdefault(key, Session())
+        found = read_record(facts_of(context, body).get(RECORD))
+        record = found if is_same(found, run) else None
+        entry = find_entry(context, run)
+        remedy = "set spec.notAfter to a time in the future to have it done, or delete it"
+        facts = OffsetResetFacts(
+            reset=run,
+            of=self._reset_facts(run, referenced, session),
+            record=record,
+            doubt=find_doubt(run, referenced, remedy, begun=False),
+            begun_before=entry is not None and record is None,
+            rival=self._rival(body),
+            group_gone=referenced.gone,
+            deleted="deletionTimestamp" in body["metadata"],
+        )
+        decision = decide(facts, context.clock.wall())
+        return OffsetResetStep(body=body, facts=facts, decision=decision, referenced=referenced)
+
+    def _reset_facts(self, run: OffsetReset, referenced: ReferencedGroup, session: Session) -> ResetFacts:
+        group = referenced.group
+        if group is None:
+            return ResetFacts(wanted=None, obstacle=group_not_found(run))
+        context, metadata = self.context, group.metadata
+        fleet = context.store.get(STATEFUL_SET, (metadata.namespace, MAIN.child(metadata.name)))
+        body = context.store.get(CONSUMER_GROUP, run.group_key)
+        mine = fleet if fleet is not None and body is not None and is_owned_by(fleet, body) else None
+        view = view_group(group, referenced.seen, None, own_cluster=True)
+        patience = group.spec.drain_seconds + CLOSING_S + group.spec.consumer.classic.session_timeout_seconds
+        return ResetFacts(
+            wanted=None,
+            obstacle=find_obstacle(group, referenced),
+            sources=view.source_topics,
+            pattern=usable_pattern(group),
+            down=mine is None or not mine["spec"].get("replicas"),
+            own_prefix=naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid),
+            own_name=metadata.name,
+            patience_s=float(patience),
+            finding=self._finding(session),
+        )
+
+    def _finding(self, session: Session) -> Finding | None:
+        """The outcome of the last step. What was read is forgotten after a while: Kafka goes on when something keeps
+        the reset from going on."""
+        found = session.finding
+        if found is None or found.read is None or self.context.clock.monotonic() - session.began <= READ_SECONDS:
+            return found
+        session.finding = None
+        return None
+
+    def _rival(self, body: JsonObject) -> str | None:
+        """The OffsetReset that goes before this one: one that has stopped the workers, else the oldest."""
+        of = (key_of(body)[0], body["spec"]["groupRef"]["name"])
+        others = oldest_first(self.context.store.cache(OFFSET_RESET).having(of))
+        known = {each["metadata"]["name"]: facts_of(self.context, dict(each)) for each in others}
+        undone = [each for each in others if _wants_turn(each, known[each["metadata"]["name"]])]
+        begun = [each for each in undone if hold_of("", known[each["metadata"]["name"]], begun=True)]
+        first = next(iter((*begun, *undone)), body)["metadata"]["name"]
+        return None if first == key_of(body)[1] else str(first)
+
+    async def follow_up(self, step: OffsetResetStep) -> None:
+        """Begin the decided step in Kafka."""
+        key, record = key_of(step.body), step.decision.record
+        assert record is not None, "each decision has a record"
+        session = self.sessions.setdefault(key, Session())
+        if step.decision.advanced:
+            # What was found in the phase before is over, and the group has to see the new one.
+            self.forget(key)
+            session = self.sessions.setdefault(key, Session())
+            if record.phase is ResetPhase.COMMITTING:
+                session.unsent = _none_of(record)
+            self.context.queues[CONSUMER_GROUP].add(step.facts.reset.group_key)
+        wanted, group, asked = step.decision.step, step.referenced.group, step.decision.step_for
+        if wanted is None or group is None or asked is None:
+            return
+        take = self._read if wanted is ResetStep.READ else self._commit
+        take(step, group, asked, session)
+
+    def _read(self, step: OffsetResetStep, group: ConsumerGroup, record: ResetRecord, session: Session) -> None:
+        request, sources = request_of(step.facts.reset), step.facts.of.sources or ()
+        topics = tuple(topic for topic in topics_of(request, sources) if topic in sources)
+        at, committed_only = time_ms(request), group.spec.consumer.isolation_level == "ReadCommitted"
+        now, none = self.context.clock.monotonic(), _none_of(record)
+        if session.since is None or session.since[0] != none:
+            session.since = none, now
+        waited_s = now - session.since[1]
+
+        def ask(admin: KafkaAdmin) -> Finding:
+            read = admin.read_offsets(group.group_id, topics, at, read_committed=committed_only)
+            return replace(none, read=read, waited_s=waited_s)
+
+        self._ask(step, record, session, lambda: self._change(step, ask))
+
+    def _commit(self, step: OffsetResetStep, group: ConsumerGroup, record: ResetRecord, session: Session) -> None:
+        mark, none = mark_of_reset(step.facts.reset, record), _none_of(record)
+        wanted, previous = _by_partition(record.offsets), _by_partition(record.previous)
+
+        async def commit() -> Finding | None:
+            if not await self._is_committing(step, record):
+                return None
+            # From here on a commit may be made, even if its answer is lost.
+            unsent, session.unsent = session.unsent == none, None
+
+            def run(admin: KafkaAdmin) -> Finding:
+                done = admin.set_offsets(group.group_id, record.offsets, record.previous, mark=mark)
+                after = {place: done.after[place] for place in wanted if place in done.after}
+                return replace(
+                    none,
+                    committed=not done.refusals and after == wanted,
+                    untouched=after == previous,
+                    outdated=done.outdated,
+                    unsent=unsent and (done.outdated or done.refusals.keys() == wanted.keys()),
+                    refusals=done.refusals,
+                )
+
+            return await self._change(step, run)
+
+        self._ask(step, record, session, commit)
+
+    async def _change(self, step: OffsetResetStep, run: Any) -> Finding:
+        cluster, seen = step.referenced.cluster, step.referenced.seen
+        assert isinstance(cluster, KafkaCluster), "a reset without a cluster has an obstacle"
+        assert seen is not None, "a reset whose cluster was never seen has an obstacle"
+        key = (cluster.metadata.namespace, cluster.metadata.name)
+        found: Finding = await self.context.observers.change(key, seen.cluster_id, run)
+        return found
+
+    def _ask(self, step: OffsetResetStep, record: ResetRecord, session: Session, read: Any) -> None:
+        key, began = key_of(step.body), self.context.clock.monotonic()
+
+        def take(found: Finding | None) -> None:
+            session.finding, session.began = found, began
+            if found is None:
+                return
+            if found.unsent:
+                session.unsent = _none_of(record)
+            if found.committed:
+                self.context.metrics.offset_resets.inc()
+                fields = {"key": "/".join(key), "before": record.previous, "now": record.offsets}
+                log.info("offsets were reset", extra=fields)
+                cluster = step.referenced.cluster
+                assert isinstance(cluster, KafkaCluster), "a step was taken there"
+                self.context.observers.look((cluster.metadata.namespace, cluster.metadata.name))
+
+        def fail(error: Exception) -> None:
+            found = getattr(error, "reason", conditions.BROKER_UNREACHABLE)
+            reason = reason_of(error.code) if isinstance(error, KafkaError) else str(found)
+            problem = Problem(reason, str(error) or "the brokers did not answer in time")
+            session.finding, session.began = replace(_none_of(record), problem=problem), began
+
+        self.questions.ask(key, read, take, fail, seconds=ANSWER_SECONDS)
+
+    async def _is_committing(self, step: OffsetResetStep, record: ResetRecord) -> bool:
+        """True if its states say so, read live. Raises KubeError.
+
+        The cache of an operator that was suspended may say it of a reset that another one has finished since, or of an
+        object that was deleted and made again. What it has is corrected.
+        """
+        context, body = self.context, step.body
+        live = await context.store.refresh(OFFSET_RESET, key_of(body))
+        if live is None or live["metadata"]["uid"] != body["metadata"]["uid"]:
+            return False
+        await context.states.refresh(live)
+        group = context.store.get(CONSUMER_GROUP, step.facts.reset.group_key)
+        if group is None:
+            return False
+        await context.states.refresh(group)
+        entry, stands = find_entry(context, step.facts.reset), read_record(facts_of(context, live).get(RECORD))
+        remembered = entry is not None and not entry.is_final
+        return remembered and stands is not None and _none_of(stands) == _none_of(record)
+
+    async def remember(self, step: OffsetResetStep, status: JsonObject) -> JsonObject:
+        """The record. An object stays while its commit is under way: what was before stands nowhere else."""
+        record = step.decision.record
+        assert record is not None, "each decision has a record"
+        if record.phase is ResetPhase.COMMITTING and not has_finalizer(step.body, RESET_FINALIZER):
+            await set_finalizer(self.context.store, step.body, RESET_FINALIZER, wanted=True)
+        return {**pick(status, self, step.decision), RECORD: record.document()}
+
+    def project(self, step: OffsetResetStep, now: float) -> JsonObject:
+        return project_offset_reset_status(step.facts.reset, step.decision, step.facts.of.obstacle, now)
+
+    async def settle(self, body: JsonObject, run: OffsetReset) -> float:
+        """Let the object go, and have its group look again, which starts its workers."""
+        if has_finalizer(body, RESET_FINALIZER):
+            await set_finalizer(self.context.store, body, RESET_FINALIZER, wanted=False)
+        return 0.0
+
+
+def find_obstacle(group: ConsumerGroup, referenced: ReferencedGroup) -> Problem | None:
+    """The reason why nothing may be asked or changed in Kafka for this group now."""
+    cluster, seen = find_group_obstacle("OffsetReset", group, referenced), referenced.seen
+    if isinstance(cluster, Problem):
+        return cluster
+    if seen is None or referenced.offsets.began is None:
+        return Problem(conditions.NOT_YET_OBSERVED, "the group or its Kafka cluster has not been looked at yet")
+    if not seen.reachable:
+        return Problem(seen.reason or conditions.BROKER_UNREACHABLE, seen.message)
+    return None
+
+
+def find_hold(context: Context, group: JsonObject, *, begun: bool) -> Hold | None:
+    """The OffsetReset for which the main workers of a group may not run, if there is one."""
+    for body in oldest_first(context.store.cache(OFFSET_RESET).having(key_of(group))):
+        if body["spec"].get("dryRun"):
+            continue
+        hold = hold_of(body["metadata"]["name"], facts_of(context, dict(body)), begun=begun)
+        if hold is not None:
+            return hold
+    return None
+
+
+def _wants_turn(body: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    over = facts.get("phase") in FINAL_PHASES or (facts.get(RECORD) or {}).get("reason") == conditions.MEMORY_LOST
+    deleted = "deletionTimestamp" in body["metadata"] and facts.get("phase") != "Committing"
+    return not (over or deleted or body["spec"].get("dryRun"))
+
+
+def _none_of(record: ResetRecord) -> Finding:
+    """A finding of this record's step that says nothing yet."""
+    return Finding(id=record.id, digest=record.digest, phase=record.phase)
+
+
+def _by_partition(offsets: Mapping[str, Mapping[int, int]]) -> dict[tuple[str, int], int]:
+    return {(topic, number): offset for topic, of in offsets.items() for number, offset in of.items()}

@@ -1,0 +1,118 @@
+"""The memory of runs, as the reconcilers use it: a run is decided about by what is remembered of it, not by its status.
+
+It stands in the run's own OperatorState; its end stands in that of its ConsumerGroup as well, which outlives the run's
+object. Both are read live before something is done that cannot be taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from fleet_operator.api.v1alpha1.model import RunResource
+from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from fleet_operator.planning import times
+from fleet_operator.planning.run import LASTING_PHASES, RunDecision
+from fleet_operator.planning.state.document import UnreadableStateError
+from fleet_operator.planning.state.runs import RunEntry, RunsState, RunState, digest_of, entry_of
+from fleet_operator.reconcilers.context import Context
+from fleet_operator.reconcilers.routing import RUNS
+from fleet_operator.runtime.cache import Key
+
+R = TypeVar("R", bound=RunResource)
+
+
+class RunMemory:
+    """The memory of the runs of one kind.
+
+    `remembered` are the fields of their statuses that decide, `counted` those that are shown when a run has ended.
+    """
+
+    def __init__(self, context: Context, remembered: Collection[str], counted: Collection[str]) -> None:
+        self._context = context
+        self._remembered = frozenset(remembered)
+        self._known = self._remembered.union(counted, ("conditions",))
+
+    def recall(self, body: JsonObject, run: R) -> tuple[R, RunState]:
+        """A run with what is remembered in the place of what its status says, and its state.
+
+        An end that is remembered for its group is the end of this run as well. Raises UnreadableStateError.
+        """
+        state = self._context.states.read(body, RunState)
+        if state.digest != digest_of(run):
+            state = RunState()  # a namesake's, which did something else
+        entry = find_entry(self._context, run)
+        if not state.is_final and entry is not None and entry.is_final:
+            facts = {**state.facts, "phase": entry.phase, "finishedAt": entry.at}
+            state = replace(state, facts=facts, reason=entry.reason, message=entry.message)
+        shown = {name: value for name, value in run.status.items() if name not in self._remembered}
+        known = {name: value for name, value in state.facts.items() if name in self._known}
+        return run.model_copy(update={"status": {**shown, **known}}), state
+
+    async def refresh(self, body: JsonObject, group: Key) -> None:
+        """Read the states live that decide about a run. Raises KubeError."""
+        owner = self._context.store.get(CONSUMER_GROUP, group)
+        for each in (body, *([owner] if owner is not None else ())):
+            await self._context.states.refresh(each)
+
+    async def note(self, body: JsonObject, run: RunResource, facts: Mapping[str, Any], decision: RunDecision) -> None:
+        """Remember how far a run is, before its status is written. Raises KubeError and StateTakenError."""
+        reason, message = (decision.reason, decision.message) if decision.is_final else ("", "")
+        state = RunState(digest=digest_of(run), facts=facts, reason=reason, message=message)
+        if state != self._context.states.read(body, RunState):
+            await self._context.states.save(body, state)
+        if decision.is_lasting:
+            await self._note_entry(run, state)
+
+    async def keep_end(self, run: RunResource, state: RunState) -> None:
+        """Have the group remember an end that only the run's own state has. Raises KubeError and StateTakenError."""
+        group = self._context.store.get(CONSUMER_GROUP, run.group_key)
+        if group is None or state.facts["phase"] not in LASTING_PHASES:
+            return
+        if not self._context.states.read(group, RunsState).is_full(run):
+            await self._note_entry(run, state)
+
+    async def _note_entry(self, run: RunResource, state: RunState) -> None:
+        """Have the group remember a run; without a group there is nobody to do it."""
+        store, key = self._context.store, run.group_key
+        group = store.get(CONSUMER_GROUP, key)
+        if group is None or "deletionTimestamp" in group["metadata"]:
+            return
+        known, phase = self._context.states.read(group, RunsState), state.facts["phase"]
+        found = known.find(run)
+        if found is not None and found.phase == phase:
+            return
+        at = str(state.facts.get("finishedAt") or times.to_text(self._context.clock.wall()))
+        entry = entry_of(run, phase=phase, reason=state.reason, message=state.message, at=at)
+        living = {(kind.kind, name) for kind in RUNS for _, name in store.cache(kind).keys_having(key)}
+        await self._context.states.save(group, known.with_entry(entry, living))
+
+
+def find_entry(context: Context, run: RunResource) -> RunEntry | None:
+    """The entry of a run in the state of its group. Raises UnreadableStateError."""
+    group = context.store.get(CONSUMER_GROUP, run.group_key)
+    return None if group is None else context.states.read(group, RunsState).find(run)
+
+
+class Fields(Protocol):
+    """Names of fields of a status; see `RunMemory`."""
+
+    @property
+    def remembered(self) -> tuple[str, ...]: ...
+    @property
+    def counted(self) -> tuple[str, ...]: ...
+
+
+def pick(status: Mapping[str, Any], fields: Fields, decision: RunDecision) -> JsonObject:
+    """What is remembered of a status; of an end all that is shown."""
+    names = (*fields.remembered, *((*fields.counted, "conditions") if decision.is_final else ()))
+    return {name: status[name] for name in names if name in status}
+
+
+def facts_of(context: Context, body: JsonObject) -> Mapping[str, Any]:
+    """What is remembered of a run; nothing where its state cannot be read, which its own reconcile reports."""
+    try:
+        return context.states.read(body, RunState).facts
+    except UnreadableStateError:
+        return {}
