@@ -73,7 +73,7 @@ class OffsetResetStep:
 
 @dataclass(slots=True)
 class Session:
-    """What this process knows of one OffsetReset.
+    """Knowledge of this process about one OffsetReset.
 
     - `finding`: the outcome of the last step, which began at `began` (monotonic seconds).
     - `since`: the first read in a phase, and its time; a process that begins counts again.

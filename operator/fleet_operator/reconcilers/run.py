@@ -120,7 +120,7 @@ class RunKind(Protocol[R, S]):
         """Gather and decide; with `live` from the API server and not from caches."""
 
     async def remember(self, step: S, status: JsonObject) -> JsonObject:
-        """What is remembered of a decision with this status; what has to be there before is made."""
+        """The fields to remember of a decision with this status; makes what has to be there before."""
 
     async def follow_up(self, step: S) -> None:
         """Do what the decision asks for besides its act, once it is remembered."""

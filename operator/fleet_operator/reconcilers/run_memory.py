@@ -105,13 +105,13 @@ class Fields(Protocol):
 
 
 def pick(status: Mapping[str, Any], fields: Fields, decision: RunDecision) -> JsonObject:
-    """What is remembered of a status; of an end all that is shown."""
+    """The remembered fields of a status; of an end all that is shown."""
     names = (*fields.remembered, *((*fields.counted, "conditions") if decision.is_final else ()))
     return {name: status[name] for name in names if name in status}
 
 
 def facts_of(context: Context, body: JsonObject) -> Mapping[str, Any]:
-    """What is remembered of a run; nothing where its state cannot be read, which its own reconcile reports."""
+    """The remembered fields of a run; none where its state cannot be read, which its own reconcile reports."""
     try:
         return context.states.read(body, RunState).facts
     except UnreadableStateError:

@@ -33,7 +33,7 @@ ON_THE_WAY: Final = {
     ResetPhase.STANDING_DOWN: Problem(c.STOPPING_WORKERS, "the main workers are being stopped"),
     ResetPhase.COMMITTING: Problem(c.RESETTING_OFFSETS, "the new offsets are being committed"),
 }
-"""What is said of a phase in which nothing is in the way."""
+"""Words for a phase in which nothing is in the way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class OffsetResetDecision(RunDecision):
 
 
 def request_of(reset: OffsetReset) -> ResetRequest:
-    """What an OffsetReset asks for, under its name."""
+    """The request of an OffsetReset, under its name."""
     spec = reset.spec
     offsets: dict[str, dict[str, int]] = {}
     for each in spec.offsets or ():
@@ -111,7 +111,7 @@ def decide(facts: OffsetResetFacts, now: float) -> OffsetResetDecision:
 
 
 def _before_commit(facts: OffsetResetFacts, record: ResetRecord, now: float) -> OffsetResetDecision | None:
-    """What keeps a reset from being begun, or from going on before it has changed anything."""
+    """The decision for a reset that may not begin, or not go on before it has changed anything; None for others."""
     reset, read = facts.reset, facts.of.finding.read if facts.of.finding is not None else None
     until = times.from_text(reset.spec.not_after)
     if (problem := _refusal(reset)) is not None:
