@@ -90,7 +90,7 @@ def test_life_of_a_backfill(site: MakeSite, broker: KafkaBroker, topic: str) -> 
     assert (status["attempts"], status["offsetsCovered"], status["progressText"]) == (2, 72, "100 %, 2 slices")
     assert spark.applications(here) == ["again-1", "again-2"]
     header, row = here.kubectl("get", "kbf", "again").strip().splitlines()
-    assert header.split() == ["NAME", "GROUP", "PHASE", "PROGRESS", "RATE", "END", "FAILED", "AGE"]
+    assert header.split() == ["NAME", "GROUP", "PHASE", "REASON", "PROGRESS", "RATE", "END", "FAILED", "AGE"]
     assert row.split()[:3] == ["again", "flights", "Succeeded"]
 
 

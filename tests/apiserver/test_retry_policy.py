@@ -58,8 +58,8 @@ def test_status_shows_the_expanded_policy(site: MakeSite) -> None:
     eventually(lambda: groups_of(here) == 0, timeout_s=PATIENCE_S, what="none")
     wide = here.kubectl("get", "krp")
     assert wide.split() == [
-        *("NAME", "DELAYS", "ATTEMPTS", "TOTAL", "GROUPS", "READY", "AGE"),
-        *("standard", "5m,5m,30m,30m,1h", "5", "2h10m", "0", "True", wide.split()[-1]),
+        *("NAME", "READY", "REASON", "DELAYS", "ATTEMPTS", "TOTAL", "GROUPS", "AGE"),
+        *("standard", "True", "PolicyAccepted", "5m,5m,30m,30m,1h", "5", "2h10m", "0", wide.split()[-1]),
     ]
 
 
