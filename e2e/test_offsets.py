@@ -1,4 +1,4 @@
-"""Offsets declared: a reset to a time under a running fleet, and a skipped record that kills its worker."""
+"""Offsets declared: an OffsetReset to a time under a running fleet, and a skipped record that kills its worker."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from e2e.cluster import PATIENCE_S, eventually
 from e2e.conftest import Fleets
 from e2e.demo.fleet import EXAMPLE, FlightFleet
 
+API_VERSION: Final = "consumerfleet.io/v1alpha1"
 FIRST: Final = 60
 SECOND: Final = 60
 CULPRIT: Final = "killer"
@@ -76,6 +77,12 @@ def offsets_of(fleet: FlightFleet) -> dict[str, Any]:
     return found
 
 
+def reset_status(fleet: FlightFleet) -> dict[str, Any]:
+    found = fleet.cluster.get("offsetresets.consumerfleet.io", "again", namespace=fleet.namespace) or {}
+    status: dict[str, Any] = found.get("status", {})
+    return status
+
+
 @pytest.mark.together
 def test_reset_to_a_time_under_a_running_fleet_handles_every_record_from_there_again(fleets: Fleets) -> None:
     """Failing records are retried again; what was before the time, and the retry workers, are left alone."""
@@ -95,22 +102,25 @@ def test_reset_to_a_time_under_a_running_fleet_handles_every_record_from_there_a
         all_bad = len([value for value in first + second if value.startswith("bad")])
         eventually(lambda: len(failed(fleet)) == all_bad, timeout_s=PATIENCE_S, what="the failed ones", poll_s=2.0)
 
-        patch(fleet, {"reset": {"id": "again", "to": "Time", "time": between}})
+        spec = {"groupRef": {"name": fleet.name}, "to": "Time", "time": between}
+        wanted = {"apiVersion": API_VERSION, "kind": "OffsetReset", "metadata": {"name": "again"}, "spec": spec}
+        fleet.cluster.apply([wanted], namespace=fleet.namespace)
         seen_down = False
 
         def reset() -> bool:
             nonlocal seen_down
-            group = fleet.group()
-            seen_down = seen_down or group["status"].get("targetReplicas") == 0
-            last = offsets_of(fleet).get("lastReset", {})
-            assert last.get("phase") == "Succeeded", last
+            seen_down = seen_down or fleet.group()["status"].get("targetReplicas") == 0
+            status = reset_status(fleet)
+            assert status.get("phase") == "Succeeded", status
             return True
 
         eventually(reset, timeout_s=PATIENCE_S, what="the reset", poll_s=0.2)
         assert seen_down, "the fleet was down meanwhile"
-        last = offsets_of(fleet)["lastReset"]
-        moved = sum(last["previous"][fleet.source][n] - offset for n, offset in last["offsets"][fleet.source].items())
-        assert moved == SECOND, last
+        status = reset_status(fleet)
+        before, after = (
+            {each["partition"]: each["offset"] for each in status[name]} for name in ("previous", "resolved")
+        )
+        assert sum(before.values()) - sum(after.values()) == SECOND, status
         fleet.wait_stable(members=2)
 
         def again() -> bool:
@@ -128,9 +138,12 @@ def test_reset_to_a_time_under_a_running_fleet_handles_every_record_from_there_a
 
         eventually(failed_again, timeout_s=PATIENCE_S, what="failing ones to be retried and to fail again", poll_s=2.0)
         assert {record["headers"]["kr-attempt"] for record in failed(fleet)} == {"1"}, "each with all its attempts"
-        reset_events = ("get", "events", "--field-selector", "reason=OffsetsReset", "--output", "jsonpath={.items}")
-        events = fleet.kubectl(*reset_events)
-        assert "reset again to" in events
+        fleet.kubectl("delete", "kor", "again")
+        fleet.cluster.apply([wanted], namespace=fleet.namespace)
+        eventually(reset, timeout_s=PATIENCE_S, what="the object that is made again to show that it was done")
+        assert fleet.group()["status"]["targetReplicas"] == 2
+        found = done(fleet)
+        assert max(found.values()) == 2, found
 
 
 @pytest.mark.together
