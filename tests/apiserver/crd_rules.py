@@ -9,6 +9,7 @@ from tests.apiserver.backfill_rules import (
     BACKFILL_RULES,
     BACKFILL_SCHEMA,
 )
+from tests.apiserver.offset_reset_rules import OFFSET_RESET_RULES
 from tests.apiserver.offsets_rules import OFFSETS_IMMUTABLE, OFFSETS_REFUSED
 from tests.apiserver.pod_rules import ACCEPTED_PODS, POD_RULES, POD_SCHEMA
 from tests.apiserver.retry_rules import RETRY_RULES, RETRY_SCHEMA
@@ -154,6 +155,7 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
     *POD_RULES,
     *RETRY_RULES,
     *BACKFILL_RULES,
+    *OFFSET_RESET_RULES,
 ]
 
 REFUSED_BY_SCHEMA: list[tuple[str, JsonObject, str]] = [

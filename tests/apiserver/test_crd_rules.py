@@ -19,6 +19,12 @@ from tests.apiserver.backfill_rules import (
 )
 from tests.apiserver.conftest import Site
 from tests.apiserver.crd_rules import ACCEPTED, IMMUTABLE, REFUSED_BY_RULE, REFUSED_BY_SCHEMA
+from tests.apiserver.offset_reset_rules import (
+    OFFSET_RESET_IMMUTABLE,
+    OFFSET_RESET_IMMUTABLE_WORDS,
+    full_offset_reset,
+    offset_reset,
+)
 from tests.apiserver.pod_rules import UNKNOWN_FIELDS
 from tests.apiserver.retry_rules import REDRIVE_IMMUTABLE, REDRIVE_IMMUTABLE_WORDS
 from tests.unit.api.backfill_objects import backfill, full_backfill
@@ -77,7 +83,7 @@ def test_every_rule_has_a_refused_example() -> None:
     """A rule that no object can break is untested."""
     messages = [message for path in sorted((ROOT / "crds").glob("*.yaml")) for message in rules(documents(path)[0])]
     tried = [words for _, _, words in REFUSED_BY_RULE] + [words for _, _, _, words in IMMUTABLE]
-    tried += [REDRIVE_IMMUTABLE_WORDS, BACKFILL_IMMUTABLE_WORDS]
+    tried += [REDRIVE_IMMUTABLE_WORDS, BACKFILL_IMMUTABLE_WORDS, OFFSET_RESET_IMMUTABLE_WORDS]
     assert len(messages) > 15
     assert [message for message in messages if not any(message.startswith(words) for words in tried)] == []
 
@@ -122,9 +128,28 @@ def test_backfill_follows_one_spec_to_its_end(here: Site, first: Mapping[str, An
         here.client.delete(here.name, made)
 
 
+@pytest.mark.parametrize(("first", "second"), named(OFFSET_RESET_IMMUTABLE))
+def test_offset_reset_asks_for_one_thing(here: Site, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+    made = offset_reset({"metadata.name": "fixed", "metadata.namespace": here.name, **first})
+    here.client.create(here.name, made)
+    try:
+        assert OFFSET_RESET_IMMUTABLE_WORDS in here.refusal(changed(made, second), replaces=True)
+        allowed = {"spec.notAfter": "2027-01-01T00:00:00Z", "spec.ttlSecondsAfterFinished": 60}
+        here.client.would_replace(here.name, changed(made, allowed))
+    finally:
+        here.client.delete(here.name, made)
+
+
 @pytest.mark.parametrize(
     "body",
-    [full_kafka_cluster(), full_consumer_group(), full_retry_policy(), full_redrive(), full_backfill()],
+    [
+        full_kafka_cluster(),
+        full_consumer_group(),
+        full_retry_policy(),
+        full_redrive(),
+        full_backfill(),
+        full_offset_reset(),
+    ],
     ids=lambda body: str(body["kind"]),
 )
 def test_object_with_every_field_is_stored_as_given(here: Site, body: JsonObject) -> None:
