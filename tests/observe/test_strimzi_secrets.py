@@ -103,6 +103,7 @@ class Scene:
         self._cluster = KafkaCluster.model_validate({"metadata": {**head, "name": "main"}, "spec": spec})
         group = {
             "clusterRef": {"name": "main"},
+            "groupId": self.name,
             "topics": [self.name],
             "handler": {
                 "python": {"callable": "handler:handle", "configMapRef": {"name": "h"}},
