@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,16 @@ def test_session_does_not_begin_without_policies(tmp_path: Path) -> None:
         Follower(policy_file(str(tmp_path / "bad.json"), clock), Role.RETRY, "g")
 
 
+@pytest.fixture
+def handler_modules() -> Iterator[None]:
+    """A handler's module is left to no other test."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("handler_modules")
 def test_check_reports_invalid_policies(tmp_path: Path) -> None:
     (tmp_path / "handler.py").write_text("def handle(record): pass\n")
     source = {"callable": "handler:handle", "path": str(tmp_path)}
