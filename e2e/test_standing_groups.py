@@ -159,7 +159,7 @@ def test_stuck_group_reports_cause_record_and_pod_within_thirty_seconds(standing
         seen, stuck = conditions(found), found["status"]["stuckPartitions"]
         assert (seen["Degraded"]["status"], seen["Degraded"]["reason"]) == ("True", failure.degraded), seen["Degraded"]
         assert (seen["Stuck"]["status"], seen["Stuck"]["reason"]) == ("True", "PartitionStuck"), seen["Stuck"]
-        for word in (*failure.texts, f"{failure.name}-0:{GOOD_RECORDS}", f"{failure.name}-0 since "):
+        for word in (*failure.texts, f"{failure.name}-0:{GOOD_RECORDS}", f"{failure.name}-fleet-0 since "):
             assert word in seen["Stuck"]["message"], seen["Stuck"]
         for word in (*failure.texts, f"{failure.name}-fleet-0"):
             assert word in seen["Degraded"]["message"], seen["Degraded"]
