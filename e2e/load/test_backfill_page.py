@@ -27,6 +27,7 @@ def test_reader_of_the_page_runs_a_backfill_and_a_comparison(
     installation.install_spark_operator()
     with fleets.named("backfill-page", topics=False) as fleet:
         fleet.name, fleet.source, fleet.output = "page-orders", "page-orders", "page-orders-done"
+        fleet.group_id = f"{fleet.namespace}.{fleet.name}"
         fleet.make_topics()
         orders = renamed(examples()[0])
         fleet.cluster.apply(orders, namespace=fleet.namespace)

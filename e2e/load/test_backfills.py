@@ -217,7 +217,8 @@ def test_orders_reach_a_running_backfill_within_a_slice(installation: Installati
             paused = took(lambda: backfills.status("slow")["phase"] == "Paused", "the pause")
             watch.wait("slow", "Paused")
             assert done(scene) - ordered <= 3, "the one under way"
-            assert scene.pods("slow", "driver") == []
+            # The Spark operator goes by the container, which ends a moment before its pod does.
+            eventually(lambda: scene.pods("slow", "driver") == [], timeout_s=PATIENCE_S, what="the driver has ended")
             covered = backfills.status("slow")["offsetsCovered"]
             backfills.patch("slow", {"suspend": False})
             resumed = took(lambda: backfills.status("slow")["offsetsCovered"] > covered, "the resumption")
