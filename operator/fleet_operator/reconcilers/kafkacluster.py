@@ -1,7 +1,7 @@
 """Reconciles KafkaCluster: its Secrets configure its observer, its observation becomes its status.
 
-With `manage: Provision`, attempts to create `__consumer_offsets` and to correct its settings run beside the reconciles,
-which start one and report the refusal of the last one; its end queues the KafkaCluster. An attempt decides again from
+With `manage: Provision`, attempts to create `__consumer_offsets` and to correct its settings run in the background:
+a reconcile starts one and reports the refusal of the last one; its end queues the KafkaCluster. An attempt decides again from
 what the brokers say then. So it may be repeated, and two operators may make it at once.
 """
 
@@ -14,11 +14,9 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from fleet_consumer.net import KafkaError, NetError
 from fleet_operator.api.v1alpha1 import KafkaCluster, conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
-from fleet_operator.observe.kafka_admin import AnotherClusterError, Refusal, TopicChanges
-from fleet_operator.observe.observer import ObserverStoppedError
+from fleet_operator.observe.kafka_admin import Refusal, TopicChanges
 from fleet_operator.observe.observer_pool import ObserverPool, TooManyObserversError
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet import deletion
@@ -30,6 +28,7 @@ from fleet_operator.planning.problem import Problem, name_some, spec_problem
 from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from fleet_operator.reconcilers.context import (
+    FAILURES,
     FIRST_LOOK_SECONDS,
     Context,
     FirstLook,
@@ -56,7 +55,6 @@ ADVICE: Final = {
     "or set spec.offsetsTopic.manage to Observe",
     conditions.NOT_ENOUGH_BROKERS: "start more brokers, or set spec.offsetsTopic.replicationFactor to fewer",
 }
-FAILURES: Final = (NetError, KafkaError, ObserverStoppedError, AnotherClusterError, TimeoutError)
 
 
 @dataclass(slots=True)

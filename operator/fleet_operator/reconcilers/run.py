@@ -17,13 +17,10 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 from pydantic import ValidationError
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.net import KafkaError, NetError
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.model import RunResource
 from fleet_operator.clients.kinds import JOB, JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
-from fleet_operator.observe.kafka_admin import AnotherClusterError
-from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.planning import times
 from fleet_operator.planning.drift import EDITED, others_fields
 from fleet_operator.planning.problem import Problem, spec_problem
@@ -31,6 +28,7 @@ from fleet_operator.planning.run import Act, RunDecision, renew_final_status, ru
 from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.state.runs import RunState
 from fleet_operator.reconcilers.context import (
+    FAILURES,
     Context,
     ForeignObjectError,
     publish,
@@ -392,7 +390,7 @@ class Questions:
             try:
                 async with asyncio.timeout(seconds):
                     found = await read()
-            except (NetError, KafkaError, AnotherClusterError, ObserverStoppedError, TimeoutError) as error:
+            except FAILURES as error:
                 fail(error)
             else:
                 take(found)

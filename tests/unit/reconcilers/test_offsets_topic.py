@@ -11,9 +11,8 @@ from fleet_consumer.net import Disconnected
 from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.observe.kafka_admin import Refusal, TopicChanges
 from fleet_operator.planning.observation import BrokerSettings, ClusterObservation
-from fleet_operator.reconcilers.context import FirstLook
+from fleet_operator.reconcilers.context import FAILURES, FirstLook
 from fleet_operator.reconcilers.kafkacluster import (
-    FAILURES,
     PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,
     ClusterSession,

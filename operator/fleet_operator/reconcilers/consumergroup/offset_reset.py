@@ -29,7 +29,8 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.kafka_side import ATTEMPT_SECONDS
-from fleet_operator.reconcilers.consumergroup.session import FAILURES, GroupSession
+from fleet_operator.reconcilers.consumergroup.session import GroupSession
+from fleet_operator.reconcilers.context import FAILURES
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store

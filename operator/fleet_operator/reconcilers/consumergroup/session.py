@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.net import KafkaError, NetError
 from fleet_operator.clients import json_text
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
-from fleet_operator.clients.kube import KubeError
-from fleet_operator.observe.kafka_admin import AnotherClusterError
-from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.planning.fleet.parts import Part
 from fleet_operator.planning.fleet.rollout_facts import Watched
 from fleet_operator.planning.lag import ResetPolicy
@@ -27,12 +23,9 @@ from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.trail import Trail
-from fleet_operator.reconcilers.context import Context, FirstLook
+from fleet_operator.reconcilers.context import FAILURES, Context, FirstLook
 from fleet_operator.runtime.background import Background, Tasks
 from fleet_operator.runtime.cache import Key
-
-FAILURES: Final = (NetError, KafkaError, KubeError, ObserverStoppedError, AnotherClusterError, TimeoutError)
-"""Errors that end a piece of work in Kafka; the next one starts from the beginning."""
 
 Place = tuple[str, int]
 """A topic and a partition of it."""
@@ -50,7 +43,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Outcomes of the work beside and after the plans.
+    """Outcomes of work in the background and of the last plan.
 
     - `visits`: the memory of visits that keep the commits of an empty group, by part.
     - `topic_refusal`: the brokers' last refusal to change the group's managed topics.
@@ -93,7 +86,7 @@ class Load:
 class GroupSession:
     """Knowledge of this process about one ConsumerGroup.
 
-    - `background`: the work in Kafka beside the reconciles.
+    - `background`: work in Kafka in the background.
     - `references`: what an Event about the deleted object needs, packed: thousands are remembered.
     - `begun`: this process has written the object's status.
     - `reading`, `load`: None for a group that is reconciled at each change of its offsets, or is not scaled.

@@ -1,4 +1,4 @@
-"""Visits of empty groups, which keep their commits; they run beside the reconciles.
+"""Visits of empty groups, which keep their commits; they run in the background.
 
 A visit that was made is remembered until it stands in the state. What else is remembered is lost with the process.
 """
@@ -25,7 +25,8 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.kafka_side import ATTEMPT_SECONDS
 from fleet_operator.reconcilers.consumergroup.offsets import NEVER_VISITED
-from fleet_operator.reconcilers.consumergroup.session import FAILURES, GroupSession
+from fleet_operator.reconcilers.consumergroup.session import GroupSession
+from fleet_operator.reconcilers.context import FAILURES
 from fleet_operator.runtime.metrics import Metrics
 
 log = logging.getLogger(__name__)
