@@ -19,7 +19,7 @@ KEPT: Final = (
 )
 INT_OR_STRING: Final = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
 METADATA_FIELDS: Final = ("annotations", "labels")
-"""What the metadata of a claim's template may have; Kubernetes refuses the others."""
+"""Fields that the metadata of a claim's template may have; Kubernetes refuses the others."""
 
 
 def structural(schemas: Mapping[str, Any], place: str, without: frozenset[str] = frozenset()) -> dict[str, Any]:

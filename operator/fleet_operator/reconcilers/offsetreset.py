@@ -1,7 +1,7 @@
 """OffsetResets: what is gathered for one, its steps in Kafka, and the holds on fleets. `reconcilers.run` has the
 reconcile itself.
 
-The steps run beside the reconciles. What one of them found is kept in the process only: the next one takes it again.
+The steps run in the background. What one of them found is kept in the process only: the next one takes it again.
 """
 
 from __future__ import annotations

@@ -37,6 +37,12 @@ def state_name(kind: Kind, name: str) -> str:
     return f"{name}.{kind.kind.lower()}"
 
 
+def state_key(owner: JsonObject) -> Key:
+    """Namespace and name of the state of this object."""
+    namespace, name = key_of(owner)
+    return namespace, state_name(kind_of(owner), name)
+
+
 @dataclass(slots=True)
 class States:
     """The states of one operator. Used on the event loop only."""
@@ -48,17 +54,16 @@ class States:
 
     def read(self, owner: JsonObject, model: type[S]) -> S:
         """The state of an object; an empty one if there is none. Raises UnreadableStateError."""
-        return read_state(model, self._content(owner), state_name(kind_of(owner), owner["metadata"]["name"]))
+        return read_state(model, self._content(owner), state_key(owner)[1])
 
     def is_own(self, owner: JsonObject) -> bool:
         """True if an object has a state that was written for it, and not for a namesake."""
-        found = self.store.get(OPERATOR_STATE, (key_of(owner)[0], state_name(kind_of(owner), key_of(owner)[1])))
+        found = self.store.get(OPERATOR_STATE, state_key(owner))
         return found is not None and _belongs_to(found, owner)
 
     async def refresh(self, owner: JsonObject) -> None:
         """Read the state of an object live. Raises KubeError."""
-        address = (key_of(owner)[0], state_name(kind_of(owner), key_of(owner)[1]))
-        live = await self.store.refresh(OPERATOR_STATE, address)
+        live = await self.store.refresh(OPERATOR_STATE, state_key(owner))
         if live is not None:
             self.store.learn(OPERATOR_STATE, live)
 
@@ -67,8 +72,7 @@ class States:
 
         Raises KubeError, with KubeConflictError where another process has written it meanwhile, and StateTakenError.
         """
-        kind, (namespace, name) = kind_of(owner), key_of(owner)
-        address = (namespace, state_name(kind, name))
+        address = state_key(owner)
         found = self.store.get(OPERATOR_STATE, address)
         self._require_ours(found, owner)
         body = _body(owner, write_state(state, self._content(owner)))
@@ -88,7 +92,7 @@ class States:
                 self.store.learn(OPERATOR_STATE, live)
             raise
         self.store.learn(OPERATOR_STATE, stored)
-        self._former.pop((kind, (namespace, name)), None)
+        self._former.pop((kind_of(owner), key_of(owner)), None)
 
     def forget(self, kind: Kind, key: Key) -> None:
         """Note that an object is gone; its state goes with it."""
@@ -100,12 +104,11 @@ class States:
             self._former[kind, key] = found.get("data") or {}, now
 
     def _content(self, owner: JsonObject) -> JsonObject:
-        kind, key = kind_of(owner), key_of(owner)
-        found = self.store.get(OPERATOR_STATE, (key[0], state_name(kind, key[1])))
+        found = self.store.get(OPERATOR_STATE, state_key(owner))
         if found is not None and (_belongs_to(found, owner) or _belonged_to_namesake(found, owner)):
             content = found.get("data")
             return content if isinstance(content, dict) else {}
-        former, gone_at = self._former.get((kind, key), ({}, 0.0))
+        former, gone_at = self._former.get((kind_of(owner), key_of(owner)), ({}, 0.0))
         return former if self.clock.monotonic() - gone_at < FORMER_SECONDS else {}
 
     def _require_ours(self, found: JsonObject | None, owner: JsonObject) -> None:
@@ -122,7 +125,7 @@ def _body(owner: JsonObject, content: JsonObject) -> JsonObject:
     head = child_head(
         OPERATOR_STATE.api_version,
         OPERATOR_STATE.kind,
-        state_name(kind, metadata["name"]),
+        state_key(owner)[1],
         owner=Owner(kind.kind, metadata["namespace"], metadata["name"], metadata["uid"]),
         labels=labels,
     )

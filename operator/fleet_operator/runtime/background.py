@@ -1,4 +1,4 @@
-"""Work for one object that goes on beside its reconciles, which never wait for it.
+"""Work for one object in the background: its reconciles never wait for it.
 
 A reconcile starts a piece of work and takes what the last one has left. The end of a piece queues the object.
 """

@@ -1,6 +1,6 @@
 """Actions of a ConsumerGroup in Kafka: managed topics, and the static members of removed workers.
 
-Both are safe to repeat and read the live state first. They run beside the reconciles: each starts an attempt and
+Both are safe to repeat and read the live state first. They run in the background: a reconcile starts an attempt and
 reports the error of the last one.
 
 Topics of many groups are created in one request. A controller of Kafka takes about as long for a hundred topics as for

@@ -95,7 +95,7 @@ def make_plan(
     """The plan for what was gathered.
 
     `image` is the operator's default worker image; `memory` comes from the plan before, and `findings` from the work
-    beside the reconciles. `now` is in epoch seconds, `tick` in seconds of the operator's steady clock.
+    in the background. `now` is in epoch seconds, `tick` in seconds of the operator's steady clock.
     """
     memory, findings = memory or Memory(), findings or Findings()
     views = view_kafka(gathered)

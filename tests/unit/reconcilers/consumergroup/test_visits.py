@@ -1,4 +1,4 @@
-"""Visits of empty groups beside the reconciles: their steps, their failures, and what a reconcile makes of them."""
+"""Visits of empty groups in the background: their steps, their failures, and what a reconcile makes of them."""
 
 from __future__ import annotations
 
