@@ -1,8 +1,8 @@
 """Reconciles KafkaCluster: its Secrets configure its observer, its observation becomes its status.
 
-With `manage: Provision`, attempts to create `__consumer_offsets` and to correct its settings run in the background:
-a reconcile starts one and reports the refusal of the last one; its end queues the KafkaCluster. An attempt decides again from
-what the brokers say then. So it may be repeated, and two operators may make it at once.
+With `manage: Provision`, attempts to create `__consumer_offsets` and to correct its settings run in the background: a
+reconcile starts one and reports the refusal of the last one; its end queues the KafkaCluster. An attempt decides again
+from what the brokers say then. So it may be repeated, and two operators may make it at once.
 """
 
 from __future__ import annotations
