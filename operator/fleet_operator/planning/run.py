@@ -140,14 +140,21 @@ DOUBTED_S: Final = 600.0
 
 def find_doubt(run: RunResource, found: ReferencedGroup, remedy: str, *, begun: bool) -> Problem | None:
     """The reason why nobody knows that a run was not done before: it may be older than the memory of its group. One
-    that has `begun` is remembered itself."""
-    began, created = found.offsets.began, times.from_text(run.metadata.creation_timestamp)
-    if begun or began is None or created is None or not found.offsets.inherited or created > began + DOUBTED_S:
+    that has `begun` is remembered itself.
+
+    Until the group was observed for the first time, it is not known whether its memory is younger than its commits.
+    """
+    offsets, created = found.offsets, times.from_text(run.metadata.creation_timestamp)
+    group = f"ConsumerGroup {run.spec.group_ref.name!r}"
+    if begun or created is None:
         return None
-    kind = type(run).__name__
+    if offsets.began is None or offsets.inherited is None:
+        return Problem(c.NOT_YET_OBSERVED, f"the Kafka group of {group} has not been observed yet")
+    if not offsets.inherited or created > offsets.began + DOUBTED_S:
+        return None
     message = (
-        f"the operator's memory of ConsumerGroup {run.spec.group_ref.name!r} began at {times.to_text(began)}, when the "
-        f"group had commits already, so nobody knows that this {kind} was not done before that: {remedy}"
+        f"the operator's memory of {group} began at {times.to_text(offsets.began)}, when the group had commits already,"
+        f" so nobody knows that this {type(run).__name__} was not done before that: {remedy}"
     )
     return Problem(c.MEMORY_LOST, message)
 

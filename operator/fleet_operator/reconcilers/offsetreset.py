@@ -302,8 +302,8 @@ def find_obstacle(group: ConsumerGroup, referenced: ReferencedGroup) -> Problem 
     cluster, seen = find_group_obstacle("OffsetReset", group, referenced), referenced.seen
     if isinstance(cluster, Problem):
         return cluster
-    if seen is None or referenced.offsets.began is None:
-        return Problem(conditions.NOT_YET_OBSERVED, "the group or its Kafka cluster has not been looked at yet")
+    if seen is None or referenced.offsets.inherited is None:
+        return Problem(conditions.NOT_YET_OBSERVED, "the group or its Kafka cluster has not been observed yet")
     if not seen.reachable:
         return Problem(seen.reason or conditions.BROKER_UNREACHABLE, seen.message)
     return None

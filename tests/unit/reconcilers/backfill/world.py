@@ -53,7 +53,7 @@ from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.status_writer import StatusWriter
 from fleet_operator.runtime.store import Store
 from tests.unit.planning import builders
-from tests.unit.reconcilers.redrive.world import DeathError, Moment, Mortal
+from tests.unit.reconcilers.redrive.world import DeathError, Moment, Mortal, keep_state
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
@@ -119,6 +119,7 @@ class World:
         )
         self.put(CONSUMER_GROUP, "orders", group.spec.model_dump(by_alias=True, mode="json", exclude_none=True))
         self.put(KAFKA_CLUSTER, "main", {"bootstrapServers": ["kafka:9092"]})
+        self.remember_group()
         self.config_map("source", {"shop.py": "def handle(record): ..."})
         self.start()
 
@@ -227,7 +228,12 @@ class World:
         for address in [each for each in self.kube.objects if each[0] == OPERATOR_STATE.kind]:
             del self.kube.objects[address]
         found["metadata"]["resourceVersion"] = str(self.kube.version)
+        self.remember_group()
         self.start()
+
+    def remember_group(self) -> None:
+        """The group has a memory, which began before it had commits."""
+        keep_state(self.kube, CONSUMER_GROUP, "orders", {"offsets": {"began": 1.0, "inherited": False}})
 
     def reason(self, kind: str = "Complete") -> str:
         return str(next(c["reason"] for c in self.status()["conditions"] if c["type"] == kind))

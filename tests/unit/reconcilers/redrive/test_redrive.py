@@ -54,10 +54,11 @@ def test_redrive_runs_its_job_and_ends_with_the_runs_message() -> None:
 
 def test_run_has_the_image_that_its_group_is_pinned_to() -> None:
     async def life(world: World) -> None:
+        world.deliver()
         group = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
-        world.store.learn(CONSUMER_GROUP, group)
+        states = States(world.store, world.clock)
         pinned = UpgradeState(image="worker:old", source="Operator")
-        await States(world.store, world.clock).save(group, GroupState(upgrade=pinned))
+        await states.save(group, replace(states.read(group, GroupState), upgrade=pinned))
         world.redrive()
         await world.look()
         job = world.get(JOB)

@@ -93,6 +93,20 @@ class Sight:
         return cast("T", self.positions)
 
 
+def keep_state(kube: MemoryKube, kind: Kind, name: str, content: JsonObject) -> None:
+    """Put the state of an object where an operator leaves it."""
+    kube.version += 1
+    metadata = {
+        "name": state_name(kind, name),
+        "namespace": "shop",
+        "uid": f"uid-of-state-of-{name}",
+        "resourceVersion": str(kube.version),
+        "ownerReferences": [{"apiVersion": kind.api_version, "kind": kind.kind, "name": name, "uid": f"uid-of-{name}"}],
+    }
+    head = {"apiVersion": OPERATOR_STATE.api_version, "kind": OPERATOR_STATE.kind, "metadata": metadata}
+    kube.objects[OPERATOR_STATE.kind, "shop", state_name(kind, name)] = head | {"data": content}
+
+
 class World:
     """The API server, the Job controller, and one operator after the other."""
 
@@ -105,6 +119,7 @@ class World:
         group = builders.consumer_group(retry={"policyRef": {"name": "standard"}})
         self.put(CONSUMER_GROUP, "orders", group.spec.model_dump(by_alias=True, mode="json", exclude_none=True))
         self.put(KAFKA_CLUSTER, "main", {"bootstrapServers": ["kafka:9092"]})
+        self.keep(CONSUMER_GROUP, "orders", {"offsets": {"began": 1.0, "inherited": False}})
         self.start()
 
     def put(
@@ -128,11 +143,7 @@ class World:
 
     def keep(self, kind: Kind, name: str, content: JsonObject) -> None:
         """The state of an object as an operator leaves it."""
-        self.put(OPERATOR_STATE, state_name(kind, name), {})
-        state = self.kube.objects[OPERATOR_STATE.kind, "shop", state_name(kind, name)]
-        reference = {"apiVersion": kind.api_version, "kind": kind.kind, "name": name, "uid": f"uid-of-{name}"}
-        state["metadata"]["ownerReferences"] = [reference]
-        state["data"] = content
+        keep_state(self.kube, kind, name, content)
 
     def redrive(self, name: str = "mended", *, at: int = 0, **spec: Any) -> None:
         self.put(REDRIVE, name, {"groupRef": {"name": "orders"}} | spec, at=at)
