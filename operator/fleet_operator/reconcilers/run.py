@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Generic, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
@@ -38,6 +39,7 @@ from fleet_operator.reconcilers.context import (
 )
 from fleet_operator.reconcilers.run_memory import RunMemory
 from fleet_operator.reconcilers.states import StateTakenError
+from fleet_operator.runtime.background import Background, Tasks
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import EventRecorder, News
@@ -350,26 +352,15 @@ class Expiry:
         self._ends.pop(key, None)
 
 
-@dataclass(slots=True)
-class _Question:
-    """`answered_at` is when the last answer came (monotonic seconds)."""
-
-    task: asyncio.Task[None] | None = None
-    answered_at: float = float("-inf")
-
-
 class Questions:
-    """Questions to Kafka about runs, one at a time for each, in the background: a reconcile never waits for Kafka.
+    """Questions to Kafka about runs in the background, one at a time for each run.
 
-    A reconcile starts a question and takes what the last one has found; the end of a question brings the run back into
-    the queue. Nothing is lost with this process: the next one asks again. Used on the event loop only.
+    Nothing is lost with this process: the next one asks again. Used on the event loop only.
     """
 
     def __init__(self, clock: Clock, again: Callable[[Key], None]) -> None:
-        self._clock = clock
-        self._again = again
-        self._of: dict[Key, _Question] = {}
-        self._asking: set[asyncio.Task[None]] = set()
+        self._clock, self._again, self._tasks = clock, again, Tasks()
+        self._of: dict[Key, Background] = {}
 
     def ask(
         self,
@@ -381,26 +372,15 @@ class Questions:
         seconds: float,
     ) -> None:
         """Have something read within this time, unless that is under way or was done a moment ago."""
-        question = self._of.setdefault(key, _Question())
-        busy = question.task is not None and not question.task.done()
-        if busy or self._clock.monotonic() - question.answered_at < ASK_SECONDS:
-            return
+        background = self._of.get(key)
+        if background is None:
+            again = partial(self._again, key)
+            background = self._of[key] = Background("/".join(key), self._clock, self._tasks, again, FAILURES)
 
         async def ask() -> None:
-            try:
-                async with asyncio.timeout(seconds):
-                    found = await read()
-            except FAILURES as error:
-                fail(error)
-            else:
-                take(found)
-            finally:
-                question.answered_at = self._clock.monotonic()
-            self._again(key)
+            take(await read())
 
-        question.task = asyncio.create_task(ask(), name=f"question-of-{'/'.join(key)}")
-        self._asking.add(question.task)
-        question.task.add_done_callback(self._asking.discard)
+        background.start("question", ask, seconds=seconds, pause=ASK_SECONDS, after_failure=ASK_SECONDS, failed=fail)
 
     def forget(self, key: Key) -> None:
         """Drop what is known of a run that has ended or is gone."""
@@ -408,7 +388,4 @@ class Questions:
 
     async def close(self) -> None:
         """End the questions that are under way."""
-        asking = list(self._asking)
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await self._tasks.close()

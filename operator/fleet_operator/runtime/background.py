@@ -63,10 +63,12 @@ class Background:
         seconds: float,
         pause: float = PAUSE_SECONDS,
         after_failure: float = PAUSE_SECONDS,
+        failed: Callable[[Exception], None] | None = None,
     ) -> None:
         """Start a piece of work, unless one of this name is running or the pause after the last one is not over.
 
         It ends within `seconds`. The `pause` that follows on success and the one `after_failure` are in seconds, too.
+        A failure is passed to `failed`, or else logged.
         """
         if work in self._running:
             return
@@ -76,13 +78,19 @@ class Background:
             return
         self._running.add(work)
         task = asyncio.create_task(
-            self._run(work, make, seconds, (pause, after_failure)), name=f"{work}-of-{self.name}"
+            self._run(work, make, seconds, (pause, after_failure), failed or self._log_failure(work)),
+            name=f"{work}-of-{self.name}",
         )
         self.tasks.running.add(task)
         task.add_done_callback(self.tasks.running.discard)
 
     async def _run(
-        self, work: str, make: Callable[[], Awaitable[None]], seconds: float, pauses: tuple[float, float]
+        self,
+        work: str,
+        make: Callable[[], Awaitable[None]],
+        seconds: float,
+        pauses: tuple[float, float],
+        failed: Callable[[Exception], None],
     ) -> None:
         after = pauses[1]
         try:
@@ -90,13 +98,20 @@ class Background:
                 await make()
                 after = pauses[0]
         except self.failures as error:
-            # The outcome is unknown until the next observation.
-            fields = {"key": self.name, "action": work, "error": str(error) or type(error).__name__}
-            log.warning("action on Kafka failed", extra=fields)
+            failed(error)
         finally:
             self._running.discard(work)
             self._pauses[work] = self.clock.monotonic() + after
         self.again()
+
+    def _log_failure(self, work: str) -> Callable[[Exception], None]:
+        """The outcome is unknown until the next observation."""
+
+        def log_it(error: Exception) -> None:
+            fields = {"key": self.name, "action": work, "error": str(error) or type(error).__name__}
+            log.warning("action on Kafka failed", extra=fields)
+
+        return log_it
 
     def _come_back(self, work: str, seconds: float) -> None:
         """Queue the object at the end of the pause: there may be no other event."""
