@@ -174,19 +174,20 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
 
 
 NEW_SECONDS: Final = 600.0
-"""Age up to which an object without a status is new, and can have no child that the caches do not show."""
+"""Age up to which an object without a state is new, and can have no child that the caches do not show."""
 
 
-def _is_new(body: kinds.JsonObject, now: float) -> bool:
-    """True for an object that nobody has looked at yet. One that has lost its status is older than that."""
+def _is_new(context: Context, body: kinds.JsonObject) -> bool:
+    """True for an object for which nothing was done yet: its state is written before its first child."""
     created = times.from_text(body["metadata"].get("creationTimestamp"))
-    return not (body.get("status") or {}).get("conditions") and created is not None and now - created < NEW_SECONDS
+    young = created is not None and context.clock.wall() - created < NEW_SECONDS
+    return young and not context.states.is_own(body)
 
 
 async def _part(context: Context, body: kinds.JsonObject, part: Part, pods: Sequence[kinds.JsonObject]) -> FleetPart:
     name = part.child(body["metadata"]["name"])
     found = context.store.get(kinds.STATEFUL_SET, (body["metadata"]["namespace"], name))
-    if found is None and _is_new(body, context.clock.wall()):
+    if found is None and _is_new(context, body):
         # When a thousand objects are made at once, each read here would come before the first status of the others.
         return FleetPart(part=part)
     found = await find_child(context.store, body, kinds.STATEFUL_SET, name)

@@ -1,0 +1,45 @@
+"""A ConsumerGroup that was created a moment ago: its children are looked for live once it may have some."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, STATEFUL_SET, JsonObject, Kind
+from fleet_operator.planning import times
+from fleet_operator.reconcilers.consumergroup.gather import gather
+from fleet_operator.reconcilers.states import state_name
+from tests.unit.planning import builders
+from tests.unit.reconcilers.redrive.world import World, run
+
+FLEET = (STATEFUL_SET, "orders-fleet")
+
+
+@pytest.mark.parametrize("status", [{}, {"conditions": [{"type": "Ready", "status": "False"}]}])
+@pytest.mark.parametrize("begun", [False, True])
+def test_young_group_is_asked_for_its_fleet_once_it_has_a_state(
+    begun: bool, status: JsonObject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is written before the first child. A status can be lost, in a restore for example."""
+
+    async def life(world: World) -> None:
+        asked, read = list[tuple[Kind, str]](), world.kube.get
+
+        async def noted(kind: Kind, namespace: str, name: str) -> JsonObject | None:
+            asked.append((kind, name))
+            return await read(kind, namespace, name)
+
+        monkeypatch.setattr(world.kube, "get", noted)
+        spec = builders.consumer_group().spec.model_dump(by_alias=True, mode="json", exclude_none=True)
+        world.put(CONSUMER_GROUP, "orders", spec)
+        group = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
+        group["metadata"]["creationTimestamp"] = times.to_text(world.clock.wall())
+        group["status"] = status
+        if not begun:
+            del world.kube.objects[OPERATOR_STATE.kind, "shop", state_name(CONSUMER_GROUP, "orders")]
+        world.deliver()
+        found = world.store.get(CONSUMER_GROUP, ("shop", "orders"))
+        assert found is not None
+        await gather(world.context, found)
+        assert (FLEET in asked) is begun
+
+    run(life)
