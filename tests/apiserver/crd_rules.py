@@ -9,8 +9,7 @@ from tests.apiserver.backfill_rules import (
     BACKFILL_RULES,
     BACKFILL_SCHEMA,
 )
-from tests.apiserver.offset_reset_rules import OFFSET_RESET_RULES
-from tests.apiserver.offsets_rules import OFFSETS_IMMUTABLE, OFFSETS_REFUSED
+from tests.apiserver.offset_reset_rules import OFFSET_RESET_RULES, OFFSET_RESET_SCHEMA, reset_to_a_time
 from tests.apiserver.pod_rules import ACCEPTED_PODS, POD_RULES, POD_SCHEMA
 from tests.apiserver.retry_rules import RETRY_RULES, RETRY_SCHEMA
 from tests.unit.api.backfill_objects import backfill
@@ -101,7 +100,6 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
         consumer_group({"spec.handler.outputs": ["_fleet.orders.failed"]}),
         "spec.handler.outputs must not name topics that begin with _fleet.",
     ),
-    *OFFSETS_REFUSED,
     (
         "two handlers",
         consumer_group({"spec.handler.http": {}}),
@@ -161,6 +159,7 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
 REFUSED_BY_SCHEMA: list[tuple[str, JsonObject, str]] = [
     *RETRY_SCHEMA,
     *BACKFILL_SCHEMA,
+    *OFFSET_RESET_SCHEMA,
     ("no broker", kafka_cluster({"spec.bootstrapServers": []}), "spec.bootstrapServers"),
     ("a broker without a port", kafka_cluster({"spec.bootstrapServers": ["kafka"]}), "spec.bootstrapServers[0]"),
     ("port 0", kafka_cluster({"spec.bootstrapServers": ["kafka:0"]}), "spec.bootstrapServers[0]"),
@@ -213,10 +212,10 @@ IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
     ("a group id added", {}, {"spec.groupId": "orders"}, "spec.groupId is immutable"),
     ("a group id changed", {"spec.groupId": "a"}, {"spec.groupId": "b"}, "spec.groupId is immutable"),
     ("a group id removed", {"spec.groupId": "a"}, {"spec.groupId": REMOVED}, "spec.groupId is immutable"),
-    *OFFSETS_IMMUTABLE,
 ]
 
 ACCEPTED: list[tuple[str, JsonObject]] = [
+    ("a reset of one topic to a time", reset_to_a_time()),
     (
         "a Strimzi TLS user",
         kafka_cluster(

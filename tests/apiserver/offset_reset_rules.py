@@ -22,6 +22,11 @@ def offset_reset(changes: Mapping[str, Any] | None = None) -> JsonObject:
     return changed(body, changes or {})
 
 
+def reset_to_a_time() -> JsonObject:
+    """A good OffsetReset of one topic."""
+    return offset_reset({"spec.to": "Time", "spec.time": "2026-11-23T08:00:00Z", "spec.topics": ["orders"]})
+
+
 def full_offset_reset() -> JsonObject:
     """Every field of an OffsetReset that goes with `offsets`."""
     given = {"to": "Offsets", "offsets": PLACES, "dryRun": True, "notAfter": "2027-01-01T00:00:00Z"}
@@ -40,10 +45,26 @@ OFFSET_RESET_RULES: list[tuple[str, JsonObject, str]] = [
     ),
 ]
 
+OFFSET_RESET_SCHEMA: list[tuple[str, JsonObject, str]] = [
+    (
+        "more offsets than a status holds",
+        offset_reset(
+            {
+                "spec.to": "Offsets",
+                "spec.offsets": [{"topic": "orders", "partition": number, "offset": 5} for number in range(5001)],
+            }
+        ),
+        "spec.offsets",
+    ),
+    ("a negative offset", offset_reset({"spec.to": "Offsets", "spec.offsets": [PLACES[0] | {"offset": -1}]}), "offset"),
+]
+
 OFFSET_RESET_IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
     ("another end", {}, {"spec.to": "Latest"}),
     ("another group", {}, {"spec.groupRef": {"name": "returns"}}),
     ("a dry run that becomes a real one", {"spec.dryRun": True}, {"spec.dryRun": False}),
     ("topics that are removed", {"spec.topics": ["orders"]}, {"spec.topics": REMOVED}),
+    ("topics that are added", {}, {"spec.topics": ["orders"]}),
+    ("another time", {"spec.to": "Time", "spec.time": "2026-11-23T08:00:00Z"}, {"spec.time": "2026-11-23T09:00:00Z"}),
     ("another offset", {"spec.to": "Offsets", "spec.offsets": PLACES}, {"spec.offsets": PLACES[:1]}),
 ]

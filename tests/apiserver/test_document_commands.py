@@ -61,7 +61,7 @@ class Reader:
 
     def close(self) -> None:
         """Leave nothing to operators of other tests."""
-        self.kubectl("delete", "kafkaclusters,consumergroups,retrypolicies,redrives,backfills", "--all")
+        self.kubectl("delete", "kafkaclusters,consumergroups,retrypolicies,redrives,backfills,offsetresets", "--all")
 
     def apply(self, *bodies: dict[str, Any]) -> None:
         for body in bodies:
@@ -173,17 +173,27 @@ def flat(body: dict[str, Any]) -> dict[str, Any]:
     return {f"spec.{name}": value for name, value in body["spec"].items()}
 
 
-def test_commands_about_offsets(place: Callable[..., Reader]) -> None:
-    reader = place("docs-offsets")
+def test_commands_about_offsets(place: Callable[..., Reader], tmp_path: Path) -> None:
+    page = "docs/offsets.md"
+    reader = place("docs-offsets", tmp_path)
+    reset, *_ = blocks(page, "yaml")
+    (tmp_path / "prices-again.yaml").write_text(reset)
     reader.apply(consumer_group())
-    reset = {"id": "a", "to": "Earliest", "phase": "Succeeded"}
-    offsets = {"lastReset": reset, "skipped": [{"topic": "t", "partition": 3, "offset": 1734, "state": "Skipped"}]}
-    patch = json.dumps({"status": {"offsets": offsets}})
-    reader.kubectl("patch", "kcg", "orders", "--subresource=status", "--type=merge", "-p", patch)
-    outputs = [reader.types(line) for line in commands("docs/offsets.md")]
-    assert json.loads(outputs[-1])[0]["state"] == "Skipped"
-    stored = json.loads(reader.kubectl("get", "kcg", "orders", "-o", "json"))["spec"]
-    assert "reset" not in stored["offsets"]
+    made, *others = commands(page)
+    reader.types(made)
+    previous = [{"topic": "orders", "partition": 3, "offset": 1734}]
+    skipped = [{"topic": "orders", "partition": 3, "offset": 1734, "state": "Skipped"}]
+    statuses = {
+        "kor/prices-again": {"phase": "Succeeded", "previous": previous},
+        "kcg/orders": {"offsets": {"skipped": skipped}},
+    }
+    for name, status in statuses.items():
+        patch = json.dumps({"status": status})
+        reader.kubectl("patch", name, "--subresource=status", "--type=merge", "-p", patch)
+    _, undo, _, passed = [reader.types(line) for line in others]
+    assert json.loads(undo) == previous
+    assert json.loads(passed)[0]["state"] == "Skipped"
+    assert reader.kubectl("get", "kor", "-o", "name") == ""
 
 
 def test_commands_about_the_offsets_topic(place: Callable[..., Reader]) -> None:

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 import fleet_consumer
 from fleet_consumer.contract import naming
+from fleet_operator.api.v1alpha1.conditions import find_condition
 from fleet_operator.planning import times
 from tests.apiserver import objects
 from tests.apiserver.client import Client
@@ -86,28 +87,33 @@ def commit(broker: KafkaBroker, group: str, offset: int) -> None:
     eventually(committed, what=f"the offsets of {group} to be committed", poll_s=0.5)
 
 
-def group(namespace: str, **reset: Any) -> dict[str, Any]:
-    spec: dict[str, Any] = {"topics": [TOPIC], "replicas": 1}
-    return objects.group(namespace, **(spec | ({"offsets": {"reset": reset}} if reset else {})))
+def reset(namespace: str, name: str = "one", **spec: Any) -> dict[str, Any]:
+    metadata, wanted = {"name": name, "namespace": namespace}, {"groupRef": {"name": "flights"}, **spec}
+    return {"apiVersion": objects.API_VERSION, "kind": "OffsetReset", "metadata": metadata, "spec": wanted}
 
 
-def act(namespace: str, broker: KafkaBroker) -> list[dict[str, Any]]:
+def fleet(namespace: str, broker: KafkaBroker) -> list[dict[str, Any]]:
     return [
         objects.handler_source(namespace),
         objects.cluster(namespace, broker.bootstrap),
-        group(namespace, id="one", to="Time", time=FROM),
+        objects.group(namespace, topics=[TOPIC], replicas=1),
     ]
 
 
-def offsets_of(client: Client, namespace: str) -> Mapping[str, Any]:
-    """`status.offsets` of a namespace's group."""
-    (body,) = (each for each in client.list("consumergroups") if each["metadata"]["namespace"] == namespace)
-    found: Mapping[str, Any] = body.get("status", {}).get("offsets", {})
+def act(namespace: str, broker: KafkaBroker) -> list[dict[str, Any]]:
+    """The reset is there before its group, which may start no worker before it."""
+    return [reset(namespace, to="Time", time=FROM), *fleet(namespace, broker)]
+
+
+def status_of(client: Client, namespace: str, name: str = "one") -> Mapping[str, Any]:
+    """The status of an OffsetReset."""
+    found: Mapping[str, Any] = client.get(namespace, "offsetresets", name).get("status", {})
     return found
 
 
-def phase(client: Client, namespace: str) -> str:
-    return str(offsets_of(client, namespace).get("lastReset", {}).get("phase"))
+def places(offset: int) -> list[dict[str, Any]]:
+    """All partitions at this offset."""
+    return [{"topic": TOPIC, "partition": number, "offset": offset} for number in range(PARTITIONS)]
 
 
 def replicas(client: Client, namespace: str) -> int | None:
@@ -117,12 +123,9 @@ def replicas(client: Client, namespace: str) -> int | None:
 
 def is_done(client: Client, broker: KafkaBroker, namespace: str) -> bool:
     """True when the reset is done, with what was before on record, and the fleet runs."""
-    (body,) = (each for each in client.list("consumergroups") if each["metadata"]["namespace"] == namespace)
-    last = offsets_of(client, namespace).get("lastReset", {})
-    assert last.get("phase") == "Succeeded", body.get("status")
-    everywhere = {str(number): BEFORE for number in range(PARTITIONS)}
-    assert last["previous"] == {TOPIC: everywhere}, last
-    assert last["offsets"] == {TOPIC: dict.fromkeys(everywhere, 30)}, last
+    status = status_of(client, namespace)
+    assert status.get("phase") == "Succeeded", status
+    assert (status["previous"], status["resolved"]) == (places(BEFORE), places(30)), status
     found = committed(broker, f"{namespace}.flights")
     assert {offset for offset, _ in found.values()} == {30}, found
     (metadata,) = {metadata for _, metadata in found.values()}
@@ -163,7 +166,6 @@ def test_operator_killed_after_any_write_finishes_the_reset_once(
         )
         for name in deaths:
             commit(broker, f"{name}.flights", 77)
-        apply(client, [group(name, id="one", to="Time", time=FROM) for name in deaths])
         apply(client, [objects.group(name, topics=[TOPIC], replicas=2) for name in deaths])
         eventually(lambda: {replicas(client, name) for name in deaths} == {2}, what="all fleets to be scaled")
     assert {offset for name in deaths for offset, _ in committed(broker, f"{name}.flights").values()} == {77}
@@ -177,32 +179,35 @@ def test_members_of_other_programs_are_named_and_a_dry_run_touches_nothing(
 ) -> None:
     name = "reset-shared"
     commit(broker, f"{name}.flights", BEFORE)
-    apply(client, [objects.namespace(name), *act(name, broker)[:2], group(name)])
+    apply(client, [objects.namespace(name), *fleet(name, broker)])
     with Operator(quiet_api):
         eventually(lambda: replicas(client, name) == 1, what="the fleet to exist")
-        apply(client, [group(name, id="look", to="Latest", dryRun=True)])
+        apply(client, [reset(name, "look", to="Latest", dryRun=True)])
 
         def looked() -> bool:
-            seen = offsets_of(client, name).get("dryRun", {})
+            seen = status_of(client, name, "look")
             assert seen.get("phase") == "Succeeded", seen
-            assert seen["previous"][TOPIC]["0"] == BEFORE
-            assert seen["offsets"][TOPIC]["0"] == RECORDS
+            assert (seen["previous"], seen["resolved"]) == (places(BEFORE), places(RECORDS))
             return True
 
         eventually(looked, what="the dry run to be done")
         assert replicas(client, name) == 1
         with Joined(broker, f"{name}.flights", topic):
-            apply(client, [group(name, id="real", to="Earliest")])
+            apply(client, [reset(name, to="Earliest")])
 
             def named() -> bool:
-                last = offsets_of(client, name).get("lastReset", {})
-                assert (last.get("phase"), last.get("reason")) == ("Pending", "ForeignMembers"), last
-                assert "a-java-program" in last["message"]
+                seen = status_of(client, name)
+                complete = find_condition(seen.get("conditions", ()), "Complete")
+                assert complete is not None, seen
+                assert (seen["phase"], complete["reason"]) == ("Pending", "ForeignMembers"), seen
+                assert "a-java-program" in complete["message"]
                 return True
 
             eventually(named, what="the foreign member to be named")
             assert replicas(client, name) == 1, "the fleet runs on"
-        eventually(lambda: phase(client, name) == "Succeeded", timeout_s=120, what="the reset to be done")
+        eventually(
+            lambda: status_of(client, name).get("phase") == "Succeeded", timeout_s=120, what="the reset to be done"
+        )
         assert {offset for offset, _ in committed(broker, f"{name}.flights").values()} == {0}
         eventually(lambda: replicas(client, name) == 1, what="the fleet to be started again")
 

@@ -46,6 +46,11 @@ def metadata(broker: KafkaBroker, group: str, topic: str) -> dict[int, tuple[int
     return {part.partition: (entry.offset, entry.metadata) for part, entry in found.items() if entry is not None}
 
 
+def at(topic: str, *offsets: int) -> dict[tuple[str, int], int]:
+    """Offsets of a topic's first partitions."""
+    return {(topic, number): offset for number, offset in enumerate(offsets)}
+
+
 def test_offsets_are_read_and_set_with_a_mark_for_an_empty_group(broker: KafkaBroker, admin: KafkaAdmin) -> None:
     topic, group = create_topic(broker.bootstrap, 2), unique("reset")
     produce(broker.bootstrap, topic, 2, EACH)
@@ -54,9 +59,9 @@ def test_offsets_are_read_and_set_with_a_mark_for_an_empty_group(broker: KafkaBr
     assert before.counts == {topic: 2}
     assert before.starts == {(topic, 0): 0, (topic, 1): 0}
     assert before.ends == {(topic, 0): EACH, (topic, 1): EACH}
-    done = admin.set_offsets(group, {topic: {0: 5, 1: 7}}, mark=MARK)
-    assert (done.refusals, done.before, done.after) == ({}, {}, {(topic, 0): 5, (topic, 1): 7})
-    again = admin.set_offsets(group, {topic: {0: 5, 1: 7}}, mark=MARK)
+    done = admin.set_offsets(group, at(topic, 5, 7), mark=MARK)
+    assert (done.refusals, done.before, done.after) == ({}, {}, at(topic, 5, 7))
+    again = admin.set_offsets(group, at(topic, 5, 7), mark=MARK)
     assert again.before == again.after == done.after, "the same commit may be repeated"
     after = admin.read_offsets(group, (topic,), None, read_committed=True)
     assert (after.state, after.committed) == ("Empty", done.after)
@@ -79,7 +84,7 @@ def test_coordinator_refuses_offsets_while_the_group_has_members(broker: KafkaBr
         eventually(lambda: len(set(member.seen)) == 2 * EACH, what="the member to have all records")
 
         def refused() -> bool:
-            done = admin.set_offsets(group, {topic: {0: 5, 1: 7}}, mark=MARK)
+            done = admin.set_offsets(group, at(topic, 5, 7), mark=MARK)
             assert set(done.refusals) == {(topic, 0), (topic, 1)}
             assert done.before == done.after
             return True
@@ -94,14 +99,14 @@ def test_offsets_that_another_program_committed_since_they_were_read_are_left(
 ) -> None:
     topic, group = create_topic(broker.bootstrap, 2), unique("reset")
     produce(broker.bootstrap, topic, 2, EACH)
-    admin.set_offsets(group, {topic: {0: 5, 1: 7}}, mark=MARK)
-    late = admin.set_offsets(group, {topic: {0: 1, 1: 1}}, {topic: {0: 4, 1: 7}}, mark=MARK)
-    assert (late.outdated, late.after) == (True, {(topic, 0): 5, (topic, 1): 7})
-    done = admin.set_offsets(group, {topic: {0: 1, 1: 1}}, {topic: {0: 5, 1: 7}}, mark="fleet-reset=b")
-    assert (done.outdated, done.after) == (False, {(topic, 0): 1, (topic, 1): 1})
-    again = admin.set_offsets(group, {topic: {0: 1, 1: 2}}, {topic: {0: 5, 1: 7}}, mark="fleet-reset=b")
-    assert (again.outdated, again.after) == (False, {(topic, 0): 1, (topic, 1): 2}), "it was begun: it is finished"
-    other = admin.set_offsets(group, {topic: {0: 1, 1: 3}}, {topic: {0: 5, 1: 7}}, mark="fleet-reset=c")
+    admin.set_offsets(group, at(topic, 5, 7), mark=MARK)
+    late = admin.set_offsets(group, at(topic, 1, 1), at(topic, 4, 7), mark=MARK)
+    assert (late.outdated, late.after) == (True, at(topic, 5, 7))
+    done = admin.set_offsets(group, at(topic, 1, 1), at(topic, 5, 7), mark="fleet-reset=b")
+    assert (done.outdated, done.after) == (False, at(topic, 1, 1))
+    again = admin.set_offsets(group, at(topic, 1, 2), at(topic, 5, 7), mark="fleet-reset=b")
+    assert (again.outdated, again.after) == (False, at(topic, 1, 2)), "it was begun: it is finished"
+    other = admin.set_offsets(group, at(topic, 1, 3), at(topic, 5, 7), mark="fleet-reset=c")
     assert other.outdated, "the wanted offset of one partition is there, and this reset did not set it"
 
 
@@ -130,10 +135,10 @@ def test_group_of_the_new_protocol_is_not_taken_for_an_empty_one(broker: KafkaBr
         return (left.state, left.group_type) == ("Empty", "consumer")
 
     eventually(empty, what="the group to be empty")
-    assert admin.set_offsets(group, {topic: {0: 5}}, mark=MARK).after == {(topic, 0): 5}
+    assert admin.set_offsets(group, at(topic, 5), mark=MARK).after == at(topic, 5)
 
 
 def test_missing_topic_is_absent_and_its_offsets_are_refused(broker: KafkaBroker, admin: KafkaAdmin) -> None:
     group, missing = unique("reset"), naming.failed_topic(unique("nobody"))
     assert admin.read_offsets(group, (missing,), None, read_committed=False).counts == {}
-    assert admin.set_offsets(group, {missing: {0: 5}}, mark=MARK).refusals == {(missing, 0): "TopicNotFound"}
+    assert admin.set_offsets(group, at(missing, 5), mark=MARK).refusals == {(missing, 0): "TopicNotFound"}

@@ -1,4 +1,4 @@
-"""A declared reset to a time on a real broker, set as the operator sets it, with the workers and retries after it."""
+"""A reset to a time on a real broker, set as the operator sets it, with the workers and retries after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet_consumer.net import ConnectionSettings, NetworkClient
-from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
+from fleet_operator.api.v1alpha1.offsetreset import OffsetResetSpec
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.planning.offsets.targets import Targets, find_targets, time_ms
 from tests.broker.workers import Kafka
@@ -27,7 +27,7 @@ def kafka(broker: KafkaBroker) -> Kafka:
 
 
 @pytest.mark.together
-def test_records_failing_again_after_a_declared_reset_to_a_time_are_retried_again(kafka: Kafka, tmp_path: Path) -> None:
+def test_records_failing_again_after_a_reset_to_a_time_are_retried_again(kafka: Kafka, tmp_path: Path) -> None:
     """Set as the operator sets them: what fails after the time is retried, and nothing before it is touched."""
     flow = Flow(kafka, tmp_path, "2s", partitions=2)
     flow.put([{"n": n, "do": "fail"} for n in range(COUNT)], partition=None)
@@ -40,7 +40,7 @@ def test_records_failing_again_after_a_declared_reset_to_a_time_are_retried_agai
         flow.wait_drained()
         assert (main.terminate(), retry.terminate()) == (0, 0)
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(between)) + f".{int(between % 1 * 1000):03}Z"
-    wanted = OffsetReset.model_validate({"id": "a", "to": "Time", "time": text})
+    wanted = OffsetResetSpec.model_validate({"groupRef": {"name": "any"}, "to": "Time", "time": text})
     client = NetworkClient(ConnectionSettings(bootstrap_servers=(kafka.bootstrap,), client_id="operator"))
     admin = KafkaAdmin(client, client.metadata((), timeout_s=10.0).cluster_id)
 
@@ -49,7 +49,7 @@ def test_records_failing_again_after_a_declared_reset_to_a_time_are_retried_agai
         assert read.state == "Empty", "the static member is still there"
         targets = find_targets(wanted, (flow.source,), read)
         assert isinstance(targets, Targets)
-        assert targets.previous[flow.source] != targets.offsets[flow.source]
+        assert targets.previous != targets.offsets
         return not admin.set_offsets(flow.group, targets.offsets, mark="fleet-reset=a").refusals
 
     eventually(is_set, what="the offsets to be set", poll_s=1)

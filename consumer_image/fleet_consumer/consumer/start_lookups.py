@@ -329,7 +329,7 @@ class StartLookups:
     def _no_offset(self, partitions: list[TopicPartition]) -> errors.NoOffsetForPartition:
         return errors.NoOffsetForPartition(
             f"group {self._settings.group_id!r}: auto_offset_reset is none and partitions have no usable offset; seek "
-            f"them or commit offsets for them (spec.offsets.reset): {names(partitions)}",
+            f"them or commit offsets for them (with an OffsetReset): {names(partitions)}",
             partitions,
         )
 

@@ -70,7 +70,7 @@ def find_batch_end(part: TopicPartition, offset: int) -> Flow[int]:
     if not (ends and follows) or (batch.following or batch.end) < batch.end:
         raise errors.OffsetLookupFailed(
             f"{name(part)}: the batch at offset {offset} has a damaged header, so where it ends is not known; set an "
-            "offset behind it (spec.offsets.reset, or seek)"
+            "offset behind it (with an OffsetReset, or seek)"
         )
     return batch.end
 

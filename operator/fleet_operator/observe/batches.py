@@ -74,16 +74,13 @@ def _topics(counts: Mapping[str, int] | None) -> tuple[OffsetFetchRequestTopics,
     return tuple(OffsetFetchRequestTopics(name=topic, partition_indexes=of) for topic, of in indexes)
 
 
-def offset_commit_requests(
-    group_id: str, offsets: Mapping[str, Mapping[int, int]], metadata: str
-) -> list[OffsetCommitRequest]:
+def offset_commit_requests(group_id: str, offsets: Mapping[Partition, int], metadata: str) -> list[OffsetCommitRequest]:
     """OffsetCommit of an administrator, without a generation: brokers refuse it while the group has members.
 
     The coordinator appends what one request commits as one batch, which its topic may refuse as too large.
     """
     requests, part, size, count = list[OffsetCommitRequest](), dict[str, list[OffsetCommitRequestPartition]](), 0, 0
-    entries = [(topic, number, offset) for topic, of in offsets.items() for number, offset in of.items()]
-    for topic, number, offset in entries:
+    for (topic, number), offset in offsets.items():
         length = COMMIT_BYTES + sum(len(text.encode()) for text in (group_id, topic, metadata))
         if size + length > COMMIT_BYTES_MAX or count == COMMIT_PARTITIONS_MAX:
             requests.append(_offset_commit(group_id, part))

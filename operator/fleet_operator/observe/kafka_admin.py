@@ -36,11 +36,12 @@ from fleet_operator.api.v1alpha1.conditions import NOT_ENOUGH_BROKERS, TOPIC_NAM
 from fleet_operator.api.v1alpha1.kafkacluster import OffsetsTopic
 from fleet_operator.observe import aggregation, batches, due, live_reads
 from fleet_operator.observe.aggregation import Offsets
+from fleet_operator.observe.batches import Partition
 from fleet_operator.observe.group_visit import GroupVisit, VisitOutcome
 from fleet_operator.observe.live_reads import CALL_SECONDS, find_coordinator
 from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicReading
 from fleet_operator.planning.fleet.deletion import doomed_groups, doomed_topics
-from fleet_operator.planning.offsets.records import Committed, OffsetsByTopic, is_outdated
+from fleet_operator.planning.offsets.records import Committed, is_outdated
 from fleet_operator.planning.offsets.targets import GroupOffsets
 from fleet_operator.planning.offsets_topic import decide_offsets_topic
 from fleet_operator.planning.retry.topics import TopicsPlan
@@ -115,7 +116,7 @@ class OffsetsSet:
     """The outcome of setting offsets: the refused partitions with reasons, and the committed offsets before and
     after. `outdated`: nothing was set, for they were not those that were expected."""
 
-    refusals: Mapping[tuple[str, int], str]
+    refusals: Mapping[Partition, str]
     before: Offsets
     after: Offsets
     outdated: bool = False
@@ -282,7 +283,12 @@ class KafkaAdmin:
         return live_reads.read_topic(self._client, question)
 
     def set_offsets(
-        self, group_id: str, wanted: OffsetsByTopic, previous: OffsetsByTopic | None = None, *, mark: str
+        self,
+        group_id: str,
+        wanted: Mapping[Partition, int],
+        previous: Mapping[Partition, int] | None = None,
+        *,
+        mark: str,
     ) -> OffsetsSet:
         """Set a group's offsets while it is empty, with the mark as metadata, and read them again. Raises KafkaError.
 
@@ -355,7 +361,7 @@ def read_positions(client: NetworkClient, group_id: str) -> tuple[Committed, ...
     return tuple(live_reads.read_commits(client, find_coordinator(client, group_id), group_id).values())
 
 
-def _offsets_of(commits: Mapping[tuple[str, int], Committed]) -> Offsets:
+def _offsets_of(commits: Mapping[Partition, Committed]) -> Offsets:
     return {key: each.offset for key, each in commits.items()}
 
 

@@ -18,7 +18,7 @@ from fleet_operator.observe.aggregation import Offsets
 from fleet_operator.observe.batches import Partition
 from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicReading
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.planning.offsets.records import MARK, Committed, OffsetsByTopic
+from fleet_operator.planning.offsets.records import MARK, Committed
 from fleet_operator.planning.offsets.targets import GroupOffsets, Member
 
 T = TypeVar("T")
@@ -92,13 +92,17 @@ def read_group(
     )
 
 
-def read_wanted_commits(client: NetworkClient, group_id: str, wanted: OffsetsByTopic) -> dict[Partition, Committed]:
-    """The commits of the wanted partitions."""
-    counts = {topic: max(offsets) + 1 for topic, offsets in wanted.items() if offsets}
+def read_wanted_commits(
+    client: NetworkClient, group_id: str, wanted: Mapping[Partition, int]
+) -> dict[Partition, Committed]:
+    """The commits of the wanted partitions' topics."""
+    counts: dict[str, int] = {}
+    for topic, number in wanted:
+        counts[topic] = max(counts.get(topic, 0), number + 1)
     return read_commits(client, find_coordinator(client, group_id), group_id, counts) if counts else {}
 
 
-def commit(client: NetworkClient, group_id: str, wanted: OffsetsByTopic, mark: str) -> dict[Partition, str]:
+def commit(client: NetworkClient, group_id: str, wanted: Mapping[Partition, int], mark: str) -> dict[Partition, str]:
     """Set these offsets, with the mark as metadata; returns the partitions that the coordinator refused or left out of
     its answer, with the reasons. Where it raises, some are set, perhaps, and it may be repeated.
 

@@ -43,7 +43,7 @@ SPEC_BYTES_MAX: Final = 65_536
 """Limit of a spec as JSON. One of this size takes 30 ms to plan, on the thread that serves everybody; the largest of
 honest ones seen, with a dozen sidecars, have a third of it."""
 BULK_BYTES_MAX: Final = {"offsets": 524_288, "range": 131_072}
-"""Fields of specs with a limit of their own: offsets by partition, of tens of thousands of them."""
+"""Fields of specs with a limit of their own: offsets of thousands of partitions."""
 OWN_PREFIX: Final = f"{GROUP}/"
 
 

@@ -22,23 +22,21 @@ from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.pod_template import CLOSING_S
 from fleet_operator.planning.labels import RESET_FINALIZER
-from fleet_operator.planning.offsets.hold import RECORD, Hold, hold_of
-from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, read_record
+from fleet_operator.planning.offsets.hold import Hold, hold_of
+from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, list_offsets, mark_of, read_record
 from fleet_operator.planning.offsets.reset import Finding, ResetFacts, ResetStep
 from fleet_operator.planning.offsets.run import (
     OffsetResetDecision,
     OffsetResetFacts,
     decide,
-    is_same,
-    mark_of_reset,
     oldest_first,
     project_offset_reset_status,
-    request_of,
 )
 from fleet_operator.planning.offsets.targets import time_ms, topics_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
 from fleet_operator.planning.run import ReferencedGroup, find_doubt, find_group_obstacle, group_not_found
+from fleet_operator.planning.state.runs import RunState, digest_of
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.context import Context, has_finalizer, is_owned_by, set_finalizer
 from fleet_operator.reconcilers.references import read_group
@@ -110,9 +108,7 @@ class OffsetResets:
     async def decided(self, body: JsonObject, run: OffsetReset, *, live: bool) -> OffsetResetStep:
         context, key = self.context, key_of(body)
         referenced, session = read_group(context, run.group_key), self.sessions.setdefault(key, Session())
-        found = read_record(facts_of(context, body).get(RECORD))
-        record = found if is_same(found, run) else None
-        entry = find_entry(context, run)
+        record, entry = self._record(body, run), find_entry(context, run)
         remedy = "set spec.notAfter to a time in the future to have it done, or delete it"
         facts = OffsetResetFacts(
             reset=run,
@@ -127,10 +123,15 @@ class OffsetResets:
         decision = decide(facts, context.clock.wall())
         return OffsetResetStep(body=body, facts=facts, decision=decision, referenced=referenced)
 
+    def _record(self, body: JsonObject, run: OffsetReset) -> ResetRecord | None:
+        """The record of this reset; a namesake may have asked for something else. Raises UnreadableStateError."""
+        state = self.context.states.read(body, RunState)
+        return read_record(state) if state.digest == digest_of(run) else None
+
     def _reset_facts(self, run: OffsetReset, referenced: ReferencedGroup, session: Session) -> ResetFacts:
         group = referenced.group
         if group is None:
-            return ResetFacts(wanted=None, obstacle=group_not_found(run))
+            return ResetFacts(obstacle=group_not_found(run))
         context, metadata = self.context, group.metadata
         fleet = context.store.get(STATEFUL_SET, (metadata.namespace, MAIN.child(metadata.name)))
         body = context.store.get(CONSUMER_GROUP, run.group_key)
@@ -138,7 +139,6 @@ class OffsetResets:
         view = view_group(group, referenced.seen, None, own_cluster=True)
         patience = group.spec.drain_seconds + CLOSING_S + group.spec.consumer.classic.session_timeout_seconds
         return ResetFacts(
-            wanted=None,
             obstacle=find_obstacle(group, referenced),
             sources=view.source_topics,
             pattern=usable_pattern(group),
@@ -171,7 +171,6 @@ class OffsetResets:
     async def follow_up(self, step: OffsetResetStep) -> None:
         """Begin the decided step in Kafka."""
         key, record = key_of(step.body), step.decision.record
-        assert record is not None, "each decision has a record"
         session = self.sessions.setdefault(key, Session())
         if step.decision.advanced:
             # What was found in the phase before is over, and the group has to see the new one.
@@ -180,16 +179,16 @@ class OffsetResets:
             if record.phase is ResetPhase.COMMITTING:
                 session.unsent = _none_of(record)
             self.context.queues[CONSUMER_GROUP].add(step.facts.reset.group_key)
-        wanted, group, asked = step.decision.step, step.referenced.group, step.decision.step_for
-        if wanted is None or group is None or asked is None:
+        wanted, group = step.decision.step, step.referenced.group
+        if wanted is None or group is None:
             return
         take = self._read if wanted is ResetStep.READ else self._commit
-        take(step, group, asked, session)
+        take(step, group, record, session)
 
     def _read(self, step: OffsetResetStep, group: ConsumerGroup, record: ResetRecord, session: Session) -> None:
-        request, sources = request_of(step.facts.reset), step.facts.of.sources or ()
-        topics = tuple(topic for topic in topics_of(request, sources) if topic in sources)
-        at, committed_only = time_ms(request), group.spec.consumer.isolation_level == "ReadCommitted"
+        spec, sources = step.facts.reset.spec, step.facts.of.sources or ()
+        topics = tuple(topic for topic in topics_of(spec, sources) if topic in sources)
+        at, committed_only = time_ms(spec), group.spec.consumer.isolation_level == "ReadCommitted"
         now, none = self.context.clock.monotonic(), _none_of(record)
         if session.since is None or session.since[0] != none:
             session.since = none, now
@@ -202,8 +201,7 @@ class OffsetResets:
         self._ask(step, record, session, lambda: self._change(step, ask))
 
     def _commit(self, step: OffsetResetStep, group: ConsumerGroup, record: ResetRecord, session: Session) -> None:
-        mark, none = mark_of_reset(step.facts.reset, record), _none_of(record)
-        wanted, previous = _by_partition(record.offsets), _by_partition(record.previous)
+        mark, none, wanted = mark_of(step.facts.reset), _none_of(record), record.offsets
 
         async def commit() -> Finding | None:
             if not await self._is_committing(step, record):
@@ -212,12 +210,12 @@ class OffsetResets:
             unsent, session.unsent = session.unsent == none, None
 
             def run(admin: KafkaAdmin) -> Finding:
-                done = admin.set_offsets(group.group_id, record.offsets, record.previous, mark=mark)
+                done = admin.set_offsets(group.group_id, wanted, record.previous, mark=mark)
                 after = {place: done.after[place] for place in wanted if place in done.after}
                 return replace(
                     none,
                     committed=not done.refusals and after == wanted,
-                    untouched=after == previous,
+                    untouched=after == record.previous,
                     outdated=done.outdated,
                     unsent=unsent and (done.outdated or done.refusals.keys() == wanted.keys()),
                     refusals=done.refusals,
@@ -246,7 +244,11 @@ class OffsetResets:
                 session.unsent = _none_of(record)
             if found.committed:
                 self.context.metrics.offset_resets.inc()
-                fields = {"key": "/".join(key), "before": record.previous, "now": record.offsets}
+                fields = {
+                    "key": "/".join(key),
+                    "before": list_offsets(record.previous),
+                    "now": list_offsets(record.offsets),
+                }
                 log.info("offsets were reset", extra=fields)
                 cluster = step.referenced.cluster
                 assert isinstance(cluster, KafkaCluster), "a step was taken there"
@@ -275,17 +277,16 @@ class OffsetResets:
         if group is None:
             return False
         await context.states.refresh(group)
-        entry, stands = find_entry(context, step.facts.reset), read_record(facts_of(context, live).get(RECORD))
+        entry, stands = find_entry(context, step.facts.reset), self._record(live, step.facts.reset)
         remembered = entry is not None and not entry.is_final
         return remembered and stands is not None and _none_of(stands) == _none_of(record)
 
     async def remember(self, step: OffsetResetStep, status: JsonObject) -> JsonObject:
         """The record. An object stays while its commit is under way: what was before stands nowhere else."""
         record = step.decision.record
-        assert record is not None, "each decision has a record"
         if record.phase is ResetPhase.COMMITTING and not has_finalizer(step.body, RESET_FINALIZER):
             await set_finalizer(self.context.store, step.body, RESET_FINALIZER, wanted=True)
-        return {**pick(status, self, step.decision), RECORD: record.document()}
+        return {**pick(status, self, step.decision), "reason": record.reason, "message": record.message}
 
     def project(self, step: OffsetResetStep, now: float) -> JsonObject:
         return project_offset_reset_status(step.facts.reset, step.decision, step.facts.of.obstacle, now)
@@ -321,15 +322,11 @@ def find_hold(context: Context, group: JsonObject, *, begun: bool) -> Hold | Non
 
 
 def _wants_turn(body: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-    over = facts.get("phase") in FINAL_PHASES or (facts.get(RECORD) or {}).get("reason") == conditions.MEMORY_LOST
+    over = facts.get("phase") in FINAL_PHASES or facts.get("reason") == conditions.MEMORY_LOST
     deleted = "deletionTimestamp" in body["metadata"] and facts.get("phase") != "Committing"
     return not (over or deleted or body["spec"].get("dryRun"))
 
 
 def _none_of(record: ResetRecord) -> Finding:
     """A finding of this record's step that says nothing yet."""
-    return Finding(id=record.id, digest=record.digest, phase=record.phase)
-
-
-def _by_partition(offsets: Mapping[str, Mapping[int, int]]) -> dict[tuple[str, int], int]:
-    return {(topic, number): offset for topic, of in offsets.items() for number, offset in of.items()}
+    return Finding(digest=record.digest, phase=record.phase)

@@ -69,7 +69,6 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
     """
     known = {c["type"]: c for c in before.get("conditions", ())}
     found = [
-        *_reset_turns(before, after),
         *_group_turns(before, after),
         *_upgrade_turns(before, after),
         *_coordinator_turns(before, after),
@@ -165,24 +164,3 @@ def _expired_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
 
 
 RETRIES_EXPIRED: Final = "RetriesExpired"
-RESET_REASONS: Final = {"Succeeded": "OffsetsReset", "Failed": "OffsetResetFailed", "Cancelled": "OffsetResetCancelled"}
-SHOWN_PARTITIONS: Final = 20
-
-
-def _reset_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
-    """A reset of offsets that came to its end, with the offsets before and after."""
-    old, new = ((status.get("offsets") or {}).get("lastReset") or {} for status in (before, after))
-    reason = RESET_REASONS.get(new.get("phase", ""))
-    if reason is None or (old.get("id"), old.get("phase")) == (new.get("id"), new.get("phase")):
-        return []
-    previous, offsets = new.get("previous") or {}, new.get("offsets") or {}
-    moves = [
-        f"{topic}-{number}: {previous.get(topic, {}).get(number, 'none')} -> {offset}"
-        for topic, of in offsets.items()
-        for number, offset in of.items()
-    ]
-    more = f" and {len(moves) - SHOWN_PARTITIONS} more" if len(moves) > SHOWN_PARTITIONS else ""
-    what = f"; {', '.join(moves[:SHOWN_PARTITIONS])}{more}" if moves and new["phase"] == "Succeeded" else ""
-    message = f": {new['message']}" if new.get("message") else ""
-    note = f"reset {new.get('id')} to {new.get('time') or new.get('to')}{message}{what}"
-    return [Turn("Warning" if new["phase"] == "Failed" else "Normal", reason, note)]

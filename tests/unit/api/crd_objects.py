@@ -207,13 +207,6 @@ def full_consumer_group() -> JsonObject:
                 "worker": {"minReplicas": 1, "maxReplicas": 2, "resources": {"limits": {"memory": "1Gi", "cpu": 1}}},
             },
             "spec.offsets": {
-                "reset": {
-                    "id": "2026-11-23",
-                    "to": "Time",
-                    "time": "2026-11-23T08:00:00Z",
-                    "topics": ["orders"],
-                    "dryRun": True,
-                },
                 "skip": [{"topic": "orders", "partition": 3, "offset": 1734}],
                 "expiry": "Allow",
             },

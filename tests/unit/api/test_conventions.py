@@ -30,8 +30,6 @@ ZERO: Final = {"replicas", "minReplicas", "partition", "offset", "scaleDownStabi
 }
 """Fields in which 0 is a number like others: no workers, the first partition, the first record, at once, in order."""
 STATES: Final = {"Required", "Default: ", "Absent: ", "Exactly one of", "Only with"}
-ADDED_ANEW: Final = {"spec.offsets.reset"}
-"""Optional fields with a transition rule that people take out and add again: a reset is known by its id."""
 RATES: Final = {"recordsPerSecond", "ratePerSecond", "maxRebalancesPerHour"}
 
 
@@ -209,7 +207,7 @@ def test_transition_rules_stand_on_what_cannot_be_taken_away(parts: list[Part]) 
         if part.required and part.path.rpartition(".")[0] in required:
             required.add(part.path)
     rules = [(part.path, rule["rule"]) for part in parts for rule in part.schema.get("x-kubernetes-validations", ())]
-    assert [path for path, rule in rules if "oldSelf" in rule and path not in required | ADDED_ANEW] == []
+    assert [path for path, rule in rules if "oldSelf" in rule and path not in required] == []
     for path, rule in rules:
         for name in re.findall(r"self\.(\w+) == oldSelf\.\1\b", rule):
             (field,) = [part for part in parts if part.path == f"{path}.{name}"]

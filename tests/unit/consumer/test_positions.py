@@ -203,7 +203,7 @@ def test_partition_without_an_offset_is_an_error_until_it_is_sought_found_or_giv
         error = lab.positions.last_error
         assert isinstance(error, NoOffsetForPartition)
         assert error.partitions == (OTHER,)
-        assert "no usable offset; seek them or commit offsets for them (spec.offsets.reset): t-1" in str(error)
+        assert "no usable offset; seek them or commit offsets for them (with an OffsetReset): t-1" in str(error)
         end_it()
         assert lab.positions.last_error is None
         lab.positions.forget([ONE, OTHER])

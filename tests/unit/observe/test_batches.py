@@ -40,15 +40,15 @@ def test_every_partition_is_asked_once(partitions: list[tuple[str, int]]) -> Non
 def test_commit_of_many_partitions_fits_into_batches_of_the_brokers(length: int) -> None:
     """One batch for each request: a broker refuses one of more than a MiB, and so all offsets of the reset."""
     topics = ["a" * length, "b" * length]
-    wanted = {topic: {number: number + 7 for number in range(2500)} for topic in topics}
+    wanted = {(topic, number): number + 7 for topic in topics for number in range(2500)}
     requests = batches.offset_commit_requests("g" * 255, wanted, "fleet-reset=0123456789abcdef")
-    found: dict[str, dict[int, int]] = {topic: {} for topic in topics}
+    found: dict[tuple[str, int], int] = {}
     for request in requests:
         assert (request.member_id, request.generation_id_or_member_epoch) == ("", -1)
         entries = [(topic.name, each) for topic in request.topics for each in topic.partitions]
         assert len(entries) <= 1000
         assert sum(80 + 255 + len(name) + len(each.committed_metadata or "") for name, each in entries) <= 128 * 1024
         for name, each in entries:
-            found[name][each.partition_index] = each.committed_offset
+            found[name, each.partition_index] = each.committed_offset
     assert found == wanted
     assert batches.offset_commit_requests("g", {}, "") == []

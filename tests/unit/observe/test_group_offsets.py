@@ -27,13 +27,13 @@ from fleet_consumer.wire.offsets import (
 )
 from fleet_consumer.wire.schema import ZERO_UUID
 from fleet_consumer.wire.topics import ListOffsetsRequest, MetadataResponse
-from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
+from fleet_operator.api.v1alpha1.offsetreset import OffsetResetSpec
 from fleet_operator.observe.live_reads import commit, read_group, read_topic
 from fleet_operator.planning.backfill.ranges import RangeQuestion
 from fleet_operator.planning.offsets.targets import Targets, find_targets, time_ms
 from tests.unit.observe.scripted_cluster import ScriptedCluster
 
-TIME = OffsetReset.model_validate({"id": "a", "to": "Time", "time": "2026-11-23T08:00:00Z"})
+TIME = OffsetResetSpec.model_validate({"groupRef": {"name": "orders"}, "to": "Time", "time": "2026-11-23T08:00:00Z"})
 ORDERS = "orders", 0
 
 
@@ -88,7 +88,7 @@ def test_reset_to_a_time_passes_over_no_record_that_arrives_while_it_is_read() -
     read = read_group(cast("NetworkClient", cluster), "orders", ("orders",), time_ms(TIME), read_committed=False)
     found = find_targets(TIME, ("orders",), read)
     assert isinstance(found, Targets)
-    assert found.offsets == {"orders": {0: 1}}, "the first record of a later time"
+    assert found.offsets == {ORDERS: 1}, "the first record of a later time"
 
 
 def test_group_whose_description_says_dead_is_looked_up_by_its_type() -> None:
@@ -119,5 +119,5 @@ class ForgetfulCluster(ScriptedCluster):
 
 def test_partition_that_an_answer_to_a_reset_leaves_out_does_not_count_as_set() -> None:
     cluster = ForgetfulCluster(nodes=1, logs={ORDERS: [1]}, commits={"orders": {}})
-    refused = commit(cast("NetworkClient", cluster), "orders", {"orders": {0: 1, 1: 1}, "more": {0: 5}}, "")
+    refused = commit(cast("NetworkClient", cluster), "orders", {("orders", 0): 1, ("orders", 1): 1, ("more", 0): 5}, "")
     assert refused == {("orders", 1): "Unanswered", ("more", 0): "Unanswered"}

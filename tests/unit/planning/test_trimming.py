@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster, Redrive, RetryPolicy
+from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster, OffsetReset, Redrive, RetryPolicy
 from fleet_operator.api.v1alpha1.model import CustomResource
 from fleet_operator.planning.fleet.readings import read_check, read_fleet, read_pod
 from fleet_operator.planning.fleet.revision import known_to
@@ -235,15 +235,15 @@ def test_spec_up_to_the_limit_stays_whole() -> None:
     assert trim_resource(deepcopy(spec)) == spec
 
 
-def test_offsets_of_tens_of_thousands_of_partitions_stay() -> None:
-    partitions = {str(number): 123_456_789 for number in range(20_000)}
-    reset = {"id": "back", "to": "Offsets", "offsets": {"orders": partitions}}
-    body = a_resource(offsets={"reset": reset})
-    assert trim_resource(deepcopy(body)) == body
-    reset["offsets"] = {f"orders-{topic}": partitions for topic in range(2)}
-    cut = trim_resource(body)
+def test_offsets_of_thousands_of_partitions_stay() -> None:
+    def named(topic: str) -> dict[str, Any]:
+        offsets = [{"topic": topic, "partition": number, "offset": 123_456_789} for number in range(5000)]
+        return a_resource(to="Offsets", offsets=offsets)
+
+    assert trim_resource(named("orders")) == named("orders")
+    cut = trim_resource(named("orders" * 12))
     assert "offsets" not in cut["spec"]
-    assert problem_of(ConsumerGroup, cut).message.startswith("spec.offsets has 697856 bytes")
+    assert problem_of(OffsetReset, cut).message.startswith("spec.offsets has 603891 bytes")
 
 
 def test_labels_and_annotations_of_others_are_not_kept() -> None:

@@ -58,9 +58,7 @@ class Kafka(Sight):
         if is_outdated(self.commits, wanted=wanted, previous=previous, mark=mark):
             return OffsetsSet({}, before, before, outdated=True)
         self.sets += 1
-        for topic, of in wanted.items():
-            for number, offset in of.items():
-                self.commits[topic, number] = Committed(offset, mark)
+        self.commits |= {place: Committed(offset, mark) for place, offset in wanted.items()}
         return OffsetsSet({}, before, {place: each.offset for place, each in self.commits.items()})
 
 

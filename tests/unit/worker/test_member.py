@@ -138,7 +138,7 @@ def test_partition_without_an_offset_stands_in_the_report_while_records_flow_in_
     error = member_document(lived.state)["error"]
     assert error["reason"] == "NoOffsetForPartition"
     assert "t-1" in error["message"]
-    assert "spec.offsets.reset" in error["message"]
+    assert "OffsetReset" in error["message"]
     assert ready(lived.state) == (True, "joined"), "no rollout waits for a partition that stops by its policy"
     lab.positions.seek(P1, 0)
     assert member_document(lived.state)["error"] is None

@@ -143,19 +143,6 @@ class Retry(Model):
     worker: RetryWorker = RetryWorker()
 
 
-class OffsetReset(Model):
-    """A reset of the committed offsets, done once for its `id`. `offsets` by topic and partition."""
-
-    id: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
-    to: Literal["Earliest", "Latest", "Time", "Offsets"]
-    time: Annotated[str, Field(max_length=64)] | None = None
-    topics: Annotated[tuple[TopicName, ...], Field(min_length=1, max_length=100)] | None = None
-    offsets: (
-        Annotated[dict[str, dict[str, Annotated[int, Field(ge=0)]]], Field(min_length=1, max_length=5000)] | None
-    ) = None
-    dry_run: bool = False
-
-
 class SkippedRecord(Model):
     """A record to pass by, where it is read."""
 
@@ -165,9 +152,8 @@ class SkippedRecord(Model):
 
 
 class Offsets(Model):
-    """A reset of committed offsets, records to pass by, and the fate of the commits of an empty group."""
+    """Records to pass by, and the fate of the commits of an empty group."""
 
-    reset: OffsetReset | None = None
     expiry: Literal["Keep", "Allow"] = "Keep"
     skip: Annotated[tuple[SkippedRecord, ...], Field(max_length=100)] = ()
 

@@ -138,7 +138,7 @@ def _decide_dead(facts: ExpiryFacts, observed: GroupObservation) -> ExpiryDecisi
     message = (
         f"the group had commits at {times.to_text(facts.kept_at)} and does not exist any more: they have expired, or "
         "somebody deleted the group. Workers that start now begin where consumer.autoOffsetReset says: set offsets "
-        "with spec.offsets.reset first"
+        "with an OffsetReset first"
     )
     verdict: Verdict = ("False", conditions.OFFSETS_GONE, message)
     return ExpiryDecision(verdict=verdict, kept_at=facts.kept_at, safe_until=facts.safe_until)

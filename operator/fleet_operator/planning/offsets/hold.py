@@ -9,8 +9,6 @@ from typing import Any, Final
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning.offsets.records import DOWN
 
-RECORD: Final = "record"
-"""Name of a reset's record among what is remembered of it."""
 HELD_PHASES: Final = frozenset(phase.value for phase in DOWN)
 UNDECIDED: Final = frozenset({conditions.NOT_AFTER_PASSED, conditions.MEMORY_LOST})
 """Reasons of a reset that is not done and holds up no group, for it may be one of long ago."""
@@ -42,9 +40,8 @@ def hold_of(name: str, facts: Mapping[str, Any], *, begun: bool) -> Hold | None:
     The workers of a group that never had any (not `begun`) do not start before its reset is done, also if that was
     refused: they would handle what it leaves out.
     """
-    record = facts.get(RECORD) or {}
-    phase, reason = facts.get("phase", ""), str(record.get("reason", ""))
+    phase, reason = facts.get("phase", ""), str(facts.get("reason") or "")
     first = not begun and phase not in ("Succeeded", "Cancelled") and reason not in UNDECIDED
     if phase in HELD_PHASES or first:
-        return Hold(name=name, reason=reason, message=str(record.get("message", "")))
+        return Hold(name=name, reason=reason, message=str(facts.get("message") or ""))
     return None

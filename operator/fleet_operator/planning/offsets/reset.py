@@ -4,14 +4,13 @@
        |            |               |
      Failed     Cancelled         Failed; the message says what was changed
 
-Every phase is in the status before the step that it allows is taken: workers are stopped once `StandingDown` stands
-there, offsets are committed once `Committing` stands there with the offsets of before, and workers start once
-`Succeeded` stands there. A process that dies between two of them is continued by the next one: a commit of the recorded
-offsets may be repeated. An id whose commit may have been made is never acted on again.
+Every phase is remembered before the step that it allows is taken: workers are stopped once `StandingDown` is on record,
+offsets are committed once `Committing` is on record with the offsets of before, and workers start once `Succeeded` is.
+A process that dies between two of them is continued by the next one: a commit of the recorded offsets may be repeated.
 
 Nothing is stopped for a reset that cannot be done, nor while other programs are in the group. Once workers are stopped,
 an outside error keeps them so and is shown, for they could not work either; they start again, at the offsets of before,
-when the reset leaves the spec. After a commit that changed something they start only at the new offsets. Nothing is
+when the OffsetReset is deleted. After a commit that changed something they start only at the new offsets. Nothing is
 committed over what another program committed since the offsets were read: they are read again, once it has left. But
 where a process may have set them before that, and has died, the reset ends: what was before stands in its record only.
 """
@@ -27,14 +26,12 @@ from typing import Final
 
 from fleet_consumer.contract.patterns import Pattern
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
+from fleet_operator.api.v1alpha1.offsetreset import OffsetReset
 from fleet_operator.planning import times
-from fleet_operator.planning.offsets.records import DOWN, ENDED, ResetPhase, ResetRecord, is_of, new_record, with_used
+from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord
 from fleet_operator.planning.offsets.targets import GroupOffsets, Refused, find_targets
 from fleet_operator.planning.problem import Problem
 
-POLL_S: Final = 5.0
-"""Interval of visits while a reset is under way and nothing else brings one."""
 EMPTY_STATES: Final = frozenset({"Empty", "Dead"})
 NAMED_MEMBERS: Final = 3
 LASTING: Final = frozenset({conditions.AUTHORIZATION_FAILED, conditions.TOPIC_NOT_FOUND})
@@ -61,9 +58,8 @@ class Finding:
     - `unsent`: no commit of these offsets can have been made so far, by any process.
     """
 
-    id: str
+    digest: str
     phase: ResetPhase
-    digest: str = ""
     read: GroupOffsets | None = None
     waited_s: float = 0.0
     committed: bool = False
@@ -76,118 +72,52 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetFacts:
-    """Everything that a reset depends on.
+    """The fleet, and its Kafka group as last read.
 
-    - `last`, `dry`, `used`: as they stand in the status.
     - `obstacle`: the reason why nothing may be asked or changed in Kafka now.
     - `sources`: the source topics, None while unknown; `pattern`: that of the spec, None without a valid one.
     - `down`: the main StatefulSet wants no worker, or there is none.
-    - `begun`: there are main workers, or there were once.
     - `own_prefix`: beginning of the instance ids of our workers; `own_name`: of their client ids, before the ordinal.
     - `patience_s`: seconds in which workers that were stopped have left the Kafka group, or were removed from it.
     """
 
-    wanted: OffsetReset | None
-    last: ResetRecord | None = None
-    dry: ResetRecord | None = None
-    used: tuple[str, ...] = ()
     obstacle: Problem | None = None
     sources: tuple[str, ...] | None = None
     pattern: Pattern | None = None
     down: bool = False
-    begun: bool = True
     own_prefix: str = ""
     own_name: str = ""
     patience_s: float = math.inf
     finding: Finding | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetDecision:
-    """The records for the status, and the next step.
-
-    `stop`: no main worker may run. `step` is to be taken for `step_for`. That record stands in the status before
-    anything is changed for it; what a dry run or a new reset reads while it is `Pending` may come before its record is
-    written. `advanced`: a phase changed, so another visit follows the write.
-    """
-
-    last: ResetRecord | None = None
-    dry: ResetRecord | None = None
-    used: tuple[str, ...] = ()
-    stop: bool = False
-    step: ResetStep | None = None
-    step_for: ResetRecord | None = None
-    advanced: bool = False
-
-    @property
-    def requeue_after(self) -> float | None:
-        """Seconds until the next visit if nothing brings one before."""
-        records = (self.last, self.dry)
-        return POLL_S if any(record is not None and record.phase not in ENDED for record in records) else None
+Move = tuple[ResetRecord, ResetStep | None]
+"""The record to be remembered, and the step in Kafka that it allows."""
 
 
-def decide_reset(facts: ResetFacts, now: float) -> ResetDecision:
-    """The next step; `now` in epoch seconds.
-
-    Workers are stopped by what stands in the status only. Those of a group that never had any do not start before its
-    reset is done: they would handle what it leaves out.
-    """
-    decision = _decide(facts, now)
-    moved = decision.last is not None and (facts.last is None or facts.last.phase is not decision.last.phase)
-    wanted = facts.wanted
-    first = not facts.begun and wanted is not None and not wanted.dry_run and not _is_done(decision, wanted.id)
-    stop = first or (facts.last is not None and facts.last.phase in DOWN)
-    return replace(decision, stop=stop, advanced=moved or decision.dry != facts.dry)
+def decide_reset(reset: OffsetReset, record: ResetRecord, facts: ResetFacts, now: float, *, abandoned: bool) -> Move:
+    """The next step of a reset that has not ended; `now` in epoch seconds. `abandoned`: its object is being deleted, so
+    a commit that cannot be made is given up."""
+    if record.phase is ResetPhase.COMMITTING:
+        return _commit(facts, record, now, abandoned=abandoned)
+    advance = _standing_down if record.phase is ResetPhase.STANDING_DOWN else _pending
+    return advance(facts, reset, record, now)
 
 
-def _is_done(decision: ResetDecision, id_: str) -> bool:
-    """True if the reset with this id was done; one whose commit was refused has used its id, and done nothing."""
-    last = decision.last
-    return id_ in decision.used and not (last is not None and last.id == id_ and last.phase is ResetPhase.FAILED)
-
-
-def _decide(facts: ResetFacts, now: float) -> ResetDecision:
-    wanted, last = facts.wanted, facts.last
-    keep = ResetDecision(last=last, dry=facts.dry, used=facts.used)
-    if last is not None and last.phase is ResetPhase.COMMITTING:
-        return _commit(facts, keep, last, now)
-    if wanted is None or wanted.dry_run or wanted.id in facts.used or not is_of(last, wanted):
-        keep = replace(keep, last=_cancelled(last, now))
-    if wanted is None:
-        return keep
-    if wanted.dry_run:
-        known = facts.dry if facts.dry is not None and is_of(facts.dry, wanted) else new_record(wanted, now)
-        if known.phase in ENDED:
-            return keep
-        record, step = _pending(facts, wanted, known, now)
-        return replace(keep, dry=record, step=step, step_for=known if step else None)
-    known = last if last is not None and is_of(last, wanted) else new_record(wanted, now)
-    if wanted.id in facts.used or known.phase is ResetPhase.FAILED:
-        return keep
-    known = new_record(wanted, now) if known.phase in ENDED else known
-    advance = _standing_down if known.phase is ResetPhase.STANDING_DOWN else _pending
-    record, step = advance(facts, wanted, known, now)
-    return replace(keep, last=record, step=step, step_for=known if step else None)
-
-
-def _pending(
-    facts: ResetFacts, wanted: OffsetReset, record: ResetRecord, now: float
-) -> tuple[ResetRecord, ResetStep | None]:
+def _pending(facts: ResetFacts, reset: OffsetReset, record: ResetRecord, now: float) -> Move:
     """Input is checked while the fleet runs: it stands down only for a reset that can be done."""
     read = _read_of(facts, record)
     if not isinstance(read, GroupOffsets):
         return _waiting(record, read[0]), read[1]
     assert facts.sources is not None, "nothing is read before the sources are known"
-    targets = find_targets(wanted, facts.sources, read, facts.pattern)
+    targets = find_targets(reset.spec, facts.sources, read, facts.pattern)
     if isinstance(targets, Refused):
-        return _ended(record, ResetPhase.FAILED, targets.problem, now), None
+        return ended(record, ResetPhase.FAILED, targets.problem, now), None
     if isinstance(targets, Problem):
         return _waiting(record, targets), ResetStep.READ
-    if wanted.dry_run:
+    if reset.spec.dry_run:
         done = replace(record, previous=targets.previous, offsets=targets.offsets)
-        used = "a reset with this id was done: only another id does one" if wanted.id in facts.used else ""
-        note = "; ".join(filter(None, (targets.note, used)))
-        return _ended(done, ResetPhase.SUCCEEDED, Problem("", note), now), None
+        return ended(done, ResetPhase.SUCCEEDED, Problem("", targets.note), now), None
     foreign = _foreign(facts, read)
     if foreign is not None:
         return _waiting(record, foreign), ResetStep.READ
@@ -195,9 +125,7 @@ def _pending(
     return replace(record, phase=ResetPhase.STANDING_DOWN, reason=conditions.STOPPING_WORKERS, message=message), None
 
 
-def _standing_down(
-    facts: ResetFacts, wanted: OffsetReset, record: ResetRecord, now: float
-) -> tuple[ResetRecord, ResetStep | None]:
+def _standing_down(facts: ResetFacts, reset: OffsetReset, record: ResetRecord, now: float) -> Move:
     """Workers are stopped; offsets count from when nobody is left in the group."""
     if not facts.down and facts.obstacle is None:
         return record, None
@@ -207,43 +135,39 @@ def _standing_down(
     assert facts.sources is not None, "nothing is read before the sources are known"
     if read.members or read.state not in EMPTY_STATES:
         return _waiting(record, _foreign(facts, read) or _leaving(facts, read, record)), ResetStep.READ
-    targets = find_targets(wanted, facts.sources, read, facts.pattern)
+    targets = find_targets(reset.spec, facts.sources, read, facts.pattern)
     if isinstance(targets, Refused):
-        return _ended(record, ResetPhase.FAILED, targets.problem, now), None
+        return ended(record, ResetPhase.FAILED, targets.problem, now), None
     if isinstance(targets, Problem):
         return _waiting(record, targets), ResetStep.READ
     decided = replace(record, previous=targets.previous, offsets=targets.offsets, note=targets.note)
     return _with(replace(decided, phase=ResetPhase.COMMITTING), Problem("", targets.note)), None
 
 
-def _commit(facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: float) -> ResetDecision:
-    """The recorded offsets are committed, whatever has become of the spec."""
+def _commit(facts: ResetFacts, record: ResetRecord, now: float, *, abandoned: bool) -> Move:
+    """The recorded offsets are committed, also for an object that is being deleted."""
     finding = _finding(facts, record)
     if finding is not None and finding.outdated:
-        return _overtaken(facts, keep, record, now, unsent=finding.unsent)
-    keep = replace(keep, used=with_used(facts.used, record.id))
+        return _overtaken(record, now, unsent=finding.unsent), None
     if facts.obstacle is not None:
-        return replace(keep, last=_with(record, facts.obstacle))
-    again = replace(keep, step=ResetStep.COMMIT, step_for=record)
+        return _with(record, facts.obstacle), None
     if finding is None:
-        return again
+        return record, ResetStep.COMMIT
     if finding.committed:
-        return replace(keep, last=_ended(record, ResetPhase.SUCCEEDED, Problem("", record.note), now))
+        return ended(record, ResetPhase.SUCCEEDED, Problem("", record.note), now), None
     problem = finding.problem or _refusal(finding)
     forbidden = set(finding.refusals.values()) == {conditions.AUTHORIZATION_FAILED}
     if finding.untouched and forbidden:
         message = (
             f"{problem.message}; nothing was changed: let the KafkaCluster's user read the group and its topics, and "
-            "give the reset another id"
+            "make another OffsetReset"
         )
-        failed = _ended(record, ResetPhase.FAILED, Problem(problem.reason, message), now)
-        return replace(keep, last=failed)
-    abandoned = facts.wanted is None or not is_of(record, facts.wanted)
+        return ended(record, ResetPhase.FAILED, Problem(problem.reason, message), now), None
     others = _given_up(finding) if abandoned else None
     if others is not None:
-        message = f"{problem.message}; the reset was removed from the spec, and {others}"
-        return replace(keep, last=_ended(record, ResetPhase.FAILED, Problem(problem.reason, message), now))
-    return replace(again, last=_waiting(record, problem))
+        message = f"{problem.message}; the OffsetReset was deleted, and {others}"
+        return ended(record, ResetPhase.FAILED, Problem(problem.reason, message), now), None
+    return _with(record, problem), ResetStep.COMMIT
 
 
 def _given_up(finding: Finding) -> str | None:
@@ -257,22 +181,18 @@ def _given_up(finding: Finding) -> str | None:
     return None
 
 
-def _overtaken(
-    facts: ResetFacts, keep: ResetDecision, record: ResetRecord, now: float, *, unsent: bool
-) -> ResetDecision:
+def _overtaken(record: ResetRecord, now: float, *, unsent: bool) -> ResetRecord:
     """Another program has committed, and no commit of this reset is left. If one may have been made, by a process that
     died behind it, the reset was done, and what that program has handled since is not handled again."""
     if unsent:
         message = "another program has committed since the offsets were read: they are read again"
         problem = Problem(conditions.STOPPING_WORKERS, message)
-        back = _with(replace(record, phase=ResetPhase.STANDING_DOWN, note="", previous={}, offsets={}), problem)
-        return replace(keep, used=tuple(each for each in facts.used if each != record.id), last=back)
+        return _with(replace(record, phase=ResetPhase.STANDING_DOWN, note="", previous={}, offsets={}), problem)
     message = (
         "another program has committed since the offsets were read, and an operator that has ended meanwhile may have "
-        "set them before: nothing more is set; compare the group's offsets with previous and offsets"
+        "set them before: nothing more is set; compare the group's offsets with previous and resolved"
     )
-    ended = _ended(record, ResetPhase.FAILED, Problem(conditions.OFFSETS_OVERTAKEN, message), now)
-    return replace(keep, used=with_used(facts.used, record.id), last=ended)
+    return ended(record, ResetPhase.FAILED, Problem(conditions.OFFSETS_OVERTAKEN, message), now)
 
 
 def _read_of(facts: ResetFacts, record: ResetRecord) -> GroupOffsets | tuple[Problem | None, ResetStep | None]:
@@ -289,8 +209,8 @@ def _read_of(facts: ResetFacts, record: ResetRecord) -> GroupOffsets | tuple[Pro
 
 def _finding(facts: ResetFacts, record: ResetRecord) -> Finding | None:
     """The finding of this reset in this phase."""
-    found, key = facts.finding, (record.id, record.digest, record.phase)
-    return found if found is not None and (found.id, found.digest, found.phase) == key else None
+    found, key = facts.finding, (record.digest, record.phase)
+    return found if found is not None and (found.digest, found.phase) == key else None
 
 
 def _foreign(facts: ResetFacts, read: GroupOffsets) -> Problem | None:
@@ -358,11 +278,6 @@ def _with(record: ResetRecord, problem: Problem) -> ResetRecord:
     return replace(record, reason=reason, message=conditions.shorten(problem.message))
 
 
-def _cancelled(last: ResetRecord | None, now: float) -> ResetRecord | None:
-    if last is None or last.phase in ENDED:
-        return last
-    return _ended(last, ResetPhase.CANCELLED, Problem("", "the reset left the spec before anything was changed"), now)
-
-
-def _ended(record: ResetRecord, phase: ResetPhase, problem: Problem, now: float) -> ResetRecord:
+def ended(record: ResetRecord, phase: ResetPhase, problem: Problem, now: float) -> ResetRecord:
+    """The record of a reset that has come to its end."""
     return replace(_with(record, problem), phase=phase, note="", finished_at=times.to_text(now))

@@ -8,7 +8,6 @@ the asked broker does not know, a topic or a partition, is waited for: another b
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,16 +15,14 @@ from typing import Final
 from fleet_consumer.contract.naming import pattern_matches
 from fleet_consumer.contract.patterns import Pattern
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
+from fleet_operator.api.v1alpha1.offsetreset import OffsetResetSpec
 from fleet_operator.planning import times
-from fleet_operator.planning.offsets.records import PARTITIONS_MAX, OffsetsByTopic
+from fleet_operator.planning.offsets.records import PARTITIONS_MAX, Offsets, Partition, list_offsets
 from fleet_operator.planning.problem import Problem
 
-Partition = tuple[str, int]
-BYTES_MAX: Final = 400_000
-"""Most bytes of the offsets of a reset, before and after. The record of a dry run may stand beside that of a reset in
-one status, and etcd takes objects of 1.5 MiB."""
-NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+BYTES_MAX: Final = 1_000_000
+"""Most bytes of the offsets of a reset, before and after. A spec that names half of them is not cut as too large, and
+fits with them into an object of etcd, of 1.5 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +59,8 @@ class GroupOffsets:
 class Targets:
     """The offsets before and after, and a sentence about what was noticed."""
 
-    previous: OffsetsByTopic
-    offsets: OffsetsByTopic
+    previous: Offsets
+    offsets: Offsets
     note: str = ""
 
 
@@ -74,51 +71,52 @@ class Refused:
     problem: Problem
 
 
-def time_ms(wanted: OffsetReset) -> int | None:
-    """The time of the spec in milliseconds since the epoch; None without a time, and for one that is none.
+def time_ms(spec: OffsetResetSpec) -> int | None:
+    """The time of the spec in milliseconds since the epoch; None without a time, and for a text that is not one.
 
     Kafka's negative times are words, such as -1 for the end: a time before the epoch is its beginning.
     """
-    at = times.from_text(wanted.time)
+    at = times.from_text(spec.time)
     return None if at is None else max(round(at * 1000), 0)
 
 
-def topics_of(wanted: OffsetReset, sources: tuple[str, ...]) -> tuple[str, ...]:
+def topics_of(spec: OffsetResetSpec, sources: tuple[str, ...]) -> tuple[str, ...]:
     """The topics that a reset sets."""
-    return tuple(wanted.offsets) if wanted.offsets is not None else wanted.topics or sources
+    if spec.offsets is not None:
+        return tuple(dict.fromkeys(each.topic for each in spec.offsets))
+    return spec.topics or sources
 
 
 def find_targets(
-    wanted: OffsetReset, sources: tuple[str, ...], read: GroupOffsets, pattern: Pattern | None = None
+    spec: OffsetResetSpec, sources: tuple[str, ...], read: GroupOffsets, pattern: Pattern | None = None
 ) -> Targets | Refused | Problem:
     """The new offsets, or why there are none: a Problem may pass by itself.
 
     `sources` are the source topics as last observed; `pattern` is that of the spec, for topics which come later.
     """
-    chosen = topics_of(wanted, sources)
+    chosen = topics_of(spec, sources)
     unseen = [topic for topic in chosen if topic not in sources]
     strange = next((topic for topic in unseen if pattern is None or not pattern_matches(pattern, topic)), None)
     if strange is not None:
         return _refused(f"topic {strange!r} is no source topic of this group")
-    if wanted.to == "Time" and time_ms(wanted) is None:
-        return _refused(f"{wanted.time!r} is no time in RFC 3339, such as 2026-11-23T08:00:00Z")
     if not chosen:
         return Problem(conditions.TOPIC_NOT_FOUND, "no topic matches spec.topicPattern yet, or none may be described")
     missing = next((topic for topic in chosen if topic in unseen or topic not in read.counts), None)
     if missing is not None:
         return Problem(conditions.TOPIC_NOT_FOUND, f"topic {missing!r} is not on the cluster, or not seen there yet")
-    selected = _select(wanted, chosen, read)
-    if not isinstance(selected, dict):
+    selected = _select(spec, chosen, read)
+    if isinstance(selected, Problem):
         return selected
     if len(selected) > PARTITIONS_MAX:
         return _refused(f"{len(selected)} partitions are more than {PARTITIONS_MAX}: reset some topics at a time")
-    asked = (read.starts, read.ends, *((read.found,) if wanted.to == "Time" else ()))
+    asked = (read.starts, read.ends, *((read.found,) if spec.to == "Time" else ()))
     silent = next((each for each in selected if any(each not in answer for answer in asked)), None)
     if silent is not None:
         message = f"the brokers returned no offsets for {silent[0]}-{silent[1]}: check the leader of this partition"
         return Problem(conditions.PARTITIONS_UNKNOWN, message)
-    targets = _targets(wanted, selected, read)
-    size = len(json.dumps([targets.previous, targets.offsets]))
+    targets = _targets(spec, selected, read)
+    listed = [list_offsets(targets.previous), list_offsets(targets.offsets)]
+    size = len(json.dumps(listed, separators=(",", ":")))
     if size > BYTES_MAX:
         return _refused(
             f"the offsets of {len(selected)} partitions take {size} bytes of the status, more than {BYTES_MAX}: reset "
@@ -128,19 +126,12 @@ def find_targets(
 
 
 def _select(
-    wanted: OffsetReset, chosen: tuple[str, ...], read: GroupOffsets
-) -> dict[Partition, int | None] | Refused | Problem:
+    spec: OffsetResetSpec, chosen: tuple[str, ...], read: GroupOffsets
+) -> dict[Partition, int | None] | Problem:
     """The partitions to set, with the offset that the spec names."""
-    if wanted.offsets is None:
+    if spec.offsets is None:
         return {(topic, number): None for topic in chosen for number in range(read.counts[topic])}
-    if sum(map(len, wanted.offsets.values())) > PARTITIONS_MAX:
-        return _refused(f"more than {PARTITIONS_MAX} partitions: reset some of them at a time")
-    selected: dict[Partition, int | None] = {}
-    for topic, offsets in wanted.offsets.items():
-        for name, offset in offsets.items():
-            if not NUMBER.fullmatch(name):
-                return _refused(f"spec.offsets.reset.offsets.{topic}: {name[:20]!r} is no partition number")
-            selected[topic, int(name)] = offset
+    selected: dict[Partition, int | None] = {(each.topic, each.partition): each.offset for each in spec.offsets}
     beyond = next(((topic, number) for topic, number in selected if number >= read.counts[topic]), None)
     if beyond is not None:
         message = f"topic {beyond[0]!r} has {read.counts[beyond[0]]} partitions, and none with the number {beyond[1]}"
@@ -148,14 +139,12 @@ def _select(
     return selected
 
 
-def _targets(wanted: OffsetReset, selected: Mapping[Partition, int | None], read: GroupOffsets) -> Targets:
-    previous: dict[str, dict[int, int]] = {}
-    offsets: dict[str, dict[int, int]] = {}
+def _targets(spec: OffsetResetSpec, selected: Mapping[Partition, int | None], read: GroupOffsets) -> Targets:
+    offsets: dict[Partition, int] = {}
     late = moved = 0
-    for (topic, number), asked in selected.items():
-        key = topic, number
+    for key, asked in selected.items():
         start, end = read.starts[key], read.ends[key]
-        match wanted.to:
+        match spec.to:
             case "Earliest":
                 offset = start
             case "Latest":
@@ -167,9 +156,8 @@ def _targets(wanted: OffsetReset, selected: Mapping[Partition, int | None], read
             case "Offsets":
                 offset = min(max(asked or 0, start), end)
                 moved += offset != asked
-        offsets.setdefault(topic, {})[number] = offset
-        if key in read.committed:
-            previous.setdefault(topic, {})[number] = read.committed[key]
+        offsets[key] = offset
+    previous = {key: read.committed[key] for key in selected if key in read.committed}
     notes = []
     if late:
         notes.append(f"{late} of {len(selected)} partitions have no record from that time on: they go on at their end")

@@ -21,7 +21,6 @@ from fleet_operator.planning.status.problems import (
     deployment_problem,
     failures,
     find_problems,
-    reset_message,
     topics_problem,
     worker_problem,
 )
@@ -75,8 +74,6 @@ def _ready(
         return Condition(c.READY, "False", c.SUSPENDED, "spec.suspend is true: no workers run")
     if facts.hold is not None:
         return Condition(c.READY, "False", c.RESETTING_OFFSETS, facts.hold.text)
-    if facts.reset is not None and facts.reset.stop:
-        return Condition(c.READY, "False", c.RESETTING_OFFSETS, reset_message(facts.reset))
     if wanted == 0 and not problems:
         why = "spec.replicas is 0" if facts.group.spec.scaling is None else "nothing waits and nothing arrives"
         return Condition(c.READY, "True", c.FLEET_READY, f"{why}: no workers are wanted")
@@ -164,7 +161,7 @@ def _lag_unknown(observed: GroupObservation, unknown: Sequence[tuple[str, int]],
         reason, keys = c.COMMIT_BEYOND_END, beyond
         text = (
             "the commits in {} are beyond the ends of the logs: the topic was made anew, or lost its last records; "
-            "workers go on at the right place by themselves, without workers use spec.offsets.reset"
+            "workers go on at the right place by themselves, without workers make an OffsetReset"
         )
     elif silent:
         reason, keys = c.PARTITIONS_UNKNOWN, silent
@@ -173,7 +170,7 @@ def _lag_unknown(observed: GroupObservation, unknown: Sequence[tuple[str, int]],
         reason, keys = c.NOT_COMMITTED_YET, list(unknown)
         text = (
             "the group has no commit in {}, and autoOffsetReset is None: workers stop there until an offset is set "
-            "(spec.offsets.reset); only in partitions that are added while they run do they begin by themselves"
+            "(an OffsetReset); only in partitions that are added while they run do they begin by themselves"
         )
     else:
         reason, keys = c.NOT_COMMITTED_YET, list(unknown)

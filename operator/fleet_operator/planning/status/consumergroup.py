@@ -249,12 +249,7 @@ def _deadly(pods: Iterable[PodFacts], previous: Mapping[str, Any]) -> list[dict[
 def _offsets(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str, Any]:
     before = previous.get("offsets") or {}
     counts, observed = facts.view.partition_counts, facts.observed_group
-    found: dict[str, Any] = {key: before[key] for key in ("lastReset", "dryRun", "usedIds") if key in before}
-    reset = facts.reset
-    if reset is not None:
-        records = {"lastReset": reset.last, "dryRun": reset.dry}
-        found = {key: record.document() for key, record in records.items() if record is not None}
-        found |= {"usedIds": list(reset.used)} if reset.used else {}
+    found: dict[str, Any] = {}
     seen = facts.view.observation
     flow = flow_topics(facts.group, facts.retry, seen.topics) if seen is not None and seen.reachable else None
     skipped = skipped_status(facts.group, counts, observed, facts.workers, before.get("skipped") or (), flow)

@@ -16,7 +16,6 @@ from fleet_operator.planning.fleet.waves import NO_TURN, Turn
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
 from fleet_operator.planning.offsets.expiry import NOTHING_KNOWN, ExpiryDecision
 from fleet_operator.planning.offsets.hold import Hold
-from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.retention import NOTHING_WAITS, Kept, judge
@@ -42,7 +41,6 @@ class ConsumerGroupFacts:
     - `topic_problem`: set when a managed topic cannot be used, or not be changed as wanted.
     - `retry`: the wanted retries, None for a group without.
     - `hold`: the OffsetReset for which no main worker may run.
-    - `reset`: the reset of offsets, None while nothing was decided about it.
     - `redriven`: what the group's finished Redrives have found.
     - `expiry`: the decision about the commits of an empty group.
     """
@@ -63,7 +61,6 @@ class ConsumerGroupFacts:
     refusal: Problem | None = None
     topic_problem: Problem | None = None
     retry: RetryIntent | None = None
-    reset: ResetDecision | None = None
     hold: Hold | None = None
     redriven: Redriven | None = None
     expiry: ExpiryDecision = NOTHING_KNOWN

@@ -14,8 +14,6 @@ from fleet_operator.planning import times
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import PodFacts
 from fleet_operator.planning.lag import lag_bucket, lag_text
-from fleet_operator.planning.offsets.records import ENDED, ResetPhase
-from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem, name_some
 from fleet_operator.planning.retry.topics import missing_topics
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
@@ -129,34 +127,12 @@ def _unread(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _offset_reset(facts: ConsumerGroupFacts) -> Problem | None:
-    """A reset of offsets that failed and is still in the spec, or one that waits for something outside."""
+    """An OffsetReset that holds the workers down and waits for something outside."""
     hold = facts.hold
-    if hold is not None and hold.waits:
-        message = f"OffsetReset {hold.name!r} waits: {hold.reason}: {hold.message}"
-        return Problem(conditions.OFFSET_RESET_WAITS, message)
-    wanted, reset = facts.group.spec.offsets.reset, facts.reset
-    if reset is None:
+    if hold is None or not hold.waits:
         return None
-    for record in (reset.last, reset.dry if wanted is not None and wanted.dry_run else None):
-        if record is None or not record.reason or record.reason == conditions.STOPPING_WORKERS:
-            continue
-        if record.phase not in ENDED and record.reason not in (
-            conditions.PAUSED_BY_ANNOTATION,
-            conditions.NOT_YET_OBSERVED,
-        ):
-            message = f"spec.offsets.reset {record.id!r} waits: {record.reason}: {record.message}"
-            return Problem(conditions.OFFSET_RESET_WAITS, message)
-        if record.phase is ResetPhase.FAILED and wanted is not None and wanted.id == record.id:
-            message = f"spec.offsets.reset {record.id!r} failed: {record.message}; correct it under another id"
-            return Problem(conditions.OFFSET_RESET_FAILED, message)
-    return None
-
-
-def reset_message(reset: ResetDecision) -> str:
-    """A sentence for a fleet that is stopped for a reset."""
-    last = reset.last
-    waits = f": {last.message}" if last is not None and last.message else ""
-    return f"the main workers are stopped until spec.offsets.reset {last.id if last else ''!r} is done{waits}"
+    message = f"OffsetReset {hold.name!r} waits: {hold.reason}: {hold.message}"
+    return Problem(conditions.OFFSET_RESET_WAITS, message)
 
 
 def needs_revisit(facts: ConsumerGroupFacts) -> bool:

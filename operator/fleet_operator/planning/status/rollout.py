@@ -16,7 +16,6 @@ from fleet_operator.planning.fleet.waves import advance
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.state.upgrade import Upgrade
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
-from fleet_operator.planning.status.problems import reset_message
 
 SPEC_MISTAKES: Final = frozenset(
     {
@@ -37,8 +36,6 @@ def progressing(facts: ConsumerGroupFacts) -> Condition:
         return Condition(c.PROGRESSING, "False", c.REFUSED, refusal.message)
     if facts.hold is not None and not facts.group.spec.suspend:
         return Condition(c.PROGRESSING, "True", c.WAITING, f"{c.RESETTING_OFFSETS}: {facts.hold.text}")
-    if facts.reset is not None and facts.reset.stop and not facts.group.spec.suspend:
-        return Condition(c.PROGRESSING, "True", c.WAITING, f"{c.RESETTING_OFFSETS}: {reset_message(facts.reset)}")
     phase = facts.rollout.phase
     if phase is RolloutPhase.SETTLED:
         return Condition(c.PROGRESSING, "False", c.COMPLETE, f"revision {facts.revision} runs")

@@ -17,7 +17,6 @@ from fleet_operator.planning.offsets.expiry import (
     decide_expiry,
     decide_retry_expiry,
 )
-from fleet_operator.planning.offsets.reset import ResetDecision
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.state.offsets import OffsetsState
@@ -30,7 +29,6 @@ NEVER_VISITED: Final = ExpiryMemory()
 def decide_offsets(
     gathered: Gathered,
     observed: GroupObservation | None,
-    reset: ResetDecision,
     parts: Iterable[PartPlan],
     visits: Mapping[Part, ExpiryMemory],
     now: float,
@@ -49,7 +47,7 @@ def decide_offsets(
         kept_at=before.kept_at,
         safe_until=before.safe_until,
         allowed=group.spec.offsets.expiry == "Allow",
-        obstacle=_obstacle(gathered, reset),
+        obstacle=_obstacle(gathered),
         memory=visits.get(MAIN, NEVER_VISITED),
     )
     flow = observed.retry if observed is not None else None
@@ -86,13 +84,13 @@ def offsets_after(
     )
 
 
-def _obstacle(gathered: Gathered, reset: ResetDecision) -> Problem | None:
+def _obstacle(gathered: Gathered) -> Problem | None:
     """The reason why the operator may not join this group now."""
     if gathered.group.paused:
         message = "annotation consumerfleet.io/paused is set: the operator changes nothing"
         return Problem(conditions.PAUSED_BY_ANNOTATION, message)
     if gathered.older is not None:
         return Problem(conditions.GROUP_ID_TAKEN, "another ConsumerGroup owns the Kafka group and keeps its commits")
-    if reset.stop or reset.step is not None or gathered.hold is not None:
-        return Problem(conditions.RESETTING_OFFSETS, "a reset of offsets needs the group empty, and commits anew")
+    if gathered.hold is not None:
+        return Problem(conditions.RESETTING_OFFSETS, "an OffsetReset needs the group empty, and commits itself")
     return None

@@ -13,7 +13,6 @@ from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.planning.fleet.blocking import find_blocking_problem
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, PartPlan
 from fleet_operator.planning.offsets.expiry import ExpiryDecision, ExpiryMemory
-from fleet_operator.planning.offsets.reset import ResetDecision, decide_reset
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.plan import RetryPlan, used_revisions
 from fleet_operator.planning.retry.scaling import RetryMemory
@@ -29,7 +28,6 @@ from fleet_operator.reconcilers.consumergroup.fleet import (
     revisions_of,
 )
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
-from fleet_operator.reconcilers.consumergroup.offset_reset import reset_facts
 from fleet_operator.reconcilers.consumergroup.offsets import decide_offsets, offsets_after
 from fleet_operator.reconcilers.consumergroup.retries import decide_retries, retries_after, retry_parts
 from fleet_operator.reconcilers.consumergroup.session import Findings, Memory
@@ -52,7 +50,6 @@ class Plan:
 
     views: Views
     retry: RetryPlan | None
-    reset: ResetDecision
     upgrade: UpgradePlan
     sizing: Sizing
     fleet: FleetPlan
@@ -67,7 +64,7 @@ class Plan:
     def requeue_after(self) -> float | None:
         """Seconds until the next plan if nothing changes before."""
         retries, topics = self.retry.requeue_after if self.retry else None, self.views.view.topics
-        wishes = (self.fleet.decision.requeue_after, retries, self.reset.requeue_after, topics.requeue_after)
+        wishes = (self.fleet.decision.requeue_after, retries, topics.requeue_after)
         return min((wish for wish in wishes if wish is not None), default=None)
 
     @property
@@ -99,18 +96,16 @@ def make_plan(
     """
     memory, findings = memory or Memory(), findings or Findings()
     views = view_kafka(gathered)
-    reset = decide_reset(reset_facts(gathered, views.view.source_topics, findings.reset), now)
     retry = decide_retries(gathered, views, memory.retry, now)
     problem = _blocking_problem(gathered, retry)
     upgrade = decide_upgrade(gathered, problem, default=image)
-    stops = reset.stop or gathered.hold is not None
-    count = count_before(gathered, resetting=stops)
+    count = count_before(gathered)
     revisions = read_revisions(gathered, upgrade.revision, problem, count, memory.watched, tick)
-    sizing = decide_sizing(gathered, views, revisions.facts, memory, resetting=stops, now=now)
+    sizing = decide_sizing(gathered, views, revisions.facts, memory, now)
     used = used_revisions(retry, revisions_of(gathered.parts[RETRY]), revisions.records.values())
     fleet = decide_fleet(gathered, revisions, sizing.decision, used, now)
     parts = (fleet.part, *retry_parts(gathered, views, retry, fleet))
-    expiry = decide_offsets(gathered, views.shown.observed, reset, parts, findings.visits, now)
+    expiry = decide_offsets(gathered, views.shown.observed, parts, findings.visits, now)
     state = GroupState(
         fleet=fleet.state,
         upgrade=upgrade.state,
@@ -119,7 +114,7 @@ def make_plan(
         offsets=offsets_after(gathered, views.shown.observed, expiry, now),
     )
     facts = _facts(gathered, views, retry, upgrade, sizing, fleet, state, findings)
-    facts = replace(facts, reset=reset, hold=gathered.hold, expiry=expiry)
+    facts = replace(facts, hold=gathered.hold, expiry=expiry)
     if not gathered.group.paused:
         facts = replace(facts, topic_problem=views.shown.topics.problem or findings.topic_refusal)
         facts = replace(facts, upgrade=advanced_upgrade(facts))
@@ -127,7 +122,6 @@ def make_plan(
     return Plan(
         views=views,
         retry=retry,
-        reset=reset,
         upgrade=upgrade,
         sizing=sizing,
         fleet=fleet,

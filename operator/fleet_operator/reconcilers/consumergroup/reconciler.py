@@ -30,7 +30,6 @@ from fleet_operator.reconcilers.consumergroup.deletion import DeletionWork
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.offset_changes import OffsetChanges, show_group
-from fleet_operator.reconcilers.consumergroup.offset_reset import OffsetResets
 from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.scale_field import give_replicas
 from fleet_operator.reconcilers.consumergroup.session import GroupSession, GroupSessions, Load
@@ -62,7 +61,6 @@ class ConsumerGroupReconciler:
         context.beside.append(self._changes.keep_aging)
         self._deletion = DeletionWork(context, kafka)
         self._waves = Waves(context)
-        self._resets = OffsetResets(context.store, context.observers, context.metrics, context.clock)
         self._visits = Visits(context.observers, context.metrics, context.clock)
 
     async def reconcile(self, key: Key) -> Result:
@@ -94,7 +92,7 @@ class ConsumerGroupReconciler:
     async def _step(self, session: GroupSession, gathered: Gathered) -> Result:
         """Decide about what was gathered, act, and show it."""
         context, body, now = self._context, gathered.body, self._context.clock.wall()
-        findings = replace(session.findings, reset=self._resets.finding(session.key))
+        findings = session.findings
         # Offsets of tens of thousands of partitions take long, and everybody else would wait.
         pure = asyncio.to_thread if len(json_text.dumps(body)) > LARGE_BYTES else _here
         plan = await pure(
@@ -128,9 +126,6 @@ class ConsumerGroupReconciler:
             return Result(0.0)
         if not gathered.group.paused:
             await give_replicas(context.store, body, plan.state.sizing.count or plan.state.sizing.replicas)
-        if plan.reset.advanced and self._is_stored(session.key, status):
-            self._resets.advanced(session.key, plan.reset.last)
-            return Result(0.0)  # its next step rests on what stands in the status
         wish = self._follow(session, gathered, plan, facts, status)
         return Result(min(again, wish) if wish is not None else again)
 
@@ -150,7 +145,6 @@ class ConsumerGroupReconciler:
             view = plan.views.view
             self._kafka.keep_topics(session, gathered, view.topics)
             self._kafka.remove_departed(session, gathered, view.observed)
-            self._resets.take_step(session, gathered, view.source_topics, plan.reset)
             self._visits.start(session, gathered, plan.expiry)
         return refusal
 
@@ -180,11 +174,6 @@ class ConsumerGroupReconciler:
         wishes = (plan.requeue_after if facts.refusal is None else REFUSED_RETRY_S, watched, plan.expiry.requeue_after)
         return min((wish for wish in wishes if wish is not None), default=None)
 
-    def _is_stored(self, key: Key, status: JsonObject) -> bool:
-        """True if the state of offsets was written, and not put off."""
-        stored = self._context.store.get(CONSUMER_GROUP, key)
-        return stored is not None and (stored.get("status") or {}).get("offsets") == status.get("offsets")
-
     def _stop_following(self, session: GroupSession) -> None:
         """Take no part in decisions between reconciles, nor show what nobody renews: the group is going, which may
         take a day, or cannot be read."""
@@ -201,7 +190,6 @@ class ConsumerGroupReconciler:
             if not has_finalizer(known):
                 self._deletion.tell_of_kept(known)
         self._waves.forget(key)
-        self._resets.forget(key)
         context = self._context
         context.observers.forget(key)
         context.workers.forget(key)

@@ -17,7 +17,6 @@ from fleet_operator.planning.fleet.parts import Part
 from fleet_operator.planning.fleet.rollout_facts import Watched
 from fleet_operator.planning.lag import ResetPolicy
 from fleet_operator.planning.offsets.expiry import ExpiryMemory
-from fleet_operator.planning.offsets.reset import Finding
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.scaling.decision import ScaleDecision
@@ -48,13 +47,11 @@ class Findings:
     - `visits`: the memory of visits that keep the commits of an empty group, by part.
     - `topic_refusal`: the brokers' last refusal to change the group's managed topics.
     - `child_refusal`: the API server's refusal of a child at the last reconcile.
-    - `reset`: the outcome of the last step of a reset of offsets.
     """
 
     visits: Mapping[Part, ExpiryMemory] = field(default_factory=dict)
     topic_refusal: Problem | None = None
     child_refusal: Problem | None = None
-    reset: Finding | None = None
 
 
 @dataclass(slots=True)

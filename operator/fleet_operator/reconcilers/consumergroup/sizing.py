@@ -52,25 +52,22 @@ class Sizing:
     trail: Trail
 
 
-def count_before(gathered: Gathered, *, resetting: bool) -> int:
+def count_before(gathered: Gathered) -> int:
     """The number of workers before anything is decided about it."""
-    if decide_stopped(gathered.group, stopped=gathered.stopped, resetting=resetting) is not None:
+    if decide_stopped(gathered.group, stopped=gathered.stopped, resetting=gathered.hold is not None) is not None:
         return 0
     return current_count(gathered)
 
 
-def decide_sizing(
-    gathered: Gathered, views: Views, rolled: RolloutFacts, memory: Memory, *, resetting: bool, now: float
-) -> Sizing:
+def decide_sizing(gathered: Gathered, views: Views, rolled: RolloutFacts, memory: Memory, now: float) -> Sizing:
     """Decide the number of main workers.
 
-    `rolled` are the facts of the rollout at the number before, whose phase may hold the fleet at it. `resetting`:
-    offsets are being reset.
+    `rolled` are the facts of the rollout at the number before, whose phase may hold the fleet at it.
     """
     group, state, trail = gathered.group, gathered.state.sizing, memory.trail
     asked = asked_count(group, state, _found(gathered))
     kept = replace(state, replicas=asked) if _is_sized(group) else as_asked(asked, state)
-    stopped = decide_stopped(group, stopped=gathered.stopped, resetting=resetting, memory=kept)
+    stopped = decide_stopped(group, stopped=gathered.stopped, resetting=gathered.hold is not None, memory=kept)
     if stopped is not None:
         return Sizing(stopped, None, trail.forgotten())
     if group.spec.scaling is None:

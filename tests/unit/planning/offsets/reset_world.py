@@ -1,15 +1,18 @@
-"""A group, its Kafka group and an operator's memory, for tests of resets."""
+"""An OffsetReset, its group, its Kafka group and an operator's memory, for tests of resets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
-from fleet_operator.planning.offsets.records import Committed, ResetPhase, is_outdated, mark_of, read_record
-from fleet_operator.planning.offsets.reset import Finding, ResetDecision, ResetFacts, ResetStep, decide_reset
+from fleet_operator.api.v1alpha1 import OffsetReset
+from fleet_operator.planning.offsets.hold import hold_of
+from fleet_operator.planning.offsets.records import ENDED, Committed, ResetPhase, is_outdated, mark_of, read_record
+from fleet_operator.planning.offsets.reset import Finding, ResetFacts, ResetStep
+from fleet_operator.planning.offsets.run import OffsetResetDecision, OffsetResetFacts, decide
 from fleet_operator.planning.offsets.targets import GroupOffsets, Member
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.state.runs import RunState, digest_of
 
 NOW = 1_800_000_000.0
 OURS = Member("shop.orders.0a1b2c3d-0", "orders-0")
@@ -18,19 +21,28 @@ JAVA = Member(None, "consumer-orders-1")
 KEYS = [("orders", 0), ("orders", 1)]
 
 
-def wanted(id_: str = "a", **fields: Any) -> OffsetReset:
-    return OffsetReset.model_validate({"id": id_, "to": "Earliest", **fields})
+def offset_reset(name: str = "a", **spec: Any) -> OffsetReset:
+    metadata = {"name": name, "namespace": "shop", "uid": f"uid-of-{name}"}
+    given = {"groupRef": {"name": "orders"}, "to": "Earliest", **spec}
+    return OffsetReset.model_validate({"metadata": metadata, "spec": given})
+
+
+def places(*offsets: int) -> list[dict[str, Any]]:
+    """`spec.offsets`, of the first partitions."""
+    return [{"topic": "orders", "partition": number, "offset": offset} for number, offset in enumerate(offsets)]
 
 
 @dataclass
 class World:
-    """The status, the fleet and Kafka, which outlive the operator; and its memory, which does not."""
+    """The object, what is remembered, the fleet and Kafka, which outlive the operator; and what it knows besides."""
 
-    wanted: OffsetReset | None = field(default_factory=wanted)
-    status: dict[str, Any] = field(default_factory=dict)
+    reset: OffsetReset = field(default_factory=offset_reset)
+    deleted: bool = False
+    doubt: Problem | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
     replicas: int | None = 2
     members: tuple[Member, ...] = (OURS, DYNAMIC)
-    committed: dict[tuple[str, int], int] = field(default_factory=lambda: {("orders", 0): 50, ("orders", 1): 60})
+    committed: dict[tuple[str, int], int] = field(default_factory=lambda: dict(zip(KEYS, (50, 60), strict=True)))
     marks: dict[tuple[str, int], str] = field(default_factory=dict)
     obstacle: Problem | None = None
     broken: Problem | None = None
@@ -43,40 +55,40 @@ class World:
     commits: int = 0
     counts: dict[str, int] = field(default_factory=lambda: {"orders": 2})
 
-    def facts(self) -> ResetFacts:
-        return ResetFacts(
-            wanted=self.wanted,
-            last=read_record(self.status.get("lastReset")),
-            dry=read_record(self.status.get("dryRun")),
-            used=tuple(self.status.get("usedIds") or ()),
+    def decide(self) -> OffsetResetDecision:
+        of = ResetFacts(
             obstacle=self.obstacle,
             sources=("orders",),
             down=not self.replicas,
-            begun=self.replicas is not None,
             own_prefix="shop.orders.0a1b2c3d-",
             own_name="orders",
             patience_s=85.0,
             finding=self.finding,
         )
+        record = read_record(RunState(digest=digest_of(self.reset), facts=self.facts))
+        facts = OffsetResetFacts(reset=self.reset, of=of, record=record, doubt=self.doubt, deleted=self.deleted)
+        return decide(facts, NOW)
 
-    def decide(self) -> ResetDecision:
-        return decide_reset(self.facts(), NOW)
+    @property
+    def stopped(self) -> bool:
+        """True if no main worker may run."""
+        dry = self.reset.spec.dry_run
+        return not dry and hold_of("a", self.facts, begun=self.replicas is not None) is not None
 
-    def store(self, decision: ResetDecision) -> None:
-        records = {"lastReset": decision.last, "dryRun": decision.dry}
-        self.status = {key: record.document() for key, record in records.items() if record is not None}
-        self.status["usedIds"] = list(decision.used)
+    def store(self, decision: OffsetResetDecision) -> None:
+        record = decision.record
+        self.facts = {**record.shown(), "reason": record.reason, "message": record.message}
         if decision.advanced:
             self.finding = None
-            self.unsent = decision.last is not None and decision.last.phase is ResetPhase.COMMITTING
+            self.unsent = record.phase is ResetPhase.COMMITTING
 
     def kill(self) -> None:
-        """The operator dies; the next one knows what stands in the status."""
+        """The operator dies; the next one knows what is remembered."""
         self.finding, self.unsent = None, False
 
-    def scale(self, decision: ResetDecision) -> None:
+    def scale(self) -> None:
         """The fleet follows; workers that stop leave the group."""
-        if decision.stop:
+        if self.stopped:
             self.replicas = None if self.replicas is None else 0
             self.members = tuple(member for member in self.members if member is JAVA)
         else:
@@ -84,11 +96,9 @@ class World:
             if not self.members:
                 self.members = (OURS, DYNAMIC)
 
-    def act(self, decision: ResetDecision) -> None:
-        record = decision.step_for
-        if record is None:
-            return
-        found = Finding(id=record.id, digest=record.digest, phase=record.phase)
+    def act(self, decision: OffsetResetDecision) -> None:
+        record = decision.record
+        found = Finding(digest=record.digest, phase=record.phase)
         if decision.step is ResetStep.READ:
             read = GroupOffsets(
                 state="Stable" if self.members or self.group_type else "Empty",
@@ -100,41 +110,38 @@ class World:
                 ends=dict.fromkeys(KEYS, 90),
             )
             self.finding = replace(found, read=read, waited_s=self.waited_s)
-            return
+        elif decision.step is ResetStep.COMMIT:
+            self._commit(decision, found)
+
+    def _commit(self, decision: OffsetResetDecision, found: Finding) -> None:
+        record, mark = decision.record, mark_of(self.reset)
         if self.broken is not None:
             self.finding = replace(found, problem=self.broken)
             return
-        assert self.status["lastReset"]["phase"] == "Committing", "what was before stands in the status first"
+        assert self.phase == "Committing", "what was before is remembered first"
         commits = {key: Committed(at, self.marks.get(key, "")) for key, at in self.committed.items()}
-        mark = mark_of(record, "u")
         if is_outdated(commits, wanted=record.offsets, previous=record.previous, mark=mark):
             self.finding = replace(found, outdated=True, unsent=self.unsent)
             return
         refusals = dict.fromkeys(KEYS, "UnknownMemberId") if self.members else self.refusals
-        for topic, offsets in record.offsets.items():
-            for number, offset in offsets.items():
-                if (topic, number) not in refusals:
-                    self.committed[topic, number] = offset
-                    self.marks[topic, number] = mark
-                    self.commits += 1
+        for key, offset in record.offsets.items():
+            if key not in refusals:
+                self.committed[key], self.marks[key] = offset, mark
+                self.commits += 1
         self.unsent = self.unsent and set(refusals) == set(KEYS)
-        wanted = {(topic, n): offset for topic, of in record.offsets.items() for n, offset in of.items()}
-        after = {key: self.committed[key] for key in wanted}
-        before = {(topic, n): offset for topic, of in record.previous.items() for n, offset in of.items()}
-        self.finding = replace(
-            found, committed=after == wanted and not refusals, untouched=after == before, refusals=refusals
-        )
+        after = {key: self.committed[key] for key in record.offsets}
+        done = after == record.offsets and not refusals
+        self.finding = replace(found, committed=done, untouched=after == record.previous, refusals=refusals)
 
     def java_commits(self, *offsets: int) -> None:
         """Another program commits all partitions. Its commits have no metadata."""
         self.committed, self.marks = dict(zip(KEYS, offsets, strict=True)), {}
 
-    def visit(self) -> ResetDecision:
-        decision = self.decide()
-        self.scale(decision)
-        self.act(decision)
-        self.store(self.decide())
-        return decision
+    def visit(self) -> None:
+        self.scale()
+        if self.phase not in ENDED:
+            self.act(self.decide())
+            self.store(self.decide())
 
     def run(self, visits: int = 12) -> World:
         for _ in range(visits):
@@ -146,11 +153,19 @@ class World:
             self.visit()
         return self
 
-    @property
-    def last(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.status.get("lastReset", {})
-        return found
+    def runs_on(self, visits: int = 6) -> bool:
+        """True if these visits do not stop the fleet."""
+        for _ in range(visits):
+            self.visit()
+            if self.stopped:
+                return False
+        return True
 
     @property
     def phase(self) -> str:
-        return str(self.last.get("phase"))
+        return str(self.facts.get("phase"))
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Phase and reason."""
+        return self.phase, self.facts["reason"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from fleet_consumer.contract.patterns import compile_pattern
-from fleet_operator.api.v1alpha1.consumergroup import OffsetReset
-from fleet_operator.planning.offsets.records import PARTITIONS_MAX
+from fleet_operator.api.v1alpha1.offsetreset import OffsetResetSpec
+from fleet_operator.planning.offsets.records import PARTITIONS_MAX, list_offsets
 from fleet_operator.planning.offsets.targets import GroupOffsets, Refused, Targets, find_targets, time_ms
 from fleet_operator.planning.problem import Problem
 
@@ -24,8 +25,13 @@ READ = GroupOffsets(
 )
 
 
-def wanted(to: str, **fields: Any) -> OffsetReset:
-    return OffsetReset.model_validate({"id": "a", "to": to, **fields})
+def wanted(to: str, **fields: Any) -> OffsetResetSpec:
+    return OffsetResetSpec.model_validate({"groupRef": {"name": "orders"}, "to": to, **fields})
+
+
+def at(topic: str, number: int, offset: int) -> dict[str, Any]:
+    """An entry of `spec.offsets`."""
+    return {"topic": topic, "partition": number, "offset": offset}
 
 
 def targets(to: str, read: GroupOffsets = READ, **fields: Any) -> Targets:
@@ -35,50 +41,40 @@ def targets(to: str, read: GroupOffsets = READ, **fields: Any) -> Targets:
 
 
 def test_all_partitions_of_all_source_topics_are_set() -> None:
-    assert targets("Earliest").offsets == {"orders": {0: 10, 1: 10}, "returns": {0: 10}}
-    assert targets("Latest").offsets == {"orders": {0: 90, 1: 90}, "returns": {0: 90}}
-    assert targets("Latest").previous == {"orders": {0: 50}, "returns": {0: 7}}, "what has no commit is absent"
+    assert targets("Earliest").offsets == dict.fromkeys(KEYS, 10)
+    assert targets("Latest").offsets == dict.fromkeys(KEYS, 90)
+    assert targets("Latest").previous == READ.committed, "what has no commit is absent"
 
 
 def test_time_after_the_last_record_is_the_end_and_is_said() -> None:
     found = targets("Time", time="2026-11-23T08:00:00Z")
-    assert found.offsets == {"orders": {0: 33, 1: 90}, "returns": {0: 10}}
+    assert found.offsets == dict(zip(KEYS, (33, 90, 10), strict=True))
     assert found.note.startswith("1 of 3 partitions have no record from that time on")
 
 
 def test_offsets_out_of_range_become_the_nearest_and_that_is_said() -> None:
-    found = targets("Offsets", offsets={"orders": {"0": 3, "1": 1000}, "returns": {"0": 44}})
-    assert found.offsets == {"orders": {0: 10, 1: 90}, "returns": {0: 44}}
+    found = targets("Offsets", offsets=[at("orders", 0, 3), at("orders", 1, 1000), at("returns", 0, 44)])
+    assert found.offsets == dict(zip(KEYS, (10, 90, 44), strict=True))
     assert found.note.startswith("2 of 3 offsets were out of range")
 
 
 def test_only_named_topics_and_partitions_are_set() -> None:
-    assert targets("Earliest", topics=["returns"]).offsets == {"returns": {0: 10}}
-    assert targets("Offsets", offsets={"orders": {"1": 20}}).offsets == {"orders": {1: 20}}
+    assert targets("Earliest", topics=["returns"]).offsets == {("returns", 0): 10}
+    assert targets("Offsets", offsets=[at("orders", 1, 20)]).offsets == {("orders", 1): 20}
 
 
 def test_previous_offsets_undo_a_reset() -> None:
-    before = {topic: {str(n): offset for n, offset in of.items()} for topic, of in targets("Latest").previous.items()}
-    undone = targets("Offsets", offsets=before)
-    assert undone.offsets == {"orders": {0: 50}, "returns": {0: 10}}, "as far as the log still goes back"
+    undone = targets("Offsets", offsets=list_offsets(targets("Latest").previous))
+    assert undone.offsets == {("orders", 0): 50, ("returns", 0): 10}, "as far as the log still goes back"
 
 
 @pytest.mark.parametrize(
-    ("to", "fields", "words"),
-    [
-        ("Earliest", {"topics": ["other"]}, "topic 'other' is no source topic"),
-        ("Offsets", {"offsets": {"other": {"0": 1}}}, "topic 'other' is no source topic"),
-        ("Offsets", {"offsets": {"orders": {"2": 1, "02": 1}}}, "'02' is no partition number"),
-        ("Offsets", {"offsets": {"orders": {"01": 1}}}, "'01' is no partition number"),
-        ("Offsets", {"offsets": {"orders": {"-1": 1}}}, "'-1' is no partition number"),
-        ("Offsets", {"offsets": {"orders": {"9" * 5000: 1}}}, "is no partition number"),
-        ("Time", {"time": "yesterday"}, "'yesterday' is no time in RFC 3339"),
-    ],
+    ("to", "fields"), [("Earliest", {"topics": ["other"]}), ("Offsets", {"offsets": [at("other", 0, 1)]})]
 )
-def test_input_that_cannot_be_done_is_refused(to: str, fields: dict[str, Any], words: str) -> None:
+def test_topic_that_the_group_does_not_read_is_refused(to: str, fields: dict[str, Any]) -> None:
     found = find_targets(wanted(to, **fields), SOURCES, READ)
     assert isinstance(found, Refused)
-    assert words in found.problem.message
+    assert "topic 'other' is no source topic" in found.problem.message
 
 
 def test_more_partitions_than_a_status_holds_are_refused() -> None:
@@ -127,7 +123,7 @@ def test_topic_and_partition_that_the_asked_broker_does_not_know_yet_are_waited_
     assert (found.reason, "'later'" in found.message) == ("TopicNotFound", True)
     never = find_targets(wanted("Earliest", topics=["later", "never"]), SOURCES, READ, pattern)
     assert isinstance(never, Refused)
-    grown = find_targets(wanted("Offsets", offsets={"orders": {"2": 1}}), SOURCES, READ)
+    grown = find_targets(wanted("Offsets", offsets=[at("orders", 2, 1)]), SOURCES, READ)
     assert isinstance(grown, Problem)
     assert grown == Problem("PartitionsUnknown", "topic 'orders' has 2 partitions, and none with the number 2")
 
@@ -138,24 +134,21 @@ def test_pattern_without_a_topic_is_waited_for() -> None:
     assert found.reason == "TopicNotFound"
 
 
+def ends_of(topics: Iterable[str], count: int) -> GroupOffsets:
+    """A group that has committed the far ends of these topics."""
+    keys = [(topic, number) for topic in topics for number in range(count)]
+    far = dict.fromkeys(keys, 10**12)
+    return GroupOffsets(state="Empty", counts=dict.fromkeys(topics, count), committed=far, starts=far, ends=far)
+
+
 def test_offsets_that_do_not_fit_into_a_status_are_refused_before_anything_is_stopped() -> None:
-    topics = tuple(f"{'orders.' * 8}{number:04}" for number in range(4000))
-    keys = [(topic, 0) for topic in topics]
-    read = GroupOffsets(
-        state="Empty",
-        counts=dict.fromkeys(topics, 1),
-        committed=dict.fromkeys(keys, 10**12),
-        starts=dict.fromkeys(keys, 10**12),
-        ends=dict.fromkeys(keys, 10**12),
-    )
-    found = find_targets(wanted("Latest"), topics, read)
+    topics = tuple(f"{'orders.' * 12}{number:04}" for number in range(4000))
+    found = find_targets(wanted("Latest"), topics, ends_of(topics, 1))
     assert isinstance(found, Refused)
     assert "of 4000 partitions take" in found.problem.message
-    one = GroupOffsets(
-        state="Empty",
-        counts={"orders": PARTITIONS_MAX},
-        committed={("orders", number): 10**12 for number in range(PARTITIONS_MAX)},
-        starts={("orders", number): 10**12 for number in range(PARTITIONS_MAX)},
-        ends={("orders", number): 10**12 for number in range(PARTITIONS_MAX)},
-    )
-    assert isinstance(find_targets(wanted("Latest"), ("orders",), one), Targets), "all partitions of one topic fit"
+
+
+def test_all_partitions_of_a_large_topic_fit_into_a_status() -> None:
+    topic = "orders-of-all-shops-in-europe"
+    found = find_targets(wanted("Latest"), (topic,), ends_of([topic], PARTITIONS_MAX))
+    assert isinstance(found, Targets)

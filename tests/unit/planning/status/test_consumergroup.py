@@ -411,4 +411,4 @@ def test_missing_commit_under_the_policy_none_is_what_workers_stop_at() -> None:
     assert "a worker commits it when it begins" not in told
     assert "orders-1, orders-2, orders-3" in told
     assert "autoOffsetReset is None" in told
-    assert "spec.offsets.reset" in told
+    assert "OffsetReset" in told

@@ -26,7 +26,6 @@ from tests.unit.reconcilers.consumergroup.sessions import fresh_session
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
 KEY = ("shop", "orders")
-NO_RESET = SimpleNamespace(stop=False, step=None)
 ALONE, BOTH = ExpiryDecision(visit=True), ExpiryDecision(visit=True, visit_retry=True)
 
 
@@ -103,7 +102,7 @@ class Desk:
     def decide(self, found: Any, parts: tuple[PartPlan, ...] = ()) -> Any:
         session, seen = self.session(found), found.observation.groups[found.group.group_id]
         visits = session.findings.visits
-        decision = decide_offsets(found, seen, cast("Any", NO_RESET), parts, visits, self.clock.wall())
+        decision = decide_offsets(found, seen, parts, visits, self.clock.wall())
         session.visited(MAIN, decision.memory)
         session.visited(RETRY, decision.retry_memory)
         return decision
@@ -264,7 +263,7 @@ def test_another_cluster_says_nothing_about_the_group() -> None:
         found = gathered(remembered=OffsetsState(kept_at=1_767_225_600.0))
         found.cluster_changed = True
         dead = observed_group(state="Dead", members=(), committed={})
-        decision: Any = decide_offsets(found, dead, cast("Any", NO_RESET), (), {}, desk.clock.wall())
+        decision: Any = decide_offsets(found, dead, (), {}, desk.clock.wall())
         assert decision.verdict is None
         assert decision.kept_at is not None
         await desk.tasks.close()
