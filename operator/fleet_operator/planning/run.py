@@ -6,7 +6,7 @@ Objects may have been touched by people: a value that cannot be read becomes the
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Self
@@ -58,12 +58,13 @@ class Act(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunDecision:
-    """The phase, why, in a sentence, and what to do."""
+    """The phase, why, in a sentence, and what to do. `place` counts the runs of the group that go before this one."""
 
     phase: Phase
     reason: str
     message: str
     act: Act = Act.NOTHING
+    place: int = field(default=0, kw_only=True)
 
     @classmethod
     def of(cls, phase: Phase, problem: Problem, act: Act = Act.NOTHING) -> Self:
@@ -83,6 +84,20 @@ class RunDecision:
     def is_lasting(self) -> bool:
         """True if the run is never begun again, also where its object is made again."""
         return self.phase in LASTING_PHASES
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The run of the same group whose turn it is, and the number of those that go before this one."""
+
+    name: str
+    count: int
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Self | None:
+        """Those with these names, in their order; None without any."""
+        order = list(dict.fromkeys(names))
+        return cls(order[0], len(order)) if order else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

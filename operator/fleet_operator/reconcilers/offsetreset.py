@@ -29,19 +29,18 @@ from fleet_operator.planning.offsets.run import (
     OffsetResetDecision,
     OffsetResetFacts,
     decide,
-    oldest_first,
     project_offset_reset_status,
 )
 from fleet_operator.planning.offsets.targets import time_ms, topics_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
-from fleet_operator.planning.run import ReferencedGroup, find_doubt, find_group_obstacle, group_not_found
+from fleet_operator.planning.run import Ahead, ReferencedGroup, find_doubt, find_group_obstacle, group_not_found
 from fleet_operator.planning.state.runs import RunState, digest_of
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.context import Context, has_finalizer, is_owned_by, set_finalizer
 from fleet_operator.reconcilers.references import read_group
 from fleet_operator.reconcilers.run import Questions, RunChildren
-from fleet_operator.reconcilers.run_memory import facts_of, find_entry, pick
+from fleet_operator.reconcilers.run_memory import RunSummary, find_entry, pick, runs_of
 from fleet_operator.runtime.cache import Key, key_of
 
 log = logging.getLogger(__name__)
@@ -116,7 +115,7 @@ class OffsetResets:
             record=record,
             doubt=find_doubt(run, referenced, remedy, begun=False),
             begun_before=entry is not None and record is None,
-            rival=self._rival(body),
+            ahead=self._ahead(body),
             group_gone=referenced.gone,
             deleted="deletionTimestamp" in body["metadata"],
         )
@@ -158,15 +157,13 @@ class OffsetResets:
         session.finding = None
         return None
 
-    def _rival(self, body: JsonObject) -> str | None:
-        """The OffsetReset that goes before this one: one that has stopped the workers, else the oldest."""
-        of = (key_of(body)[0], body["spec"]["groupRef"]["name"])
-        others = oldest_first(self.context.store.cache(OFFSET_RESET).having(of))
-        known = {each["metadata"]["name"]: facts_of(self.context, dict(each)) for each in others}
-        undone = [each for each in others if _wants_turn(each, known[each["metadata"]["name"]])]
-        begun = [each for each in undone if hold_of("", known[each["metadata"]["name"]], begun=True)]
-        first = next(iter((*begun, *undone)), body)["metadata"]["name"]
-        return None if first == key_of(body)[1] else str(first)
+    def _ahead(self, body: JsonObject) -> Ahead | None:
+        """The OffsetResets that go before this one: one that has stopped the workers, and the older ones."""
+        runs = runs_of(self.context, OFFSET_RESET, (key_of(body)[0], body["spec"]["groupRef"]["name"]))
+        undone = [(run.name, known) for run, known in runs if _wants_turn(run, known)]
+        begun = [name for name, known in undone if hold_of(name, known, begun=True)]
+        order, own = list(dict.fromkeys((*begun, *(name for name, _ in undone)))), key_of(body)[1]
+        return Ahead.of(order[: order.index(own)] if own in order else order)
 
     async def follow_up(self, step: OffsetResetStep) -> None:
         """Begin the decided step in Kafka."""
@@ -310,21 +307,17 @@ def find_obstacle(group: ConsumerGroup, referenced: ReferencedGroup) -> Problem 
     return None
 
 
-def find_hold(context: Context, group: JsonObject, *, begun: bool) -> Hold | None:
+def find_hold(context: Context, group: Key, *, begun: bool) -> Hold | None:
     """The OffsetReset for which the main workers of a group may not run, if there is one."""
-    for body in oldest_first(context.store.cache(OFFSET_RESET).having(key_of(group))):
-        if body["spec"].get("dryRun"):
-            continue
-        hold = hold_of(body["metadata"]["name"], facts_of(context, dict(body)), begun=begun)
-        if hold is not None:
-            return hold
-    return None
+    runs = runs_of(context, OFFSET_RESET, group)
+    holds = (hold_of(run.name, known, begun=begun) for run, known in runs if not run.dry_run)
+    return next((hold for hold in holds if hold is not None), None)
 
 
-def _wants_turn(body: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
-    over = facts.get("phase") in FINAL_PHASES or facts.get("reason") == conditions.MEMORY_LOST
-    deleted = "deletionTimestamp" in body["metadata"] and facts.get("phase") != "Committing"
-    return not (over or deleted or body["spec"].get("dryRun"))
+def _wants_turn(run: RunSummary, known: Mapping[str, Any]) -> bool:
+    over = known.get("phase") in FINAL_PHASES or known.get("reason") == conditions.MEMORY_LOST
+    deleted = run.deleting and known.get("phase") != "Committing"
+    return not (over or deleted or run.dry_run)
 
 
 def _none_of(record: ResetRecord) -> Finding:

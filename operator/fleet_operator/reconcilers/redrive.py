@@ -30,12 +30,12 @@ from fleet_operator.planning.redrive.phase import (
     target_of,
 )
 from fleet_operator.planning.redrive.status import project_redrive_status
-from fleet_operator.planning.run import ReferencedGroup, RunDecision, read_job
+from fleet_operator.planning.run import Ahead, ReferencedGroup, RunDecision, read_job
 from fleet_operator.planning.status.retry import is_noted
 from fleet_operator.reconcilers.context import Context, is_owned_by
 from fleet_operator.reconcilers.references import read_group
 from fleet_operator.reconcilers.run import Questions, RunChildren
-from fleet_operator.reconcilers.run_memory import facts_of, pick
+from fleet_operator.reconcilers.run_memory import RunSummary, pick, runs_of, summary_of_run
 from fleet_operator.runtime.cache import Key, key_of
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Redrives:
             group_gone=referenced.gone,
             job=read_job(job),
             pods=read_run_pods(mine, job_uid=job["metadata"]["uid"] if job else ""),
-            rival=self._rival(body, jobs, pods),
+            ahead=self._ahead(body, jobs, pods),
         )
         now = self._context.clock.wall()
         return RedriveStep(body=body, facts=facts, decision=decide(facts), referenced=referenced, child=job, now=now)
@@ -176,16 +176,12 @@ class Redrives:
             pace = round(max(progress.moved - before.progress.moved, 0) / (now - before.at))
         self._seen[key] = Seen(progress, now, pace)
 
-    def _rival(self, body: JsonObject, jobs: list[JsonObject], pods: list[JsonObject]) -> str | None:
-        """The Redrive that goes before this one: one at work, else the oldest that wants to be."""
-        namespace, name = key_of(body)
-        older = [
-            other
-            for other in self._context.store.cache(REDRIVE).having((namespace, body["spec"]["groupRef"]["name"]))
-            if _wants_to_run(other, facts_of(self._context, other)) and _age(other) < _age(body)
-        ]
-        waiting = [key_of(other)[1] for other in sorted(older, key=_age)]
-        return next((other for other in (*at_work(jobs, pods), *waiting) if other != name), None)
+    def _ahead(self, body: JsonObject, jobs: list[JsonObject], pods: list[JsonObject]) -> Ahead | None:
+        """The Redrives that go before this one: those at work, and the older ones that want to be."""
+        own = summary_of_run(body)
+        runs = runs_of(self._context, REDRIVE, (key_of(body)[0], body["spec"]["groupRef"]["name"]))
+        waiting = [run.name for run, known in runs if run < own and _wants_to_run(run, known)]
+        return Ahead.of(name for name in (*at_work(jobs, pods), *waiting) if name != own.name)
 
 
 def _failed_topic_id(referenced: ReferencedGroup) -> str | None:
@@ -195,11 +191,5 @@ def _failed_topic_id(referenced: ReferencedGroup) -> str | None:
     return topic.topic_id if topic is not None else None
 
 
-def _wants_to_run(body: JsonObject, facts: Mapping[str, Any]) -> bool:
-    ended = facts.get("phase") in FINAL_PHASES
-    return not (ended or body["spec"].get("suspend") or "deletionTimestamp" in body["metadata"])
-
-
-def _age(body: JsonObject) -> tuple[str, str]:
-    """Sorts the oldest first."""
-    return body["metadata"].get("creationTimestamp") or "", body["metadata"]["name"]
+def _wants_to_run(run: RunSummary, known: Mapping[str, Any]) -> bool:
+    return not (known.get("phase") in FINAL_PHASES or run.suspended or run.deleting)

@@ -33,6 +33,7 @@ from fleet_operator.reconcilers.offsetreset import OffsetResets
 from fleet_operator.reconcilers.redrive import Redrives
 from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
 from fleet_operator.reconcilers.run import Questions, RunReconciler
+from fleet_operator.reconcilers.run_memory import outline_of, summary_of_run
 from fleet_operator.runtime.cache import Key, WatchedKind
 from fleet_operator.runtime.dispatcher import Result
 
@@ -109,17 +110,27 @@ CONTROLLERS: Final = (
         ),
         RetryPolicyReconciler,
     ),
-    Controller(_own(kind=kinds.REDRIVE, index=refs.group_of, apart=True), _redrives),
+    Controller(_own(kind=kinds.REDRIVE, index=refs.group_of, summary=summary_of_run, apart=True), _redrives),
     Controller(_own(kind=kinds.BACKFILL, index=refs.group_of, apart=True), _backfills),
-    Controller(_own(kind=kinds.OFFSET_RESET, index=refs.group_of, dependents=routing.group_of_run), _offset_resets),
+    Controller(
+        _own(kind=kinds.OFFSET_RESET, index=refs.group_of, summary=summary_of_run, dependents=routing.group_of_run),
+        _offset_resets,
+    ),
 )
+
+
+def _summary_of_state(state: kinds.JsonObject) -> object:
+    """For a state of a run its outline, for one of a ConsumerGroup True if that had retries."""
+    owners, runs = state["metadata"].get("ownerReferences") or (), {kind.kind for kind in routing.RUNS}
+    return outline_of(state) if any(owner.get("kind") in runs for owner in owners) else had_retries(state)
+
 
 _child: Final = partial(WatchedKind, index=routing.group_index, dependents=routing.owner_of_child, on_status=True)
 OWNED: Final = (
     _child(kind=kinds.STATEFUL_SET, selector=GROUP_LABEL, view=View(trim_stateful_set)),
     _child(kind=kinds.JOB, selector=REDRIVE_LABEL, view=View(trim_job)),
     _child(kind=kinds.POD, selector=GROUP_LABEL, view=View(trim_pod)),
-    WatchedKind(kind=kinds.OPERATOR_STATE, summary=had_retries, dependents=routing.owner_of_state),
+    WatchedKind(kind=kinds.OPERATOR_STATE, summary=_summary_of_state, dependents=routing.owner_of_state),
     WatchedKind(
         kind=kinds.CONFIG_MAP,
         selector=routing.HANDLER_SELECTOR,

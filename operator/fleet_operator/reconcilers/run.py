@@ -52,6 +52,9 @@ T = TypeVar("T")
 WATCH_SECONDS: Final = 5.0
 """The interval at which a running or waiting run is reconciled: no watch reports offsets, a ledger or a usable topic.
 """
+TURN_SECONDS: Final = 300.0
+"""The longest interval of a run that waits for its turn. It is longer for the later ones: anybody may create thousands.
+"""
 NEXT_SECONDS: Final = 0.5
 """The pause before a step that rests on what was just remembered."""
 ENDED_SECONDS: Final = 1.0
@@ -286,6 +289,8 @@ def _pause(decision: RunDecision) -> float:
         return ENDED_SECONDS
     if decision.is_noted_first:
         return NEXT_SECONDS
+    if decision.place:
+        return min(WATCH_SECONDS * decision.place, TURN_SECONDS)
     waits = decision.phase != "Paused" or decision.reason != conditions.SUSPENDED
     return WATCH_SECONDS if waits else float("inf")
 

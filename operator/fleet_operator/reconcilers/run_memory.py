@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from fleet_operator.api.v1alpha1.model import RunResource
-from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, JsonObject, Kind
 from fleet_operator.planning import times
 from fleet_operator.planning.run import LASTING_PHASES, RunDecision
-from fleet_operator.planning.state.document import UnreadableStateError
+from fleet_operator.planning.state.document import UnreadableStateError, read_state
 from fleet_operator.planning.state.runs import RunEntry, RunsState, RunState, digest_of, entry_of
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.routing import RUNS
+from fleet_operator.reconcilers.states import state_name
 from fleet_operator.runtime.cache import Key
 
 R = TypeVar("R", bound=RunResource)
@@ -110,9 +111,46 @@ def pick(status: Mapping[str, Any], fields: Fields, decision: RunDecision) -> Js
     return {name: status[name] for name in names if name in status}
 
 
-def facts_of(context: Context, body: JsonObject) -> Mapping[str, Any]:
-    """The remembered fields of a run; none where its state cannot be read, which its own reconcile reports."""
+class RunSummary(NamedTuple):
+    """The facts of a run's object that decide about the turns of a group's runs; the oldest sorts first."""
+
+    created: str
+    name: str
+    suspended: bool
+    dry_run: bool
+    deleting: bool
+
+
+def summary_of_run(body: JsonObject) -> RunSummary:
+    metadata, spec = body["metadata"], body["spec"]
+    return RunSummary(
+        created=metadata.get("creationTimestamp") or "",
+        name=metadata["name"],
+        suspended=bool(spec.get("suspend")),
+        dry_run=bool(spec.get("dryRun")),
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+OUTLINE: Final = ("phase", "reason", "message", "finishedAt", "failedTopicId", "redrivenTo")
+
+
+def outline_of(state: JsonObject) -> Mapping[str, Any]:
+    """The summary of a run's OperatorState: what the others of its group have to know. Empty for an unreadable one,
+    which its own reconcile reports."""
+    content = state.get("data")
     try:
-        return context.states.read(body, RunState).facts
+        known = read_state(RunState, content if isinstance(content, dict) else {}, state["metadata"]["name"]).facts
     except UnreadableStateError:
         return {}
+    return {name: known[name] for name in OUTLINE if name in known}
+
+
+def runs_of(context: Context, kind: Kind, group: Key) -> list[tuple[RunSummary, Mapping[str, Any]]]:
+    """The runs of a kind that a group has, the oldest first, each with the outline of what is remembered of it.
+
+    Anybody may create any number of them, and each reconcile of any of them looks at all.
+    """
+    states, found = context.store.cache(OPERATOR_STATE), context.store.cache(kind).summaries_having(group)
+    known = [(run, states.summary_of((key[0], state_name(kind, key[1]))) or {}) for key, run in found]
+    return sorted(known, key=lambda each: each[0])

@@ -102,9 +102,7 @@ class World(Base):
         return self.phase(name)
 
     def holds(self) -> bool:
-        group = self.get(CONSUMER_GROUP, "orders")
-        assert group is not None
-        return find_hold(self.context, group, begun=True) is not None
+        return find_hold(self.context, ("shop", "orders"), begun=True) is not None
 
     def wipe(self, *, states: tuple[str, ...] = ()) -> None:
         """The status is gone, and these states; the operator is another one."""

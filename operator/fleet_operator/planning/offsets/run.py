@@ -7,7 +7,6 @@ of its group tell of it where its own state is gone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from fleet_operator.planning import times
 from fleet_operator.planning.offsets.records import ENDED, ResetPhase, ResetRecord, mark_of, new_record
 from fleet_operator.planning.offsets.reset import ResetFacts, ResetStep, decide_reset, ended
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.run import RunDecision, group_not_found, refuse_time, run_conditions
+from fleet_operator.planning.run import Ahead, RunDecision, group_not_found, refuse_time, run_conditions
 
 UNREADY: Final = (c.FOREIGN_MEMBERS, c.WORKERS_REMAIN)
 ON_THE_WAY: Final = {
@@ -35,7 +34,7 @@ class OffsetResetFacts:
     - `of`: the fleet and its Kafka group; `record`: what is remembered of the reset.
     - `doubt`: the reason why nobody knows that it was not done before.
     - `begun_before`: its group remembers that it was begun, and its own state does not.
-    - `rival`: the OffsetReset of the same group whose turn it is.
+    - `ahead`: the OffsetResets of the same group that go first.
     - `group_gone`: the ConsumerGroup is being deleted or is no more; `deleted`: so is the OffsetReset.
     """
 
@@ -44,7 +43,7 @@ class OffsetResetFacts:
     record: ResetRecord | None = None
     doubt: Problem | None = None
     begun_before: bool = False
-    rival: str | None = None
+    ahead: Ahead | None = None
     group_gone: bool = False
     deleted: bool = False
 
@@ -73,7 +72,8 @@ def decide(facts: OffsetResetFacts, now: float) -> OffsetResetDecision:
     else:
         record, step = decide_reset(reset, record, facts.of, now, abandoned=facts.deleted)
     advanced = known is None or known.phase is not record.phase
-    return _decision(reset, record, step, advanced=advanced)
+    ahead = facts.ahead if record.reason == c.ANOTHER_RESET_RUNS else None
+    return replace(_decision(reset, record, step, advanced=advanced), place=ahead.count if ahead is not None else 0)
 
 
 def _before_commit(facts: OffsetResetFacts, record: ResetRecord, now: float) -> ResetRecord | None:
@@ -103,8 +103,8 @@ def _before_commit(facts: OffsetResetFacts, record: ResetRecord, now: float) -> 
         return ended(record, ResetPhase.FAILED, Problem(c.NOT_AFTER_PASSED, message), now)
     if facts.doubt is not None and until is None and not reset.spec.dry_run:
         return _waiting(record, facts.doubt)
-    if facts.rival is not None:
-        message = f"OffsetResets of one group take turns: waiting for OffsetReset {facts.rival!r}"
+    if facts.ahead is not None:
+        message = f"OffsetResets of one group take turns: waiting for OffsetReset {facts.ahead.name!r}"
         return _waiting(record, Problem(c.ANOTHER_RESET_RUNS, message))
     return None
 
@@ -157,8 +157,3 @@ def project_offset_reset_status(
     verdicts = run_conditions(decision, obstacle, unready=UNREADY, available=available)
     shown, now_text = decision.record.shown(), times.to_text(now)
     return c.with_conditions(shown, verdicts, now_text, reset.metadata.generation, reset.status)
-
-
-def oldest_first(bodies: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Objects in the order in which they were made."""
-    return sorted(bodies, key=lambda each: (each["metadata"].get("creationTimestamp") or "", each["metadata"]["name"]))

@@ -37,6 +37,7 @@ from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import (
     Act,
+    Ahead,
     JobFacts,
     ReferencedGroup,
     RunDecision,
@@ -96,7 +97,7 @@ class RedriveFacts:
     """A Redrive and what it depends on.
 
     `obstacle` is why no run could be started now; `refusal` why there can never be one; `group_gone` that the
-    ConsumerGroup is being deleted or is no more; `rival` names the Redrive of the same group whose turn it is.
+    ConsumerGroup is being deleted or is no more; `ahead`: the Redrives of the same group that go first.
     `failed_topic_id` is that of the failed topic at the newest look, None while unknown.
     """
 
@@ -107,7 +108,7 @@ class RedriveFacts:
     group_gone: bool = False
     job: JobFacts | None = None
     pods: tuple[RunPod, ...] = ()
-    rival: str | None = None
+    ahead: Ahead | None = None
 
     @property
     def started(self) -> bool:
@@ -160,9 +161,9 @@ def _start(facts: RedriveFacts) -> RunDecision:
     if left is not None or (facts.job is not None and facts.job.deleting):
         message = f"waiting for pod {left} of the last run to end" if left else "waiting for the last Job to be deleted"
         return RunDecision("Running" if facts.started else "Pending", c.WAITING_FOR_LAST_RUN, message)
-    if facts.rival is not None:
-        message = f"Redrives of one group take turns: waiting for Redrive {facts.rival!r}"
-        return RunDecision("Pending", c.ANOTHER_REDRIVE_RUNS, message)
+    if facts.ahead is not None:
+        message = f"Redrives of one group take turns: waiting for Redrive {facts.ahead.name!r}"
+        return RunDecision("Pending", c.ANOTHER_REDRIVE_RUNS, message, place=facts.ahead.count)
     act = Act.CREATE if facts.job is None else Act.RESUME
     return RunDecision("Running", c.RUNNING, _progress(facts), act)
 

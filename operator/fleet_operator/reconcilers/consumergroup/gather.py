@@ -35,7 +35,7 @@ from fleet_operator.reconcilers.claims import find_rivals
 from fleet_operator.reconcilers.context import Context, find_child, is_owned_by, read_child
 from fleet_operator.reconcilers.offsetreset import find_hold
 from fleet_operator.reconcilers.references import read_cluster, read_observation, read_source
-from fleet_operator.reconcilers.run_memory import facts_of
+from fleet_operator.reconcilers.run_memory import runs_of
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.store import Store
 
@@ -168,8 +168,8 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
         policy=policy,
         published=published,
         redrives=at_work(store.cache(kinds.JOB).having(key), pods),
-        redrive_facts=tuple(facts_of(context, found) for found in store.cache(kinds.REDRIVE).having(key)),
-        hold=find_hold(context, body, begun=begun),
+        redrive_facts=tuple(known for _, known in runs_of(context, kinds.REDRIVE, key)),
+        hold=find_hold(context, key, begun=begun),
     )
 
 

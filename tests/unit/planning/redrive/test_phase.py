@@ -11,7 +11,7 @@ import pytest
 from fleet_operator.api.v1alpha1 import Redrive
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive.phase import JobReport, RedriveFacts, RedriveProgress, RunPod, decide
-from fleet_operator.planning.run import Act, JobFacts, RunDecision, RunState
+from fleet_operator.planning.run import Act, Ahead, JobFacts, RunDecision, RunState
 
 OBSTACLE = Problem("TopicsNotReady", "topic _fleet.orders.redrive cannot be used yet")
 UNREAD = Problem("RetryNotConfigured", "ConsumerGroup 'orders' has no spec.retry")
@@ -40,16 +40,16 @@ RUNS = RunPod(name="mended-redrive-x")
         ({}, "Running", "Running", Act.CREATE),
         ({"obstacle": OBSTACLE}, "Pending", "TopicsNotReady", Act.NOTHING),
         ({"group_gone": True, "obstacle": OBSTACLE}, "Pending", "TopicsNotReady", Act.NOTHING),
-        ({"rival": "older"}, "Pending", "AnotherRedriveRuns", Act.NOTHING),
+        ({"ahead": Ahead("older", 1)}, "Pending", "AnotherRedriveRuns", Act.NOTHING),
         ({"pods": (RUNS,)}, "Pending", "WaitingForLastRun", Act.NOTHING),
         ({"job": ACTIVE}, "Running", "Running", Act.NOTHING),
-        ({"job": ACTIVE, "obstacle": OBSTACLE, "rival": "older"}, "Running", "Running", Act.NOTHING),
+        ({"job": ACTIVE, "obstacle": OBSTACLE, "ahead": Ahead("older", 1)}, "Running", "Running", Act.NOTHING),
         ({"job": ACTIVE, "group_gone": True}, "Cancelled", "GroupDeleted", Act.DELETE),
         ({"redrive": redrive(suspend=True)}, "Paused", "Suspended", Act.NOTHING),
         ({"redrive": redrive(suspend=True), "job": ACTIVE}, "Paused", "Suspended", Act.SUSPEND),
         ({"redrive": redrive(suspend=True), "job": SUSPENDED}, "Paused", "Suspended", Act.NOTHING),
         ({"job": SUSPENDED}, "Running", "Running", Act.RESUME),
-        ({"job": SUSPENDED, "rival": "other"}, "Pending", "AnotherRedriveRuns", Act.NOTHING),
+        ({"job": SUSPENDED, "ahead": Ahead("other", 2)}, "Pending", "AnotherRedriveRuns", Act.NOTHING),
         ({"job": SUSPENDED, "pods": (RUNS,)}, "Running", "WaitingForLastRun", Act.NOTHING),
         ({"job": replace(ACTIVE, rate=5)}, "Running", "RateChanged", Act.DELETE),
         ({"redrive": redrive(suspend=True), "job": replace(SUSPENDED, rate=5)}, "Paused", "RateChanged", Act.DELETE),
