@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
@@ -39,8 +39,9 @@ from fleet_operator.planning.state.runs import RunState, digest_of
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.context import Context, has_finalizer, is_owned_by, set_finalizer
 from fleet_operator.reconcilers.references import read_group
-from fleet_operator.reconcilers.run import Questions, RunChildren
+from fleet_operator.reconcilers.run import RunChildren
 from fleet_operator.reconcilers.run_memory import RunSummary, find_entry, pick, runs_of
+from fleet_operator.reconcilers.run_session import RunSession
 from fleet_operator.runtime.cache import Key, key_of
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class OffsetResetStep:
 
 
 @dataclass(slots=True)
-class Session:
+class ResetMemory:
     """Knowledge of this process about one OffsetReset.
 
     - `finding`: the outcome of the last step, which began at `began` (monotonic seconds).
@@ -88,8 +89,6 @@ class OffsetResets:
     """All OffsetResets, as a `RunKind`. Used on the event loop only."""
 
     context: Context
-    questions: Questions
-    sessions: dict[Key, Session] = field(default_factory=dict)
 
     kind = OFFSET_RESET
     model = OffsetReset
@@ -100,18 +99,18 @@ class OffsetResets:
     def holds(self, body: JsonObject) -> bool:
         return has_finalizer(body, RESET_FINALIZER)
 
-    def forget(self, key: Key) -> None:
-        self.sessions.pop(key, None)
-        self.questions.forget(key)
+    def make_memory(self) -> ResetMemory:
+        return ResetMemory()
 
-    async def decided(self, body: JsonObject, run: OffsetReset, *, live: bool) -> OffsetResetStep:
-        context, key = self.context, key_of(body)
-        referenced, session = read_group(context, run.group_key), self.sessions.setdefault(key, Session())
+    async def decided(
+        self, session: RunSession[ResetMemory], body: JsonObject, run: OffsetReset, *, live: bool
+    ) -> OffsetResetStep:
+        context, referenced = self.context, read_group(self.context, run.group_key)
         record, entry = self._record(body, run), find_entry(context, run)
         remedy = "set spec.notAfter to a time in the future to have it done, or delete it"
         facts = OffsetResetFacts(
             reset=run,
-            of=self._reset_facts(run, referenced, session),
+            of=self._reset_facts(run, referenced, session.memory),
             record=record,
             doubt=find_doubt(run, referenced, remedy, begun=False),
             begun_before=entry is not None and record is None,
@@ -127,7 +126,7 @@ class OffsetResets:
         state = self.context.states.read(body, RunState)
         return read_record(state) if state.digest == digest_of(run) else None
 
-    def _reset_facts(self, run: OffsetReset, referenced: ReferencedGroup, session: Session) -> ResetFacts:
+    def _reset_facts(self, run: OffsetReset, referenced: ReferencedGroup, memory: ResetMemory) -> ResetFacts:
         group = referenced.group
         if group is None:
             return ResetFacts(obstacle=group_not_found(run))
@@ -145,16 +144,16 @@ class OffsetResets:
             own_prefix=naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid),
             own_name=metadata.name,
             patience_s=float(patience),
-            finding=self._finding(session),
+            finding=self._finding(memory),
         )
 
-    def _finding(self, session: Session) -> Finding | None:
+    def _finding(self, memory: ResetMemory) -> Finding | None:
         """The outcome of the last step. What was read is forgotten after a while: Kafka goes on when something keeps
         the reset from going on."""
-        found = session.finding
-        if found is None or found.read is None or self.context.clock.monotonic() - session.began <= READ_SECONDS:
+        found = memory.finding
+        if found is None or found.read is None or self.context.clock.monotonic() - memory.began <= READ_SECONDS:
             return found
-        session.finding = None
+        memory.finding = None
         return None
 
     def _ahead(self, body: JsonObject) -> Ahead | None:
@@ -165,46 +164,48 @@ class OffsetResets:
         order, own = list(dict.fromkeys((*begun, *(name for name, _ in undone)))), key_of(body)[1]
         return Ahead.of(order[: order.index(own)] if own in order else order)
 
-    async def follow_up(self, step: OffsetResetStep) -> None:
+    async def follow_up(self, session: RunSession[ResetMemory], step: OffsetResetStep) -> None:
         """Begin the decided step in Kafka."""
-        key, record = key_of(step.body), step.decision.record
-        session = self.sessions.setdefault(key, Session())
+        record = step.decision.record
         if step.decision.advanced:
             # What was found in the phase before is over, and the group has to see the new one.
-            self.forget(key)
-            session = self.sessions.setdefault(key, Session())
+            session.start_over()
             if record.phase is ResetPhase.COMMITTING:
-                session.unsent = _none_of(record)
+                session.memory.unsent = _none_of(record)
             self.context.queues[CONSUMER_GROUP].add(step.facts.reset.group_key)
         wanted, group = step.decision.step, step.referenced.group
         if wanted is None or group is None:
             return
         take = self._read if wanted is ResetStep.READ else self._commit
-        take(step, group, record, session)
+        take(session, step, group, record)
 
-    def _read(self, step: OffsetResetStep, group: ConsumerGroup, record: ResetRecord, session: Session) -> None:
-        spec, sources = step.facts.reset.spec, step.facts.of.sources or ()
+    def _read(
+        self, session: RunSession[ResetMemory], step: OffsetResetStep, group: ConsumerGroup, record: ResetRecord
+    ) -> None:
+        memory, spec, sources = session.memory, step.facts.reset.spec, step.facts.of.sources or ()
         topics = tuple(topic for topic in topics_of(spec, sources) if topic in sources)
         at, committed_only = time_ms(spec), group.spec.consumer.isolation_level == "ReadCommitted"
         now, none = self.context.clock.monotonic(), _none_of(record)
-        if session.since is None or session.since[0] != none:
-            session.since = none, now
-        waited_s = now - session.since[1]
+        if memory.since is None or memory.since[0] != none:
+            memory.since = none, now
+        waited_s = now - memory.since[1]
 
         def ask(admin: KafkaAdmin) -> Finding:
             read = admin.read_offsets(group.group_id, topics, at, read_committed=committed_only)
             return replace(none, read=read, waited_s=waited_s)
 
-        self._ask(step, record, session, lambda: self._change(step, ask))
+        self._ask(session, step, record, lambda: self._change(step, ask))
 
-    def _commit(self, step: OffsetResetStep, group: ConsumerGroup, record: ResetRecord, session: Session) -> None:
-        mark, none, wanted = mark_of(step.facts.reset), _none_of(record), record.offsets
+    def _commit(
+        self, session: RunSession[ResetMemory], step: OffsetResetStep, group: ConsumerGroup, record: ResetRecord
+    ) -> None:
+        memory, mark, none, wanted = session.memory, mark_of(step.facts.reset), _none_of(record), record.offsets
 
         async def commit() -> Finding | None:
             if not await self._is_committing(step, record):
                 return None
             # From here on a commit may be made, even if its answer is lost.
-            unsent, session.unsent = session.unsent == none, None
+            unsent, memory.unsent = memory.unsent == none, None
 
             def run(admin: KafkaAdmin) -> Finding:
                 done = admin.set_offsets(group.group_id, wanted, record.previous, mark=mark)
@@ -220,7 +221,7 @@ class OffsetResets:
 
             return await self._change(step, run)
 
-        self._ask(step, record, session, commit)
+        self._ask(session, step, record, commit)
 
     async def _change(self, step: OffsetResetStep, run: Any) -> Finding:
         cluster, seen = step.referenced.cluster, step.referenced.seen
@@ -230,19 +231,19 @@ class OffsetResets:
         found: Finding = await self.context.observers.change(key, seen.cluster_id, run)
         return found
 
-    def _ask(self, step: OffsetResetStep, record: ResetRecord, session: Session, read: Any) -> None:
-        key, began = key_of(step.body), self.context.clock.monotonic()
+    def _ask(self, session: RunSession[ResetMemory], step: OffsetResetStep, record: ResetRecord, read: Any) -> None:
+        memory, began = session.memory, self.context.clock.monotonic()
 
         def take(found: Finding | None) -> None:
-            session.finding, session.began = found, began
+            memory.finding, memory.began = found, began
             if found is None:
                 return
             if found.unsent:
-                session.unsent = _none_of(record)
+                memory.unsent = _none_of(record)
             if found.committed:
                 self.context.metrics.offset_resets.inc()
                 fields = {
-                    "key": "/".join(key),
+                    "key": "/".join(session.key),
                     "before": list_offsets(record.previous),
                     "now": list_offsets(record.offsets),
                 }
@@ -255,9 +256,9 @@ class OffsetResets:
             found = getattr(error, "reason", conditions.BROKER_UNREACHABLE)
             reason = reason_of(error.code) if isinstance(error, KafkaError) else str(found)
             problem = Problem(reason, str(error) or "the brokers did not answer in time")
-            session.finding, session.began = replace(_none_of(record), problem=problem), began
+            memory.finding, memory.began = replace(_none_of(record), problem=problem), began
 
-        self.questions.ask(key, read, take, fail, seconds=ANSWER_SECONDS)
+        session.ask(read, take, fail, seconds=ANSWER_SECONDS)
 
     async def _is_committing(self, step: OffsetResetStep, record: ResetRecord) -> bool:
         """True if its states say so, read live. Raises KubeError.
@@ -285,10 +286,10 @@ class OffsetResets:
             await set_finalizer(self.context.store, step.body, RESET_FINALIZER, wanted=True)
         return {**pick(status, self, step.decision), "reason": record.reason, "message": record.message}
 
-    def project(self, step: OffsetResetStep, now: float) -> JsonObject:
+    def project(self, session: RunSession[ResetMemory], step: OffsetResetStep, now: float) -> JsonObject:
         return project_offset_reset_status(step.facts.reset, step.decision, step.facts.of.obstacle, now)
 
-    async def settle(self, body: JsonObject, run: OffsetReset) -> float:
+    async def settle(self, session: RunSession[ResetMemory], body: JsonObject, run: OffsetReset) -> float:
         """Let the object go, and have its group look again, which starts its workers."""
         if has_finalizer(body, RESET_FINALIZER):
             await set_finalizer(self.context.store, body, RESET_FINALIZER, wanted=False)

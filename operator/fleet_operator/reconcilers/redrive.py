@@ -34,9 +34,10 @@ from fleet_operator.planning.run import Ahead, ReferencedGroup, RunDecision, rea
 from fleet_operator.planning.status.retry import is_noted
 from fleet_operator.reconcilers.context import Context, is_owned_by
 from fleet_operator.reconcilers.references import read_group
-from fleet_operator.reconcilers.run import Questions, RunChildren
+from fleet_operator.reconcilers.run import RunChildren
 from fleet_operator.reconcilers.run_memory import RunSummary, pick, runs_of, summary_of_run
-from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.reconcilers.run_session import RunSession
+from fleet_operator.runtime.cache import key_of
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +46,22 @@ NOTED_SECONDS: Final = 30.0
 """The interval at which a Redrive is reconciled that has ended before its ConsumerGroup has noted what it found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The newest progress of a Redrive, and its pace since the one before."""
+@dataclass(slots=True)
+class Progressing:
+    """The newest progress of a Redrive, read at this time (monotonic seconds), and its pace since the one before."""
 
-    progress: RedriveProgress
-    at: float  # monotonic seconds
+    progress: RedriveProgress | None = None
+    at: float = 0.0
     per_second: int | None = None
+
+    def take(self, progress: RedriveProgress | None, now: float) -> None:
+        """Take in what was read; None while nothing is committed."""
+        if progress is None:
+            return
+        self.per_second = None
+        if self.progress is not None and now > self.at:
+            self.per_second = round(max(progress.moved - self.progress.moved, 0) / (now - self.at))
+        self.progress, self.at = progress, now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,19 +100,18 @@ class Redrives:
     remembered = ("phase", "startedAt", "finishedAt", "failedTopicId", "redrivenTo")
     counted = (*COUNTS, "remaining", "ratePerSecond")
 
-    def __init__(self, context: Context, questions: Questions) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._questions = questions
-        self._seen: dict[Key, Seen] = {}
 
     def holds(self, body: JsonObject) -> bool:
         return False
 
-    def forget(self, key: Key) -> None:
-        self._seen.pop(key, None)
-        self._questions.forget(key)
+    def make_memory(self) -> Progressing:
+        return Progressing()
 
-    async def decided(self, body: JsonObject, run: Redrive, *, live: bool) -> RedriveStep:
+    async def decided(
+        self, session: RunSession[Progressing], body: JsonObject, run: Redrive, *, live: bool
+    ) -> RedriveStep:
         """Jobs and pods are those of the group; only what belongs to Redrives counts."""
         store, (namespace, name), of = self._context.store, key_of(body), run.spec.group_ref.name
         if live:
@@ -129,7 +138,7 @@ class Redrives:
     async def remember(self, step: RedriveStep, status: JsonObject) -> JsonObject:
         return pick(status, self, step.decision)
 
-    async def follow_up(self, step: RedriveStep) -> None:
+    async def follow_up(self, session: RunSession[Progressing], step: RedriveStep) -> None:
         """Have the progress of one at work read, for the next reconcile."""
         group, key = step.referenced.group, key_of(step.body)
         if step.decision.phase != "Running" or group is None:
@@ -141,20 +150,19 @@ class Redrives:
             fields = {"key": "/".join(key), "group": group_id, "error": str(error) or type(error).__name__}
             log.warning("progress of a redrive cannot be read", extra=fields)
 
-        self._questions.ask(
-            key,
+        memory = session.memory
+        session.ask(
             lambda: self._context.observers.act(cluster, lambda client: read_positions(client, group_id)),
-            lambda positions: self._take(key, read_progress(positions)),
+            lambda positions: memory.take(read_progress(positions), self._context.clock.monotonic()),
             fail,
             seconds=ANSWER_SECONDS,
         )
 
-    def project(self, step: RedriveStep, now: float) -> JsonObject:
-        seen = self._seen.get(key_of(step.body))
-        progress, rate = (seen.progress, seen.per_second) if seen is not None else (None, None)
-        return project_redrive_status(step.facts, step.decision, progress, rate, now)
+    def project(self, session: RunSession[Progressing], step: RedriveStep, now: float) -> JsonObject:
+        seen = session.memory
+        return project_redrive_status(step.facts, step.decision, seen.progress, seen.per_second, now)
 
-    async def settle(self, body: JsonObject, run: Redrive) -> float:
+    async def settle(self, session: RunSession[Progressing], body: JsonObject, run: Redrive) -> float:
         """Wait until the findings are in the state of the ConsumerGroup, where they count from then on.
 
         Nothing brings the group back for them: what the operator wrote is no event for it.
@@ -166,15 +174,6 @@ class Redrives:
             return 0.0
         self._context.queues[CONSUMER_GROUP].add(run.group_key)
         return NOTED_SECONDS
-
-    def _take(self, key: Key, progress: RedriveProgress | None) -> None:
-        if progress is None:
-            return
-        before, now = self._seen.get(key), self._context.clock.monotonic()
-        pace = None
-        if before is not None and now > before.at:
-            pace = round(max(progress.moved - before.progress.moved, 0) / (now - before.at))
-        self._seen[key] = Seen(progress, now, pace)
 
     def _ahead(self, body: JsonObject, jobs: list[JsonObject], pods: list[JsonObject]) -> Ahead | None:
         """The Redrives that go before this one: those at work, and the older ones that want to be."""

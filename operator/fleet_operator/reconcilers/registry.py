@@ -32,7 +32,7 @@ from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler, Offs
 from fleet_operator.reconcilers.offsetreset import OffsetResets
 from fleet_operator.reconcilers.redrive import Redrives
 from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
-from fleet_operator.reconcilers.run import Questions, RunReconciler
+from fleet_operator.reconcilers.run import RunReconciler
 from fleet_operator.reconcilers.run_memory import outline_of, summary_of_run
 from fleet_operator.runtime.cache import Key, WatchedKind
 from fleet_operator.runtime.dispatcher import Result
@@ -70,23 +70,16 @@ def _consumer_groups(context: Context) -> ConsumerGroupReconciler:
     return ConsumerGroupReconciler(context, kafka)
 
 
-def _questions(context: Context, kind: kinds.Kind) -> Questions:
-    questions = Questions(context.clock, context.queues[kind].add)
-    context.ending.push_async_callback(questions.close)
-    return questions
-
-
 def _redrives(context: Context) -> Reconciler:
-    return RunReconciler(context, Redrives(context, _questions(context, kinds.REDRIVE)))
+    return RunReconciler(context, Redrives(context))
 
 
 def _backfills(context: Context) -> Reconciler:
-    questions = _questions(context, kinds.BACKFILL)
-    return RunReconciler(context, Backfills(context, questions))
+    return RunReconciler(context, Backfills(context))
 
 
 def _offset_resets(context: Context) -> Reconciler:
-    return RunReconciler(context, OffsetResets(context, _questions(context, kinds.OFFSET_RESET)))
+    return RunReconciler(context, OffsetResets(context))
 
 
 _own: Final = partial(WatchedKind, view=View(trim_resource))

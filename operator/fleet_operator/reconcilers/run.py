@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Generic, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
-from fleet_consumer.clock import Clock
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.model import RunResource
 from fleet_operator.clients.kinds import JOB, JsonObject, Kind, kind_of
@@ -29,7 +26,6 @@ from fleet_operator.planning.run import Act, RunDecision, renew_final_status, ru
 from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.state.runs import RunState
 from fleet_operator.reconcilers.context import (
-    FAILURES,
     Context,
     ForeignObjectError,
     publish,
@@ -38,8 +34,8 @@ from fleet_operator.reconcilers.context import (
     require_ours,
 )
 from fleet_operator.reconcilers.run_memory import RunMemory
+from fleet_operator.reconcilers.run_session import RunSession, RunSessions
 from fleet_operator.reconcilers.states import StateTakenError
-from fleet_operator.runtime.background import Background, Tasks
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import EventRecorder, News
@@ -60,8 +56,6 @@ NEXT_SECONDS: Final = 0.5
 ENDED_SECONDS: Final = 1.0
 """The pause between the reconcile that sees a run end and the one that clears up after it: the status that has its
 findings must be in the cache first."""
-ASK_SECONDS: Final = 4.0
-"""Least time between an answer from Kafka about a run and the next question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +88,10 @@ class Step(Protocol):
 
 R = TypeVar("R", bound=RunResource)
 S = TypeVar("S", bound=Step)
+M = TypeVar("M")
 
 
-class RunKind(Protocol[R, S]):
+class RunKind(Protocol[R, S, M]):
     """The part of a reconcile that differs from kind to kind. All of it raises KubeError."""
 
     @property
@@ -116,36 +111,37 @@ class RunKind(Protocol[R, S]):
     def holds(self, body: JsonObject) -> bool:
         """True if an object that is being deleted has something to finish before."""
 
-    def forget(self, key: Key) -> None:
-        """Drop what is known of a run that has ended or is gone."""
+    def make_memory(self) -> M:
+        """The memory of a run of which nothing is known yet."""
 
-    async def decided(self, body: JsonObject, run: R, *, live: bool) -> S:
+    async def decided(self, session: RunSession[M], body: JsonObject, run: R, *, live: bool) -> S:
         """Gather and decide; with `live` from the API server and not from caches."""
 
     async def remember(self, step: S, status: JsonObject) -> JsonObject:
         """The fields to remember of a decision with this status; makes what has to be there before."""
 
-    async def follow_up(self, step: S) -> None:
+    async def follow_up(self, session: RunSession[M], step: S) -> None:
         """Do what the decision asks for besides its act, once it is remembered."""
 
-    def project(self, step: S, now: float) -> JsonObject:
+    def project(self, session: RunSession[M], step: S, now: float) -> JsonObject:
         """The status."""
 
-    async def settle(self, body: JsonObject, run: R) -> float:
+    async def settle(self, session: RunSession[M], body: JsonObject, run: R) -> float:
         """Clear up after a run whose end is on record; seconds until another try, 0 once it may be deleted."""
 
 
-class RunReconciler(Generic[R, S]):
+class RunReconciler(Generic[R, S, M]):
     """Keeps the runs of one kind, their Jobs or applications, and their status as their objects say.
 
     Used on the event loop only.
     """
 
-    def __init__(self, context: Context, kind: RunKind[R, S]) -> None:
+    def __init__(self, context: Context, kind: RunKind[R, S, M]) -> None:
         self._context = context
         self._kind = kind
         self._memory = RunMemory(context, kind.remembered, kind.counted)
-        self._expiry = Expiry(context.clock)
+        self._sessions = RunSessions(context.clock, kind.make_memory, context.queues[kind.kind].add)
+        context.ending.push_async_callback(self._sessions.close)
         self._one_at_a_time = asyncio.Lock()
 
     async def reconcile(self, key: Key) -> Result:
@@ -153,11 +149,11 @@ class RunReconciler(Generic[R, S]):
         context, kind = self._context, self._kind
         body = context.store.get(kind.kind, key)
         if body is None or (body["metadata"].get("deletionTimestamp") and not kind.holds(body)):
-            kind.forget(key)
-            self._expiry.forget(key)
+            self._sessions.drop(key)
             context.statuses.forget(kind.kind.kind, key)
             context.states.forget(kind.kind, key)
             return Result()
+        session = self._sessions.open(key, body["metadata"]["uid"])
         try:
             run, state = self._memory.recall(body, kind.model.model_validate(body))
         except (ValidationError, UnreadableStateError) as error:
@@ -166,38 +162,38 @@ class RunReconciler(Generic[R, S]):
             invalid = conditions.invalid_status(kind.conditions, problem.reason, problem.message, body, now_text)
             return Result(await publish(context, body, invalid))
         if run.is_final:
-            kind.forget(key)
-            return Result(await self._finish(body, run, state))
-        step = await self._advance(body, run)
-        return Result(ENDED_SECONDS if step is None else await self._show(step, run))
+            session.start_over()
+            return Result(await self._finish(session, body, run, state))
+        step = await self._advance(session, body, run)
+        return Result(ENDED_SECONDS if step is None else await self._show(session, step, run))
 
-    async def _show(self, step: S, run: R) -> float | None:
+    async def _show(self, session: RunSession[M], step: S, run: R) -> float | None:
         """Remember, follow up and publish; seconds until the next visit."""
         now = self._context.clock.wall()
-        status = self._kind.project(step, now)
+        status = self._kind.project(session, step, now)
         try:
             facts = await self._kind.remember(step, status)
             await self._memory.note(step.body, run, facts, step.decision)
         except StateTakenError as error:
             step = step.refused(Problem(conditions.NAME_TAKEN, str(error)))
-            status = self._kind.project(step, now)
+            status = self._kind.project(session, step, now)
         else:
-            await self._kind.follow_up(step)
+            await self._kind.follow_up(session, step)
         if step.decision.is_final:
-            self._expiry.ended(key_of(step.body), run)
+            session.note_end()
         again = await publish(self._context, step.body, status)
         return None if again is None else min(again, _pause(step.decision))
 
-    async def _finish(self, body: JsonObject, run: R, state: RunState) -> float | None:
+    async def _finish(self, session: RunSession[M], body: JsonObject, run: R, state: RunState) -> float | None:
         """Clear up after a run that has ended, and delete it when its time is over; seconds until the next visit."""
         key, ttl = key_of(body), run.spec.ttl_seconds_after_finished
         await self._memory.keep_end(run, state)
-        wait = await self._kind.settle(body, run)
+        wait = await self._kind.settle(session, body, run)
         again = await publish(self._context, body, self._final_status(body, run, state))
         if again is None:
             return None
         again = min(again, wait) if wait else again
-        left = self._expiry.seconds_left(key, run, ttl) if ttl is not None else again
+        left = session.seconds_left(run, ttl) if ttl is not None else again
         if left > 0:
             return min(again, left)
         if not wait and await self._context.store.delete_unchanged(self._kind.kind, body):
@@ -214,12 +210,12 @@ class RunReconciler(Generic[R, S]):
         now_text = times.to_text(self._context.clock.wall())
         return conditions.with_conditions(run.status, verdicts, now_text, run.metadata.generation)
 
-    async def _advance(self, body: JsonObject, run: R) -> S | None:
+    async def _advance(self, session: RunSession[M], body: JsonObject, run: R) -> S | None:
         """Decide and act; a refusal of the API server is an obstacle like any other. None if the object is gone.
 
         An end that turns out to be none when it is read live may become a start.
         """
-        step = await self._kind.decided(body, run, live=False)
+        step = await self._kind.decided(session, body, run, live=False)
         report_changes(self._context.events, step)
         try:
             if step.decision.act in (Act.CREATE, Act.RESUME) or step.decision.is_final:
@@ -231,7 +227,7 @@ class RunReconciler(Generic[R, S]):
                     known, state = self._memory.recall(fresh, self._kind.model.model_validate(fresh))
                     if state.is_final:
                         return None  # another operator has ended it
-                    step = await self._kind.decided(fresh, known, live=True)
+                    step = await self._kind.decided(session, fresh, known, live=True)
                     await self._act(step)
             else:
                 await self._act(step)
@@ -311,86 +307,3 @@ async def _create(store: Store, owner: JsonObject, children: RunChildren) -> Non
     except KubeConflictError:
         await require_ours(store, owner, children.run)
         raise  # ours, made a moment ago: the next reconcile sees it
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The end of a run (monotonic seconds), or the first look of a process that did not see it end."""
-
-    uid: str
-    at: float
-    seen: bool
-
-
-class Expiry:
-    """Ends of runs. An operator that saw an end measures from it; one that was started since believes what is
-    remembered.
-
-    So a wall clock that jumps ahead deletes nothing that this process saw end. One that jumps back, and leaves ends in
-    the future, delays a deletion by the whole time at most.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._ends: dict[Key, End] = {}
-
-    def ended(self, key: Key, run: RunResource) -> None:
-        """Remember that a run has ended just now."""
-        known = self._ends.get(key)
-        if known is None or known.uid != run.metadata.uid:
-            self._ends[key] = End(run.metadata.uid, self._clock.monotonic(), seen=True)
-
-    def seconds_left(self, key: Key, run: RunResource, ttl_seconds: int) -> float:
-        """Seconds until a run that has ended may be deleted; none are left at 0 and below."""
-        end = self._ends.get(key)
-        if end is None or end.uid != run.metadata.uid:
-            end = self._ends[key] = End(run.metadata.uid, self._clock.monotonic(), seen=False)
-        left = end.at + ttl_seconds - self._clock.monotonic()
-        finished, created = map(times.from_text, (run.status.get("finishedAt"), run.metadata.creation_timestamp))
-        if end.seen or finished is None:
-            return left
-        if created is not None and created < self._clock.wall():
-            finished = max(finished, created)  # one that was made again is shown as long as any other
-        return min(left, finished + ttl_seconds - self._clock.wall())
-
-    def forget(self, key: Key) -> None:
-        self._ends.pop(key, None)
-
-
-class Questions:
-    """Questions to Kafka about runs in the background, one at a time for each run.
-
-    Nothing is lost with this process: the next one asks again. Used on the event loop only.
-    """
-
-    def __init__(self, clock: Clock, again: Callable[[Key], None]) -> None:
-        self._clock, self._again, self._tasks = clock, again, Tasks()
-        self._of: dict[Key, Background] = {}
-
-    def ask(
-        self,
-        key: Key,
-        read: Callable[[], Awaitable[T]],
-        take: Callable[[T], None],
-        fail: Callable[[Exception], None],
-        *,
-        seconds: float,
-    ) -> None:
-        """Have something read within this time, unless that is under way or was done a moment ago."""
-        background = self._of.get(key)
-        if background is None:
-            again = partial(self._again, key)
-            background = self._of[key] = Background("/".join(key), self._clock, self._tasks, again, FAILURES)
-
-        async def ask() -> None:
-            take(await read())
-
-        background.start("question", ask, seconds=seconds, pause=ASK_SECONDS, after_failure=ASK_SECONDS, failed=fail)
-
-    def forget(self, key: Key) -> None:
-        """Drop what is known of a run that has ended or is gone."""
-        self._of.pop(key, None)
-
-    async def close(self) -> None:
-        """End the questions that are under way."""
-        await self._tasks.close()

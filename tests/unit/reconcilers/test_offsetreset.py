@@ -16,7 +16,7 @@ from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.offsets.records import Committed, is_outdated
 from fleet_operator.planning.offsets.targets import GroupOffsets
 from fleet_operator.reconcilers.offsetreset import OffsetResets, find_hold
-from fleet_operator.reconcilers.run import Questions, RunReconciler
+from fleet_operator.reconcilers.run import RunReconciler
 from tests.unit.planning import builders
 from tests.unit.reconcilers.redrive.world import DeathError, Moment, Mortal, Sight, run
 from tests.unit.reconcilers.redrive.world import World as Base
@@ -80,7 +80,7 @@ class World(Base):
         client._writes_only = True  # reads beside the reconciles end a question, and not the process
         self.reconciler = cast(
             "Any",
-            RunReconciler(self.context, OffsetResets(self.context, Questions(self.clock, self.again.append))),
+            RunReconciler(self.context, OffsetResets(self.context)),
         )
         return client
 

@@ -54,8 +54,8 @@ from fleet_operator.planning.run import ReferencedGroup
 from fleet_operator.planning.state.fleet import RevisionState
 from fleet_operator.reconcilers.context import Context, is_owned_by, read_child, read_live
 from fleet_operator.reconcilers.references import read_group, read_group_state, read_source
-from fleet_operator.reconcilers.run import Questions
-from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.reconcilers.run_session import RunSession
+from fleet_operator.runtime.cache import key_of
 from fleet_operator.runtime.store import Store
 
 log = logging.getLogger(__name__)
@@ -201,7 +201,6 @@ class Memory:
     driver was last given, at `ordered_at`.
     """
 
-    uid: str
     watched: Watched = NEVER_WATCHED
     ended: tuple[int, float] | None = None
     orders: Control | None = None
@@ -232,21 +231,12 @@ class Gathered:
 class Gatherer:
     """Reads, and what they leave in memory. Used on the event loop only."""
 
-    def __init__(self, context: Context, questions: Questions) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._questions = questions
-        self._memories: dict[Key, Memory] = {}
 
-    def forget(self, key: Key) -> None:
-        self._memories.pop(key, None)
-        self._questions.forget(key)
-
-    async def read(self, body: JsonObject, backfill: Backfill, *, live: bool) -> Gathered:
+    async def read(self, memory: Memory, body: JsonObject, backfill: Backfill, *, live: bool) -> Gathered:
         """The facts; with `live` pods are read from the API server. Raises KubeError."""
-        key, uid, now = key_of(body), backfill.metadata.uid, self._context.clock.monotonic()
-        memory = self._memories.get(key)
-        if memory is None or memory.uid != uid:
-            memory = self._memories[key] = Memory(uid)
+        now = self._context.clock.monotonic()
         referenced = read_group(self._context, backfill.group_key)
         application, ledger, pods = await self._children(body, backfill, live=live)
         resolved = read_range(backfill)
@@ -279,7 +269,7 @@ class Gatherer:
         found = Gathered(body=body, facts=facts, referenced=referenced, memory=memory, application=application)
         return await self._with_needs(found)
 
-    def ask_range(self, found: Gathered) -> None:
+    def ask_range(self, session: RunSession[Memory], found: Gathered) -> None:
         """Have the range resolved in the background, for a Backfill without an obstacle."""
         backfill, group, seen = found.facts.backfill, found.referenced.group, found.referenced.seen
         assert group is not None, "without a group there is an obstacle"
@@ -287,7 +277,7 @@ class Gatherer:
         topic = needs.source_topic(backfill, group)
         if isinstance(topic, Problem):
             return
-        memory, key = found.memory, key_of(found.body)
+        memory = session.memory
         asked = memory.range = memory.range or RangeRead(self._context.clock.wall())
         cluster, of = (group.metadata.namespace, group.spec.cluster_ref.name), group
         question = ask_range(
@@ -302,10 +292,9 @@ class Gatherer:
             reason = getattr(error, "reason", conditions.BROKER_UNREACHABLE)
             message = f"the range cannot be read from Kafka: {error or type(error).__name__}"
             asked.resolution = Unresolved(Problem(str(reason), message))
-            log.warning("range of a backfill cannot be read", extra={"key": "/".join(key), "error": str(error)})
+            log.warning("range of a backfill cannot be read", extra={"key": "/".join(session.key), "error": str(error)})
 
-        self._questions.ask(
-            key,
+        session.ask(
             lambda: self._context.observers.change(cluster, seen.cluster_id, lambda admin: admin.read_topic(question)),
             lambda read: asked.take(backfill, of, question, read),
             fail,

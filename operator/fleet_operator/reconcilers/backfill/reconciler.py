@@ -23,11 +23,12 @@ from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
 from fleet_operator.planning.run import Act
-from fleet_operator.reconcilers.backfill.gather import Frozen, Gathered, Gatherer, read_frozen
+from fleet_operator.reconcilers.backfill.gather import Frozen, Gathered, Gatherer, Memory, read_frozen
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, read_live, require_ours
-from fleet_operator.reconcilers.run import Questions, RunChildren
+from fleet_operator.reconcilers.run import RunChildren
 from fleet_operator.reconcilers.run_memory import pick
-from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.reconcilers.run_session import RunSession
+from fleet_operator.runtime.cache import key_of
 
 log = logging.getLogger(__name__)
 
@@ -117,21 +118,20 @@ class Backfills:
     )
     counted = ("records", "comparison", "ratePerSecond", "estimatedEnd", "progressText")
 
-    def __init__(self, context: Context, questions: Questions) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._gatherer = Gatherer(context, questions)
-        self._cleared: dict[Key, str] = {}
+        self._gatherer = Gatherer(context)
 
     def holds(self, body: JsonObject) -> bool:
         return False
 
-    def forget(self, key: Key) -> None:
-        self._gatherer.forget(key)
-        if self._context.store.get(BACKFILL, key) is None:
-            self._cleared.pop(key, None)
+    def make_memory(self) -> Memory:
+        return Memory()
 
-    async def decided(self, body: JsonObject, run: Backfill, *, live: bool) -> BackfillStep:
-        found = await self._gatherer.read(body, run, live=live)
+    async def decided(
+        self, session: RunSession[Memory], body: JsonObject, run: Backfill, *, live: bool
+    ) -> BackfillStep:
+        found = await self._gatherer.read(session.memory, body, run, live=live)
         decision = decide(found.facts)
         if not run.attempts and (decision.resolved is not None or decision.attempt is not None):
             # What rests on a status must not rest on one that was lost.
@@ -163,7 +163,7 @@ class Backfills:
     async def remember(self, step: BackfillStep, status: JsonObject) -> JsonObject:
         return pick(status, self, step.decision)
 
-    async def follow_up(self, step: BackfillStep) -> None:
+    async def follow_up(self, session: RunSession[Memory], step: BackfillStep) -> None:
         """Give a driver its orders; have the range of one without it read, for the next reconcile."""
         facts = step.found.facts
         if step.decision.phase == "Running" and not facts.application.state.over:
@@ -174,7 +174,7 @@ class Backfills:
                 log.warning("orders cannot be given", extra=fields)
         asks = step.decision.phase in ("Resolving", "Pending") and facts.resolved is None and facts.obstacle is None
         if asks and step.decision.resolved is None:
-            self._gatherer.ask_range(step.found)
+            self._gatherer.ask_range(session, step.found)
 
     async def _give_orders(self, found: Gathered) -> None:
         """Write the orders, unless they are known to stand. Raises KubeError and ForeignObjectError."""
@@ -186,19 +186,18 @@ class Backfills:
         await self._context.store.kube.apply(body)
         memory.orders, memory.ordered_at = orders, now
 
-    def project(self, step: BackfillStep, now: float) -> JsonObject:
+    def project(self, session: RunSession[Memory], step: BackfillStep, now: float) -> JsonObject:
         return project_backfill_status(step.found.facts, step.decision, now)
 
-    async def settle(self, body: JsonObject, run: Backfill) -> float:
+    async def settle(self, session: RunSession[Memory], body: JsonObject, run: Backfill) -> float:
         """Delete the application of a Backfill that has ended before it: its end is on record by now."""
-        key, uid = key_of(body), run.metadata.uid
-        if self._cleared.get(key) == uid or not run.attempts:
+        if session.settled or not run.attempts:
             return 0.0
-        name = naming.backfill_application(key[1], run.attempts)
+        name = naming.backfill_application(session.key[1], run.attempts)
         found = await read_live(self._context.store, body, SPARK_APPLICATION, name)
         if found is not None and not spark.observe(found).state.over:
             await self._context.store.delete(SPARK_APPLICATION, found)
-        self._cleared[key] = uid
+        session.settled = True
         return 0.0
 
 

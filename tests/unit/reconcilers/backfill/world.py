@@ -43,7 +43,7 @@ from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.reconcilers.backfill.reconciler import Backfills
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.registry import WATCHED
-from fleet_operator.reconcilers.run import Questions, RunReconciler
+from fleet_operator.reconcilers.run import RunReconciler
 from fleet_operator.reconcilers.states import States
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
@@ -162,6 +162,7 @@ class World:
         metrics, observers = Metrics(), cast("ObserverPool", self.sight)
         self.store = Store(kube, self.clock, WATCHED)
         statuses = StatusWriter(self.store, self.clock, metrics, writes_per_second=100.0, urgent_fields=URGENT_FIELDS)
+        self.again: list[Key] = []
         context = Context(
             settings=Settings(),
             clock=self.clock,
@@ -172,11 +173,9 @@ class World:
             metrics=metrics,
             observers=observers,
             workers=cast("Any", SimpleNamespace()),
-            queues={},
+            queues=cast("Any", {BACKFILL: SimpleNamespace(add=self.again.append)}),
         )
-        self.again: list[Key] = []
-        backfills = Backfills(context, Questions(self.clock, self.again.append))
-        self.reconciler = RunReconciler(context, backfills)
+        self.reconciler = RunReconciler(context, Backfills(context))
         return self.client
 
     async def look(self) -> Result:

@@ -13,6 +13,7 @@ from fleet_operator.clients.kinds import (
     CONSUMER_GROUP,
     JOB,
     KAFKA_CLUSTER,
+    OFFSET_RESET,
     OPERATOR_STATE,
     POD,
     REDRIVE,
@@ -26,7 +27,7 @@ from fleet_operator.planning.offsets.records import Committed
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
 from fleet_operator.reconcilers.redrive import Redrives
 from fleet_operator.reconcilers.registry import WATCHED
-from fleet_operator.reconcilers.run import Questions, RunReconciler
+from fleet_operator.reconcilers.run import RunReconciler
 from fleet_operator.reconcilers.states import States, state_name
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
@@ -155,6 +156,7 @@ class World:
         metrics, observers = Metrics(), cast("ObserverPool", self.sight)
         self.store = Store(kube, self.clock, WATCHED)
         self.noted: list[Key] = []
+        self.again: list[Key] = []
         self.context = Context(
             settings=Settings(),
             clock=self.clock,
@@ -167,11 +169,15 @@ class World:
             metrics=metrics,
             observers=observers,
             workers=cast("Any", SimpleNamespace(answers=lambda *_: ())),
-            queues=cast("Any", {CONSUMER_GROUP: SimpleNamespace(add=self.noted.append)}),
+            queues=cast(
+                "Any",
+                {
+                    CONSUMER_GROUP: SimpleNamespace(add=self.noted.append),
+                    **dict.fromkeys((REDRIVE, OFFSET_RESET), SimpleNamespace(add=self.again.append)),
+                },
+            ),
         )
-        self.again: list[Key] = []
-        redrives = Redrives(self.context, Questions(self.clock, self.again.append))
-        self.reconciler = RunReconciler(self.context, redrives)
+        self.reconciler = RunReconciler(self.context, Redrives(self.context))
         return self.client
 
     async def look(self, name: str = "mended") -> Result:
