@@ -104,12 +104,13 @@ class Ahead:
 class ReferencedGroup:
     """A ConsumerGroup, its KafkaCluster, the newest observation `seen`, and an older claim on the Kafka group.
 
-    `gone`: the object is being deleted or does not exist. `group` is None then, and while it cannot be parsed.
+    `gone`: the object is being deleted or does not exist. `group` is None then, and while `unreadable` says why.
     `cluster` is None without a group. `image` is the group's worker image, `redriven` what its Redrives have found.
     `offsets` tells from when on the operator knows what was done.
     """
 
     gone: bool = False
+    unreadable: Problem | None = None
     group: ConsumerGroup | None = None
     cluster: KafkaCluster | Problem | None = None
     seen: ClusterObservation | None = None
@@ -142,6 +143,15 @@ def suspension(job: JobFacts | None) -> Act:
 def removal(job: JobFacts | None) -> Act:
     """Delete the Job, if there is one."""
     return Act.DELETE if job is not None and not job.deleting else Act.NOTHING
+
+
+def no_group(run: RunResource, found: ReferencedGroup) -> Problem:
+    """The reason why a run has no ConsumerGroup to work for."""
+    if found.unreadable is None:
+        return group_not_found(run)
+    name = run.group_key[1]
+    message = f"ConsumerGroup {name!r} cannot be read, see its condition Ready: {found.unreadable.message}"
+    return Problem(c.GROUP_INVALID, message)
 
 
 def group_not_found(run: RunResource) -> Problem:

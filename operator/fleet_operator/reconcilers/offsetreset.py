@@ -34,7 +34,7 @@ from fleet_operator.planning.offsets.run import (
 from fleet_operator.planning.offsets.targets import time_ms, topics_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
-from fleet_operator.planning.run import Ahead, ReferencedGroup, find_doubt, find_group_obstacle, group_not_found
+from fleet_operator.planning.run import Ahead, ReferencedGroup, find_doubt, find_group_obstacle, no_group
 from fleet_operator.planning.state.runs import RunState, digest_of
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.context import Context, has_finalizer, is_owned_by, set_finalizer
@@ -129,7 +129,7 @@ class OffsetResets:
     def _reset_facts(self, run: OffsetReset, referenced: ReferencedGroup, memory: ResetMemory) -> ResetFacts:
         group = referenced.group
         if group is None:
-            return ResetFacts(obstacle=group_not_found(run))
+            return ResetFacts(obstacle=no_group(run, referenced))
         context, metadata = self.context, group.metadata
         fleet = context.store.get(STATEFUL_SET, (metadata.namespace, MAIN.child(metadata.name)))
         body = context.store.get(CONSUMER_GROUP, run.group_key)

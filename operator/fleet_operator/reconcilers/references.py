@@ -18,7 +18,7 @@ from fleet_operator.planning.fleet.blocking import SOURCE_FILES_MAX, cluster_inv
 from fleet_operator.planning.fleet.image import choose_image
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.observation import ClusterObservation, as_of
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, spec_problem
 from fleet_operator.planning.run import ReferencedGroup
 from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.state.group import GroupState
@@ -36,22 +36,20 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
     body = context.store.get(CONSUMER_GROUP, key)
     if body is None or "deletionTimestamp" in body["metadata"]:
         return ReferencedGroup(gone=True)
-    group = parse(ConsumerGroup, body)
-    if group is None:
-        return ReferencedGroup(gone=False)
-    group = context.defaulted(group)
+    try:
+        group = context.defaulted(ConsumerGroup.model_validate(body))
+        state = context.states.read(body, GroupState)
+    except ValidationError as error:
+        return ReferencedGroup(unreadable=spec_problem(error))
+    except UnreadableStateError as error:
+        return ReferencedGroup(unreadable=error.problem)
     cluster = read_cluster(context, cluster_of(body))
     seen = read_observation(context, cluster, cluster_of(body))
     fleet = context.store.get(STATEFUL_SET, (key[0], MAIN.child(key[1])))
     own = fleet if fleet is not None and is_owned_by(fleet, body) else None
-    try:
-        state = context.states.read(body, GroupState)
-    except UnreadableStateError:  # its own reconcile reports it in a condition
-        return ReferencedGroup()
     image = choose_image(group, state.upgrade, own, default=context.settings.consumer_image).name
     older = find_rivals(context, body).older
     return ReferencedGroup(
-        gone=False,
         group=group,
         cluster=cluster,
         seen=seen,

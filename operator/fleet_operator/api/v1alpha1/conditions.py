@@ -217,6 +217,7 @@ UPGRADING: Final = "Upgrading"
 
 # --- reasons: a Redrive ----------------------------------------------------------------------------------------------
 GROUP_NOT_FOUND: Final = "GroupNotFound"
+GROUP_INVALID: Final = "GroupInvalid"  # the ConsumerGroup, or its state, cannot be read
 GROUP_DELETED: Final = "GroupDeleted"
 RETRY_NOT_CONFIGURED: Final = "RetryNotConfigured"
 GROUP_SUSPENDED: Final = "GroupSuspended"

@@ -24,7 +24,7 @@ from fleet_operator.planning.run import (
     find_connection_obstacle,
     find_doubt,
     find_group_obstacle,
-    group_not_found,
+    no_group,
     refuse_pattern,
 )
 from fleet_operator.planning.topic_pattern import usable_pattern
@@ -101,7 +101,7 @@ def find_obstacle(backfill: Backfill, found: ReferencedGroup) -> Problem | None:
     """The first reason why no attempt can be started now, or None."""
     group, seen = found.group, found.seen
     if group is None:
-        return group_not_found(backfill)
+        return no_group(backfill, found)
     cluster = find_group_obstacle("Backfill", group, found)
     if isinstance(cluster, Problem):
         return cluster

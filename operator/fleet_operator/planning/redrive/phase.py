@@ -45,7 +45,7 @@ from fleet_operator.planning.run import (
     find_connection_obstacle,
     find_doubt,
     find_group_obstacle,
-    group_not_found,
+    no_group,
     read_job,
     read_waiting,
     refuse_pattern,
@@ -313,7 +313,7 @@ def find_obstacle(redrive: Redrive, found: ReferencedGroup) -> Problem | None:
     """The first reason why no run can be started now, or None."""
     name, group = redrive.spec.group_ref.name, found.group
     if group is None:
-        return group_not_found(redrive)
+        return no_group(redrive, found)
     if group.spec.retry is None:
         message = (
             f"ConsumerGroup {name!r} has no spec.retry, so no retry workers would handle the records put back: "
