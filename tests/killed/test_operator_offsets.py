@@ -39,6 +39,7 @@ UNTOUCHED = 11
 UNDISTURBED = "reset-never-killed"
 BEGAN = int(time.time()) - 3600
 FROM = times.to_text(BEGAN + 30)
+UNTIL = times.to_text(BEGAN + 86_400)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,9 @@ def commit(broker: KafkaBroker, group: str, offset: int) -> None:
 
 
 def reset(namespace: str, name: str = "one", **spec: Any) -> dict[str, Any]:
-    metadata, wanted = {"name": name, "namespace": namespace}, {"groupRef": {"name": "flights"}, **spec}
+    """With `notAfter`, for the operator knows nothing of what was done for a Kafka group that has commits already."""
+    metadata = {"name": name, "namespace": namespace}
+    wanted = {"groupRef": {"name": "flights"}, "notAfter": UNTIL, **spec}
     return {"apiVersion": objects.API_VERSION, "kind": "OffsetReset", "metadata": metadata, "spec": wanted}
 
 
@@ -107,7 +110,7 @@ def act(namespace: str, broker: KafkaBroker) -> list[dict[str, Any]]:
 
 def status_of(client: Client, namespace: str, name: str = "one") -> Mapping[str, Any]:
     """The status of an OffsetReset."""
-    found: Mapping[str, Any] = client.get(namespace, "offsetresets", name).get("status", {})
+    found: Mapping[str, Any] = client.get("offsetresets", namespace, name).get("status", {})
     return found
 
 
