@@ -177,6 +177,11 @@ class RunReconciler(Generic[R, S, M]):
         except StateTakenError as error:
             step = step.refused(Problem(conditions.NAME_TAKEN, str(error)))
             status = self._kind.project(session, step, now)
+        except KubeForbiddenError:
+            if not (step.decision.is_final and step.body["metadata"].get("deletionTimestamp")):
+                raise
+            # In a namespace that is being deleted nothing can be created, so the end is not remembered by anybody.
+            await self._kind.settle(step.body, run)
         else:
             await self._kind.follow_up(session, step)
         if step.decision.is_final:

@@ -13,8 +13,10 @@ from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.api.v1alpha1.conditions import find_condition
 from fleet_operator.api.v1alpha1.model import PAUSED_ANNOTATION
 from fleet_operator.clients.kinds import CONSUMER_GROUP, OFFSET_RESET, OPERATOR_STATE, STATEFUL_SET, JsonObject
+from fleet_operator.clients.kube import KubeForbiddenError
 from fleet_operator.observe.kafka_admin import OffsetsSet
 from fleet_operator.planning.fleet.parts import MAIN
+from fleet_operator.planning.labels import RESET_FINALIZER
 from fleet_operator.planning.offsets.records import Committed
 from fleet_operator.planning.offsets.targets import GroupOffsets, Member
 from fleet_operator.reconcilers.consumergroup.gather import gather
@@ -211,6 +213,32 @@ def test_workers_that_do_not_leave_are_waited_for_since_the_first_look() -> None
         assert stage.complete()[0] == "StoppingWorkers"
         await stage.live(times=40)
         assert stage.complete()[0] == "WorkersRemain"
+
+    play(story)
+
+
+def test_namespace_that_is_deleted_with_a_commit_under_way_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be created there any more, and so nothing can be remembered once the states are gone."""
+
+    async def story(stage: Stage) -> None:
+        stage.reset()
+        await stage.reach("Committing")
+        made = stage.kube.create
+
+        async def refused(body: JsonObject, *, strict: bool = False) -> JsonObject:
+            if body["kind"] == OPERATOR_STATE.kind:
+                raise KubeForbiddenError("the namespace is being terminated", status=403)
+            return await made(body, strict=strict)
+
+        monkeypatch.setattr(stage.kube, "create", refused)
+        body = stage.kube.objects[OFFSET_RESET.kind, "shop", NAME]
+        assert body["metadata"]["finalizers"] == [RESET_FINALIZER]
+        body["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+        stage.renew(body)
+        for address in [each for each in stage.kube.objects if each[0] in (OPERATOR_STATE.kind, CONSUMER_GROUP.kind)]:
+            del stage.kube.objects[address]
+        await stage.look(NAME)
+        assert stage.kube.objects[OFFSET_RESET.kind, "shop", NAME]["metadata"]["finalizers"] == []
 
     play(story)
 
