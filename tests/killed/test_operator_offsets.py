@@ -18,6 +18,7 @@ import fleet_consumer
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.conditions import find_condition
 from fleet_operator.planning import times
+from fleet_operator.planning.labels import RESET_FINALIZER
 from tests.apiserver import objects
 from tests.apiserver.client import Client
 from tests.apiserver.conftest import PARTITIONS, Operator, make_topic
@@ -213,6 +214,21 @@ def test_members_of_other_programs_are_named_and_a_dry_run_touches_nothing(
         )
         assert {offset for offset, _ in committed(broker, f"{name}.flights").values()} == {0}
         eventually(lambda: replicas(client, name) == 1, what="the fleet to be started again")
+
+
+def test_reset_with_a_commit_under_way_does_not_keep_a_namespace_that_is_deleted(
+    quiet_api: ApiServer, client: Client
+) -> None:
+    """Its state is gone already, and nothing can be created there any more."""
+    name = "reset-deleted"
+    body = reset(name, to="Earliest")
+    body["metadata"]["finalizers"] = [RESET_FINALIZER]
+    apply(client, [objects.namespace(name), body])
+    for each in (objects.namespace(name), body):
+        client.delete(name if each is body else "", each)
+    assert client.get("offsetresets", name, "one")["metadata"]["deletionTimestamp"]
+    with Operator(quiet_api):
+        eventually(lambda: client.list("offsetresets", name) == [], what="the OffsetReset to go")
 
 
 class Joined:

@@ -181,7 +181,7 @@ class RunReconciler(Generic[R, S, M]):
             if not (step.decision.is_final and step.body["metadata"].get("deletionTimestamp")):
                 raise
             # In a namespace that is being deleted nothing can be created, so the end is not remembered by anybody.
-            await self._kind.settle(step.body, run)
+            await self._kind.settle(session, step.body, run)
         else:
             await self._kind.follow_up(session, step)
         if step.decision.is_final:
