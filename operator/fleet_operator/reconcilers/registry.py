@@ -15,6 +15,7 @@ from fleet_operator.api.v1alpha1 import refs
 from fleet_operator.clients import kinds
 from fleet_operator.clients.kinds import View
 from fleet_operator.planning.labels import GROUP_LABEL, REDRIVE_LABEL
+from fleet_operator.planning.retry.intent import read_policy
 from fleet_operator.planning.trimming import (
     trim_config_map,
     trim_job,
@@ -99,6 +100,7 @@ CONTROLLERS: Final = (
         _own(
             kind=kinds.RETRY_POLICY,
             index=lambda body: body["metadata"]["namespace"],
+            summary=read_policy,
             dependents=routing.dependents_of_policy,
         ),
         RetryPolicyReconciler,

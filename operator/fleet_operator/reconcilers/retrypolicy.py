@@ -13,7 +13,7 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, RETRY_POLICY, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeInvalidError
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.retry.intent import PolicyRevision, read_policy
+from fleet_operator.planning.retry.intent import PolicyRevision
 from fleet_operator.planning.retry.records import policy_config_map, policy_hash_of, read_published
 from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.state.policy import PolicyState
@@ -44,7 +44,8 @@ class RetryPolicyReconciler:
             context.store.forget(self._uids.pop(key, ""))
             return Result()
         self._uids[key] = body["metadata"]["uid"]
-        outcome, usable = read_policy(body), self._last_usable(body)
+        outcome: PolicyRevision | Problem = context.store.cache(RETRY_POLICY).summary_of(key)
+        usable = self._last_usable(body)
         if isinstance(outcome, PolicyRevision):
             outcome = await self._record(body, outcome)
         if isinstance(outcome, PolicyRevision):

@@ -27,7 +27,7 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive.phase import at_work
 from fleet_operator.planning.retry import records
 from fleet_operator.planning.retry.fleet import has_retries
-from fleet_operator.planning.retry.intent import PolicyRevision, read_policy
+from fleet_operator.planning.retry.intent import PolicyRevision
 from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.state.policy import PolicyState
@@ -219,7 +219,7 @@ async def _policy(
     if policy is None or policy["metadata"].get("deletionTimestamp"):
         message = f"RetryPolicy {address[1]!r} is not in namespace {address[0]!r}: create it, or correct spec.retry"
         return Problem(conditions.RETRY_POLICY_NOT_FOUND, message)
-    content = read_policy(policy)
+    content: PolicyRevision | Problem = context.store.cache(kinds.RETRY_POLICY).summary_of(address)
     if isinstance(content, PolicyRevision) or published is not None:
         return content
     try:
