@@ -5,31 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fleet_consumer.clock import SystemClock
 from fleet_consumer.handlers.call import HandlerCall
 from fleet_consumer.handlers.performing import Outputs, Performer
-from fleet_consumer.worker.consume.executor import Job
+from fleet_consumer.worker.consume.executor import Executor, Job
 
 
-class ManualExecutor:
+class ManualExecutor(Executor):
     """Holds what it is given in `jobs` until `finish`."""
 
     def __init__(self, handle: Callable[[Any], Any], size: int, *, batch: bool = False) -> None:
-        self._performer = Performer(
+        performer = Performer(
             handle, batch=batch, decode_key=None, decode_value=None, outputs=Outputs(), timeout_s=None
         )
-        self._size = size
+        super().__init__(performer, size, SystemClock())
         self.jobs: list[Job] = []
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     def start(self) -> None:
         """There is no thread."""
 
     def give(self, job: Job) -> None:
         self.jobs.append(job)
-        assert len(self.jobs) <= self._size, "more jobs than calls"
+        assert len(self.jobs) <= self.size, "more jobs than calls"
 
     def calls(self) -> list[HandlerCall]:
         return [HandlerCall(job.records, 0) for job in self.jobs]

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from queue import SimpleQueue
 from typing import Any, Final, Protocol
@@ -32,49 +33,47 @@ class Job(Protocol):
     @property
     def records(self) -> list[Record]:
         """The handler's own: it may change them."""
-        ...
 
     @property
     def unwanted(self) -> bool:
         """True once another worker may have the records: what has not begun must not. Any thread."""
-        ...
 
     def done(self, results: Sequence[Result], seconds: float) -> None:
         """One result for each record, and how long the call took. Called from the executor's threads."""
-        ...
 
 
-class Executor(Protocol):
-    """Runs jobs; `give` returns at once."""
+class Executor(ABC):
+    """Runs at most `size` jobs at once; `give` returns at once."""
 
-    @property
-    def size(self) -> int:
-        """Number of jobs that run at once."""
-        ...
+    def __init__(self, performer: Performer, size: int, clock: Clock) -> None:
+        self._performer = performer
+        self._clock = clock
+        self._pid = os.getpid()
+        self.size = size
 
+    @abstractmethod
     def start(self) -> None:
         """Start the threads."""
-        ...
 
+    @abstractmethod
     def give(self, job: Job) -> None:
         """Have a job run as soon as a call is free."""
-        ...
 
+    @abstractmethod
     def calls(self) -> list[HandlerCall]:
         """The calls under way. Any thread."""
-        ...
 
+    @abstractmethod
     def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
         """Run `setup` or `teardown` and wait; raises what it raises."""
-        ...
 
+    @abstractmethod
     def cancel(self) -> None:
         """End the calls that can be ended from outside; their records have no result."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Let the threads end; a job that does not come to its end is left behind."""
-        ...
 
 
 def _call_of(job: Job) -> HandlerCall:
@@ -82,23 +81,17 @@ def _call_of(job: Job) -> HandlerCall:
     return HandlerCall(job.records, threading.get_ident(), unwanted=lambda: job.unwanted)
 
 
-class ThreadExecutor:
+class ThreadExecutor(Executor):
     """Threads for synchronous handlers."""
 
     def __init__(self, performer: Performer, size: int, clock: Clock) -> None:
-        self._performer = performer
-        self._clock = clock
-        self._pid = os.getpid()
+        super().__init__(performer, size, clock)
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._calls: dict[int, HandlerCall] = {}
         self._threads = [
             threading.Thread(target=self._work, args=(number,), name=f"handler-{number}", daemon=True)
             for number in range(size)
         ]
-
-    @property
-    def size(self) -> int:
-        return len(self._threads)
 
     def start(self) -> None:
         for thread in self._threads:
@@ -138,25 +131,18 @@ class ThreadExecutor:
             job.done(results, self._clock.monotonic() - began)
 
 
-class LoopExecutor:
+class LoopExecutor(Executor):
     """One thread with an event loop for asynchronous handlers; up to `size` calls are under way at once.
 
     Asynchronous hooks run in the same event loop, so that what `setup` opens can be used by the handler.
     """
 
     def __init__(self, performer: Performer, size: int, clock: Clock) -> None:
-        self._performer = performer
-        self._size = size
-        self._clock = clock
-        self._pid = os.getpid()
+        super().__init__(performer, size, clock)
         self._loop = asyncio.new_event_loop()
         self._closing = False
         self._calls: dict[HandlerCall, asyncio.Task[None]] = {}
         self._thread = threading.Thread(target=self._run, name="handler-loop", daemon=True)
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     def start(self) -> None:
         self._thread.start()
