@@ -34,11 +34,9 @@ class Clock(Protocol):
 
         For deadlines and intervals.
         """
-        ...
 
     def wall(self) -> float:
         """Seconds since the Unix epoch; may jump. For what people and other machines read."""
-        ...
 
 
 class SystemClock:

@@ -72,26 +72,20 @@ class Assignor(Protocol):
     @property
     def name(self) -> str:
         """The name under which members agree on the assignor."""
-        ...
 
     @property
     def version(self) -> int:
         """The version of the user data."""
-        ...
 
     @property
     def protocol(self) -> RebalanceProtocol:
         """The rebalance protocol that the assignor needs."""
-        ...
 
     def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
         """Bytes to carry in this member's subscription."""
-        ...
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
         """Plan the assignments by member id; members without partitions are included, empty."""
-        ...
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
         """Notify the assignor that this member received `assignment` in `generation`."""
-        ...

@@ -63,11 +63,9 @@ class ConfigMaps(Protocol):
 
     def read(self, name: str) -> Document:
         """The object. Raises ApiFailed."""
-        ...
 
     def replace(self, document: Document) -> Document:
         """Replace the object if it is still the one that was read. Raises ApiConflict and ApiFailed."""
-        ...
 
 
 class ApiServer:

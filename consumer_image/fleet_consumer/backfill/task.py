@@ -66,11 +66,9 @@ class Taker(Protocol):
 
     def take(self, group: Sequence[Raw]) -> int | None:
         """Use consecutive records; the offset to stop at, None to go on."""
-        ...
 
     def settle(self) -> int | None:
         """Wait for what was begun; the offset to stop at, None to go on."""
-        ...
 
 
 def columns_of(config: BackfillConfig) -> Columns:

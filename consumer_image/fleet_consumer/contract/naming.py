@@ -104,7 +104,6 @@ class TopicPattern(Protocol):
 
     def fullmatch(self, text: str, /) -> object | None:
         """A true value if the whole of a name matches, else None."""
-        ...
 
 
 def pattern_matches(pattern: TopicPattern, topic: str) -> bool:

@@ -64,11 +64,9 @@ class Mechanism(Protocol):
 
     def start(self) -> bytes:
         """The client's first bytes."""
-        ...
 
     def respond(self, challenge: bytes) -> bytes | None:
         """The client's next bytes, or None when the exchange is over. Raises SaslRefused."""
-        ...
 
 
 def mechanism(settings: SaslSettings, nonce: str, token: OAuthToken | None = None) -> Mechanism:

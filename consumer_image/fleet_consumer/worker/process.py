@@ -80,11 +80,9 @@ class Onlooker(Protocol):
 
     def watch(self, stats: Stats, state: WorkerState) -> None:
         """Take the objects to display, before anything has begun."""
-        ...
 
     def look(self, now: float) -> None:
         """Called several times a second, on a thread of its own: what it writes may block."""
-        ...
 
 
 def run_worker(

@@ -50,36 +50,28 @@ class Rounds(Protocol):
     @property
     def in_flight(self) -> int:
         """Number of records that are taken up and not through their handler. Any thread."""
-        ...
 
     @property
     def busy(self) -> bool:
         """True while any record is being handled, or is to be handled yet."""
-        ...
 
     def receive(self) -> Records:
         """Poll, and wait at most for as long as a round may."""
-        ...
 
     def handle(self, runs: list[Run], careful: list[Run]) -> None:
         """Handle and write what was polled. The `careful` runs may kill their process (`caution`)."""
-        ...
 
     def drain(self) -> None:
         """See through what has begun, before the consumer is closed."""
-        ...
 
     def has_in_hand(self, partition: PartitionProgress) -> bool:
         """True if a handler has a record of this partition, while the loop itself is doing something else."""
-        ...
 
     def finish(self, going: Partitions, timeout_s: float) -> None:
         """See through what these partitions have under way, at most `timeout_s`."""
-        ...
 
     def forget(self, gone: Partitions) -> None:
         """Drop what is left of partitions that are not ours any more."""
-        ...
 
 
 class Loop:
