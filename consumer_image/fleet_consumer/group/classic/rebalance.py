@@ -7,21 +7,38 @@ Java's `ConsumerCoordinator.onJoinPrepare` and `onJoinComplete`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fleet_consumer.assignors import Assignment, ClusterView
 from fleet_consumer.group import errors, messages, reasons
 from fleet_consumer.group.classic.planning import owned_counts, read_subscriptions, wanted_topics
-from fleet_consumer.group.classic.requests import join_request, sync_request
 from fleet_consumer.group.classic.state import MemberState
 from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
 from fleet_consumer.group.messages import CallBackKind, RebalanceAttempt
 from fleet_consumer.group.metadata import PartitionsByTopic, by_topic, flatten, topics_request, without
 from fleet_consumer.group.watch import GONE_AFTER_S, Doubts, sight
-from fleet_consumer.wire.consumer_protocol import PROTOCOL_TYPE, decode_assignment, partitions_by_topic
+from fleet_consumer.wire.consumer_protocol import (
+    PROTOCOL_TYPE,
+    ConsumerProtocolSubscription,
+    ConsumerProtocolTopicPartitions,
+    decode_assignment,
+    encode_subscription,
+    partitions_by_topic,
+)
 from fleet_consumer.wire.errors import ErrorCode, MalformedMessage, describe
-from fleet_consumer.wire.groups import JoinGroupResponse, SyncGroupRequestAssignment, SyncGroupResponse
+from fleet_consumer.wire.groups import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+
+SUBSCRIPTION_VERSION = 3
+"""Version written; readers fall back to the newest that they know."""
 
 HASTY_REJOINS_MAX = 5
 """Rejoins in a row without a wait. Java sets no limit; a broken broker would be flooded."""
@@ -109,8 +126,38 @@ def on_user_data(member: MemberState, event: messages.UserDataCollected, now: fl
     member.move(State.JOINING)
     member.attempt, member.rejoin_reason = attempt, None
     member.heartbeat.in_flight = False
-    request = join_request(member.settings, attempt, member.owned, event.user_data)
-    member.send(request, messages.ForJoin(attempt))
+    member.send(_join_request(member, attempt, event.user_data), messages.ForJoin(attempt))
+
+
+def _join_request(
+    member: MemberState, attempt: RebalanceAttempt, user_data: Mapping[str, bytes | None]
+) -> JoinGroupRequest:
+    """`user_data` has one entry for each assignor, the preferred first. The subscription goes along once for each."""
+    settings, owned = member.settings, member.owned
+    partitions = tuple(ConsumerProtocolTopicPartitions(topic=topic, partitions=owned[topic]) for topic in sorted(owned))
+    subscriptions = {
+        name: ConsumerProtocolSubscription(
+            topics=attempt.topics,
+            user_data=data,
+            owned_partitions=partitions,
+            generation_id=attempt.identity.generation,
+            rack_id=settings.rack,
+        )
+        for name, data in user_data.items()
+    }
+    return JoinGroupRequest(
+        group_id=settings.group_id,
+        session_timeout_ms=round(settings.session_timeout_s * 1000),
+        rebalance_timeout_ms=round(settings.rebalance_timeout_s * 1000),
+        member_id=attempt.identity.member_id,
+        group_instance_id=settings.instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocols=tuple(
+            JoinGroupRequestProtocol(name=name, metadata=encode_subscription(each, SUBSCRIPTION_VERSION))
+            for name, each in subscriptions.items()
+        ),
+        reason=attempt.reason[: reasons.LENGTH_MAX],
+    )
 
 
 def on_user_data_failed(member: MemberState, event: messages.UserDataFailed, now: float) -> None:
@@ -224,7 +271,15 @@ def _sync(
 ) -> None:
     member.move(State.SYNCING)
     attempt.sync_sent_at = now
-    request = sync_request(member.settings, attempt.identity, assignments)
+    request = SyncGroupRequest(
+        group_id=member.settings.group_id,
+        generation_id=attempt.identity.generation,
+        member_id=attempt.identity.member_id,
+        group_instance_id=member.settings.instance_id,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=attempt.identity.protocol,
+        assignments=assignments,
+    )
     member.send(request, messages.ForSync(attempt))
 
 

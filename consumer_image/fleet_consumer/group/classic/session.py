@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fleet_consumer.group import errors, messages, reasons
-from fleet_consumer.group.classic.requests import heartbeat_request
 from fleet_consumer.group.classic.state import MemberState
 from fleet_consumer.group.classic.states import HEARTBEATING, State
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
 from fleet_consumer.wire.errors import ErrorCode, describe
-from fleet_consumer.wire.groups import GROUP_KEY_TYPE, FindCoordinatorRequest
+from fleet_consumer.wire.groups import GROUP_KEY_TYPE, FindCoordinatorRequest, HeartbeatRequest
 
 # The coordinator.
 
@@ -109,8 +108,13 @@ def heartbeat(member: MemberState, now: float) -> None:
     due = beats and member.identity.valid and member.lookup.address is not None
     if due and not member.heartbeat.in_flight and now >= member.heartbeat.next_at:
         member.heartbeat.sent(now)
-        context = messages.ForHeartbeat(member.identity, now)
-        member.send(heartbeat_request(member.settings, member.identity), context)
+        request = HeartbeatRequest(
+            group_id=member.settings.group_id,
+            generation_id=member.identity.generation,
+            member_id=member.identity.member_id,
+            group_instance_id=member.settings.instance_id,
+        )
+        member.send(request, messages.ForHeartbeat(member.identity, now))
 
 
 def expire_poll_timer(member: MemberState, now: float) -> None:

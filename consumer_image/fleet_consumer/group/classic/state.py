@@ -17,7 +17,6 @@ from typing import Any
 from fleet_consumer.assignors import COOPERATIVE, Assignor
 from fleet_consumer.contract.naming import TopicPattern, pattern_matches
 from fleet_consumer.group import errors, messages, reasons
-from fleet_consumer.group.classic.requests import leave_request
 from fleet_consumer.group.classic.states import IN_REBALANCE, State, Trigger, check_move
 from fleet_consumer.group.commits import CommitFlow, Standing
 from fleet_consumer.group.membership import GroupSettings, Rejoin
@@ -26,7 +25,7 @@ from fleet_consumer.group.timing import NEVER, Backoff, CoordinatorLookup, Heart
 from fleet_consumer.group.watch import MetadataWatch, topics_denied
 from fleet_consumer.wire.consumer_protocol import decode_assignment
 from fleet_consumer.wire.errors import ErrorCode, MalformedMessage, is_retriable
-from fleet_consumer.wire.groups import DescribeGroupsResponse
+from fleet_consumer.wire.groups import DescribeGroupsResponse, LeaveGroupRequest, LeaveGroupRequestMember
 from fleet_consumer.wire.message import Request
 
 
@@ -211,7 +210,14 @@ class MemberState:
             return
         if self.lookup.address is not None:
             self.leaving = closing
-            self.send(leave_request(self.settings, self.identity, reason), messages.ForLeave(closing))
+            # A static member by its instance id, too, or the broker would keep its place (KIP-1092).
+            member = LeaveGroupRequestMember(
+                member_id=self.identity.member_id,
+                group_instance_id=self.settings.instance_id,
+                reason=reason[: reasons.LENGTH_MAX],
+            )
+            request = LeaveGroupRequest(group_id=self.settings.group_id, members=(member,))
+            self.send(request, messages.ForLeave(closing))
         elif closing:
             self.leaving, self.late_leave = True, reason
 
