@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, dataclass_transform
 from uuid import UUID
 
 from fleet_consumer.assignors import Assignment, Assignor, ClusterView, Subscription
@@ -89,64 +89,63 @@ class Commit:
     sent_as: MemberIdentity | None = None
 
 
+@dataclass_transform(frozen_default=True)
+class Message:
+    """A context, event or action. Each class of it is a frozen dataclass."""
+
+    def __init_subclass__(cls, *, eq: bool = True) -> None:
+        dataclass(frozen=True, eq=eq)(cls)
+
+
 # Contexts of requests.
 
 
-@dataclass(frozen=True, slots=True)
-class ForLookup:
+class ForLookup(Message):
     """A FindCoordinator."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForJoin:
+class ForJoin(Message):
     """A JoinGroup of `attempt`."""
 
     attempt: RebalanceAttempt
 
 
-@dataclass(frozen=True, slots=True)
-class ForPlan:
+class ForPlan(Message):
     """The leader's Metadata request before planning."""
 
     attempt: RebalanceAttempt
 
 
-@dataclass(frozen=True, slots=True)
-class ForSync:
+class ForSync(Message):
     """A SyncGroup of `attempt`."""
 
     attempt: RebalanceAttempt
 
 
-@dataclass(frozen=True, slots=True)
-class ForHeartbeat:
+class ForHeartbeat(Message):
     """A Heartbeat sent at `sent_at` as `identity`."""
 
     identity: MemberIdentity
     sent_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class ForCommit:
+class ForCommit(Message):
     """An OffsetCommit."""
 
     commit: Commit
 
 
-@dataclass(frozen=True, slots=True)
-class ForWatch:
+class ForWatch(Message):
     """A Metadata request of the watch for changed topics."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForOldPlan:
+class ForOldPlan(Message):
     """A DescribeGroups of a restarted static leader, sent as `identity`."""
 
     identity: MemberIdentity
 
 
-@dataclass(frozen=True, slots=True)
-class ForLeave:
+class ForLeave(Message):
     """A LeaveGroup; `closing` when nothing follows it."""
 
     closing: bool
@@ -158,43 +157,37 @@ Context = ForLookup | ForJoin | ForPlan | ForSync | ForHeartbeat | ForCommit | F
 # Events.
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Message):
     """Time has passed; the user's thread was last seen in `poll` at `polled_at`."""
 
     polled_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribed:
+class Subscribed(Message):
     """The user subscribed to these topics, or with `pattern` to all that match; replaces an earlier subscription."""
 
     topics: tuple[str, ...]
     pattern: TopicPattern | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscribed:
+class Unsubscribed(Message):
     """The user unsubscribed, and was already notified of the loss of the partitions."""
 
 
-@dataclass(frozen=True, slots=True)
-class RebalanceRequested:
+class RebalanceRequested(Message):
     """The user asked for a rebalance."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Message):
     """A response arrived."""
 
     context: Context
     response: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered:
+class Unanswered(Message):
     """A request failed without a response. `slow`: the cause (a wrong password) will not go away within seconds."""
 
     context: Context
@@ -202,73 +195,63 @@ class Unanswered:
     slow: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Message):
     """The assignor's plan."""
 
     attempt: RebalanceAttempt
     assignments: tuple[SyncGroupRequestAssignment, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanFailed:
+class PlanFailed(Message):
     """The assignor raised, or its plan broke the contract."""
 
     attempt: RebalanceAttempt
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class UserDataCollected:
+class UserDataCollected(Message):
     """The assignors' user data for a JoinGroup, by assignor name."""
 
     attempt: RebalanceAttempt
     user_data: Mapping[str, bytes | None]
 
 
-@dataclass(frozen=True, slots=True)
-class UserDataFailed:
+class UserDataFailed(Message):
     """An assignor's user-data hook raised, or returned something other than bytes or None."""
 
     attempt: RebalanceAttempt
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class LoginRefused:
+class LoginRefused(Message):
     """A broker refused the credentials or the TLS handshake failed, and the credentials are never renewed."""
 
     error: FatalConsumerError
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorDoubted:
+class CoordinatorDoubted(Message):
     """Another request found that the broker at `address` is not the coordinator any more."""
 
     address: Address
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorWanted:
+class CoordinatorWanted(Message):
     """A lookup needs the coordinator, also before the first subscription."""
 
 
-@dataclass(frozen=True, slots=True)
-class CalledBack:
+class CalledBack(Message):
     """The user's thread has run a callback."""
 
     callback: CallBack
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRequested:
+class CommitRequested(Message):
     """The user asked for a commit."""
 
     commit: Commit
 
 
-@dataclass(frozen=True, slots=True)
-class CloseRequested:
+class CloseRequested(Message):
     """The user closes the consumer; `leave`: send LeaveGroup."""
 
     leave: bool
@@ -297,8 +280,7 @@ Event = (
 # Actions.
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Message):
     """Send a request; `address` None: to any broker."""
 
     address: Address | None
@@ -308,15 +290,13 @@ class Send:
     context: Context
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(Message):
     """Close the member's connections to a silent broker; pending requests on them end with Unanswered."""
 
     address: Address
 
 
-@dataclass(frozen=True, slots=True)
-class RunAssignor:
+class RunAssignor(Message):
     """Run the assignor on a thread of its own, then report Planned or PlanFailed.
 
     `cooperative`: members keep their partitions meanwhile, so the plan must not move one directly (KIP-429).
@@ -329,16 +309,14 @@ class RunAssignor:
     cooperative: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CollectUserData:
+class CollectUserData(Message):
     """Call `subscription_user_data` of each assignor, then report UserDataCollected or UserDataFailed."""
 
     attempt: RebalanceAttempt
     assignors: tuple[Assignor, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyAssignor:
+class NotifyAssignor(Message):
     """Call `on_assignment`, before any later CollectUserData. An error is reported to the user and changes nothing."""
 
     assignor: Assignor
@@ -354,8 +332,7 @@ class CallBackKind(Enum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CallBack:
+class CallBack(Message, eq=False):
     """Run a callback on the user's thread, in order, then report CalledBack.
 
     `partitions` are those that come or go; a cooperative member keeps others. For ASSIGNED, `appeared` are the
@@ -370,16 +347,14 @@ class CallBack:
     subscription: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FinishCommit:
+class FinishCommit(Message):
     """Finish a commit; `error` None: stored."""
 
     commit: Commit
     error: Exception | None
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipReport:
+class MembershipReport(Message):
     """Raise `error` from the user's next call."""
 
     error: Exception
