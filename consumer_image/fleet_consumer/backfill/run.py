@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final, Protocol
 
 from fleet_consumer.backfill.engine import Slice
@@ -46,22 +45,6 @@ SIGN_LOOKS: Final = 10
 """Looks from one sign of life to the next while paused: else nothing would tell a pause from a dead driver."""
 
 
-class Course(Enum):
-    """The possible courses before the next slice."""
-
-    GO = "go"
-    PAUSE = "pause"
-    STOP = "stop"
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The course and, for a pause, its reason for people."""
-
-    course: Course
-    message: str = ""
-
-
 class Orders:
     """Judges each state of the control; remembers when the guard's look changed last."""
 
@@ -69,22 +52,18 @@ class Orders:
         self._look: str | None = None
         self._changed_at = 0.0
 
-    def judge(self, control: Control, now: float) -> Order:
-        """The order of this control, read at `now`."""
+    def pause(self, control: Control, now: float) -> str | None:
+        """The reason to pause by this control, read at `now`, for people; None to go on."""
         guard = control.guard
         if guard is None or guard.look != self._look:
             self._look, self._changed_at = None if guard is None else guard.look, now
-        if control.suspend:
-            return Order(Course.STOP)
-        if guard is None:
-            return Order(Course.GO)
-        if guard.pause:
-            return Order(Course.PAUSE, guard.message)
-        if now - self._changed_at >= LOOK_AGE_MAX_S:
+        if guard is not None and guard.pause:
+            return guard.message
+        if guard is not None and now - self._changed_at >= LOOK_AGE_MAX_S:
             # Without the age: the text is written to the ledger when it changes.
             seen = f"the operator has not looked at the live group for {LOOK_AGE_MAX_S:.0f} s: its state is unknown"
-            return Order(Course.PAUSE, f"{seen}; see that the operator runs and reaches the brokers")
-        return Order(Course.GO)
+            return f"{seen}; see that the operator runs and reaches the brokers"
+        return None
 
 
 RATE: Final = "Rate"
@@ -217,22 +196,22 @@ class Run:
         looks = 0
         while True:
             control = self._parts.read_control()
-            order = self._orders.judge(control, self._parts.clock.monotonic())
-            if order.course is Course.GO:
-                return control
-            if order.course is Course.STOP:
+            if control.suspend:
                 return None
-            self._pause(order)
+            why = self._orders.pause(control, self._parts.clock.monotonic())
+            if why is None:
+                return control
+            self._pause(why)
             looks += 1
             if looks % SIGN_LOOKS == 0:
                 self._parts.ledgers.alive(looks)
             self._parts.wait(POLL_S)
 
-    def _pause(self, order: Order) -> None:
+    def _pause(self, why: str) -> None:
         assert self._ledger is not None
-        paused = replace(self._ledger, throttled_by=GUARD, throttle_message=order.message, slice_offsets=0)
+        paused = replace(self._ledger, throttled_by=GUARD, throttle_message=why, slice_offsets=0)
         if self._ledger.throttled_by != GUARD:
-            LOG.info("backfill pauses", extra=fields(cause=order.message))
+            LOG.info("backfill pauses", extra=fields(cause=why))
         if paused != self._ledger:
             self._write(paused)
 

@@ -6,8 +6,9 @@ A task never raises for a record: Spark would repeat it, and with it the handler
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from fleet_consumer.backfill.comparing import EQUAL, answer_of, compare, dumped, error_text, result_text, sample_text
 from fleet_consumer.backfill.rows import (
@@ -56,19 +57,24 @@ LINES_MAX: Final = 20
 """Lines about single records of one task; a poisoned topic must not fill a disk."""
 
 
-class Taker(Protocol):
-    """A way to use records. `at_once` is the most that it takes together."""
+class Taker(ABC):
+    """A way to use records. `at_once` is the most that it takes together, `rows` are those not fetched yet."""
 
     columns: Columns
-    at_once: int
-    rows: list[Row]
-    """The rows since they were last taken."""
+    at_once = COMPARED_AT_ONCE
 
+    def __init__(self, work: Work, config: BackfillConfig, report: TaskReport) -> None:
+        self._work, self._config, self._report = work, config, report
+        self._policy = policy_of(work)
+        self.rows: list[Row] = []
+
+    @abstractmethod
     def take(self, group: Sequence[Raw]) -> int | None:
         """Use consecutive records; the offset to stop at, None to go on."""
 
     def settle(self) -> int | None:
         """Wait for what was begun; the offset to stop at, None to go on."""
+        return None
 
 
 def columns_of(config: BackfillConfig) -> Columns:
@@ -150,7 +156,7 @@ def _taker(work: Work, config: BackfillConfig, report: TaskReport, pacer: Pacer)
 Perform = Callable[[Sequence[Any]], list[Result]]
 
 
-class _Handled:
+class _Handled(Taker):
     """The group's own handler, its outputs to the sink, its failures by `onError`."""
 
     columns = OUTPUT_COLUMNS
@@ -158,14 +164,12 @@ class _Handled:
     def __init__(
         self, work: Work, config: BackfillConfig, handler: LoadedHandler, report: TaskReport, pacer: Pacer
     ) -> None:
-        self.at_once = config.worker.consumer.max_poll_records if handler.batch else SINGLE_AT_ONCE
-        self._work, self._config, self._perform, self._report = work, config, handler.perform, report
-        self._pacer = pacer
-        self._policy = policy_of(work)
+        super().__init__(work, config, report)
+        self.at_once = config.worker.consumer.max_poll_records if handler.handler.batch else SINGLE_AT_ONCE
+        self._perform, self._pacer = handler.perform, pacer
         sink = config.sink.topic
         self._sink = None if sink is None else SinkTopic(config, sink, work.limits.get(sink))
         self._failed: FailedTopic | None = None
-        self.rows: list[Row] = []
         self._lines = 0
 
     def take(self, group: Sequence[Raw]) -> int | None:
@@ -245,21 +249,18 @@ class _Handled:
             LOG.warning(text, extra=fields(**where, **values))
 
 
-class _Compared:
+class _Compared(Taker):
     """Both handlers over the same records; nothing is written but the differences."""
 
     columns = DIFFERENCE_COLUMNS
-    at_once = COMPARED_AT_ONCE
 
     def __init__(
         self, work: Work, config: BackfillConfig, sides: Sequence[tuple[str, Perform]], report: TaskReport
     ) -> None:
+        super().__init__(work, config, report)
         self._sides = dict(sides)
-        self._work, self._config, self._report = work, config, report
-        self._policy = policy_of(work)
         assert config.compare is not None, "this Backfill compares"
         self._ignored = frozenset(config.compare.ignore_fields)
-        self.rows: list[Row] = []
 
     def take(self, group: Sequence[Raw]) -> int | None:
         live, candidate = (self._perform(side, group) for side in (LIVE, CANDIDATE))
@@ -270,9 +271,6 @@ class _Compared:
                 self._report.note(EQUAL, None)
                 continue
             self._differ(raw, one, other)
-        return None
-
-    def settle(self) -> int | None:
         return None
 
     def _perform(self, side: str, group: Sequence[Raw]) -> list[Result]:
@@ -296,16 +294,14 @@ class _Compared:
             self.rows.append((*place, *results))
 
 
-class _Answered:
+class _Answered(Taker):
     """One handler's answers as rows, for a comparison in two passes."""
 
     columns = ANSWER_COLUMNS
-    at_once = COMPARED_AT_ONCE
 
     def __init__(self, work: Work, config: BackfillConfig, perform: Perform, report: TaskReport) -> None:
-        self._work, self._config, self._perform, self._report = work, config, perform, report
-        self._policy = policy_of(work)
-        self.rows: list[Row] = []
+        super().__init__(work, config, report)
+        self._perform = perform
 
     def take(self, group: Sequence[Raw]) -> int | None:
         results = self._perform([raw.record(self._config.topic) for raw in group])
@@ -315,9 +311,6 @@ class _Answered:
             answer = answer_of(result, self._policy, error_text=self._config.worker.handler.error_text)
             place = (self._config.topic, raw.partition, raw.offset, raw.timestamp, raw.key)
             self.rows.append((*place, dumped(answer)))
-        return None
-
-    def settle(self) -> int | None:
         return None
 
 

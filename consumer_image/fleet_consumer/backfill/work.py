@@ -48,10 +48,6 @@ GoOn = Callable[[Result], bool]
 """Asked after each call with its last result: whether the next record is handled."""
 
 
-def _always(result: Result) -> bool:
-    return True
-
-
 class OwnModules:
     """The modules of one folder, which hide others of their names while the context is entered. Not reentrant."""
 
@@ -111,18 +107,13 @@ class LoadedHandler:
             timeout_s=settings.timeout_seconds,
         )
 
-    @property
-    def batch(self) -> bool:
-        """True if a call takes several records."""
-        return self.handler.batch
-
     def set_up(self, context: HandlerContext) -> None:
         """Run `setup`, and have `teardown` run if the process ends in order. Raises what `setup` raises."""
         with self._modules.entered():
             self._hook(self.handler.setup, context)
         atexit.register(self._tear_down, context)
 
-    def perform(self, records: Sequence[Record], go_on: GoOn = _always) -> list[Result]:
+    def perform(self, records: Sequence[Record], go_on: GoOn = lambda result: True) -> list[Result]:
         """Call the handler; one result for each record, or for the first ones if `go_on` said no after a call. The
         records are the handler's own afterwards."""
         with self._modules.entered():
@@ -131,7 +122,7 @@ class LoadedHandler:
             try:
                 if self.handler.asynchronous:
                     return self._run(self._perform_async(records, call, go_on))
-                if self.batch:
+                if self.handler.batch:
                     return self._performer.perform(records)
                 return self._one_by_one(records, call, go_on)
             finally:
@@ -147,7 +138,7 @@ class LoadedHandler:
         return results
 
     async def _perform_async(self, records: Sequence[Record], call: HandlerCall, go_on: GoOn) -> list[Result]:
-        if self.batch:
+        if self.handler.batch:
             return await self._performer.perform_async(records)
         results: list[Result] = []
         for record in records:

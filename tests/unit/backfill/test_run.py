@@ -180,6 +180,13 @@ def test_suspend_stops_after_the_slice() -> None:
     assert (last.ended, last.problem, last.slices_done, last.offsets_left) == (True, None, 1, 150)
 
 
+def test_suspend_wins_over_a_pause() -> None:
+    world = World()
+    world.control = Control(suspend=True, guard=GuardWord(pause=True, message="behind", look="1"))
+    assert not play(world)
+    assert world.waits == []
+
+
 def test_guard_pauses_with_its_reason_and_is_polled() -> None:
     world = World()
     pause = GuardWord(pause=True, message="live is 80 s behind", look="1")
