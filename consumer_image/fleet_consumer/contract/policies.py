@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from fleet_consumer.contract import fields
 from fleet_consumer.contract.naming import HASH_CHARACTERS, canonical_delay, parse_delay
 from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.contract.pod import POLICIES_FILE
@@ -85,20 +86,22 @@ class Rule:
         return f"messageRegex={self.message.text}"
 
 
-@dataclass(frozen=True, slots=True)
+@fields.settings
 class Budget:
     """Failure budget: beyond `max_failure_percent` of at least `min_records` records within `window_s` seconds
-    workers take `action`, and try to end it after `cooldown_s` seconds."""
+    workers take `action`, and try to end it after `cooldown_s` seconds. Bounds and defaults are those of the CRD."""
 
-    max_failure_percent: int
-    window_s: int
-    min_records: int
-    action: BudgetAction
-    cooldown_s: int
+    max_failure_percent: int = fields.integer(1, 100, default=50)
+    window_s: int = fields.integer(1, 3600, name="windowSeconds", default=60)
+    min_records: int = fields.integer(1, 1_000_000, default=100)
+    action: BudgetAction = fields.read_by(
+        lambda section, name: BudgetAction(section.choice(name, *BudgetAction)), default=BudgetAction.PAUSE
+    )
+    cooldown_s: int = fields.integer(1, 3600, name="cooldownSeconds", default=30)
 
 
-DEFAULT_BUDGET: Final = Budget(50, 60, 100, BudgetAction.PAUSE, 30)
-"""The budget of main workers where a policy has none; the values are those of the CRD's defaults."""
+DEFAULT_BUDGET: Final = Budget()
+"""The budget of main workers where a policy has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +228,7 @@ def _policy(name: str, revision: str, section: Section) -> Policy:
         Then(section.choice("undecodable", *Then)),
         section.optional_integer("maxTotalSeconds", 1),
         HeaderProfile(section.choice("headerProfile", *HeaderProfile)),
-        section.optional("budget", _budget),
+        section.optional("budget", lambda budget: fields.parse(Budget, budget)),
     )
     section.end()
     return policy
@@ -271,13 +274,3 @@ def _rule_when(when: Section, then: Then) -> Rule:
     if condition == "httpStatus":
         return Rule(then, http_status=when.text(condition, pattern=HTTP_STATUS))
     return Rule(then, message=when.pattern(condition))
-
-
-def _budget(section: Section) -> Budget:
-    return Budget(
-        section.integer("maxFailurePercent", 1, 100),
-        section.integer("windowSeconds", 1, 3600),
-        section.integer("minRecords", 1),
-        BudgetAction(section.choice("action", *BudgetAction)),
-        section.integer("cooldownSeconds", 1),
-    )

@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from fleet_consumer.contract import fields
 from fleet_consumer.contract.naming import DAY_SECONDS, canonical_delay
 from fleet_consumer.contract.policies import (
     ATTEMPTS_MAX,
+    DEFAULT_BUDGET,
     HTTP_STATUS,
-    BudgetAction,
+    Budget,
     HeaderProfile,
     Then,
     check_sequence,
@@ -32,13 +34,6 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "budget": None,
 }
 GENERATE_DEFAULTS: Final = {"factorPercent": 200, "max": "1h"}
-BUDGET_DEFAULTS: Final[Mapping[str, Any]] = {
-    "maxFailurePercent": 50,
-    "windowSeconds": 60,
-    "minRecords": 100,
-    "action": "Pause",
-    "cooldownSeconds": 30,
-}
 
 CLASS: Final = r"[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*"
 CLASS_CHARACTERS_MAX: Final = 253
@@ -120,16 +115,10 @@ def _rule(section: Section) -> dict[str, Any]:
     return {"when": {condition: text}, "then": then}
 
 
-def _budget(found: object, path: str) -> dict[str, Any] | None:
+def _budget(found: object, path: str) -> Any:
     if found is None:
         return None
-    section = manifest_section(found, path, **BUDGET_DEFAULTS)
-    budget = {
-        "maxFailurePercent": section.integer("maxFailurePercent", 1, 100),
-        "windowSeconds": section.integer("windowSeconds", 1, 3600),
-        "minRecords": section.integer("minRecords", 1, 1_000_000),
-        "action": section.choice("action", *BudgetAction),
-        "cooldownSeconds": section.integer("cooldownSeconds", 1, 3600),
-    }
+    section = manifest_section(found, path, **fields.rendered(DEFAULT_BUDGET))
+    budget = fields.parse(Budget, section)
     section.end()
-    return budget
+    return fields.rendered(budget)

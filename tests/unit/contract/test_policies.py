@@ -52,7 +52,9 @@ def test_every_field_of_the_file_is_read() -> None:
         "messageRegex=duplicate key",
     ]
     assert newest.rules[0] == Rule(Then.RETRY, exception="shop.OutOfStock")
-    assert newest.budget == Budget(50, 60, 100, BudgetAction.PAUSE, 30)
+    assert newest.budget == Budget(
+        max_failure_percent=50, window_s=60, min_records=100, action=BudgetAction.PAUSE, cooldown_s=30
+    )
     assert (newest.max_total_s, newest.header_profile) == (86_400, HeaderProfile.SPRING)
 
 

@@ -114,7 +114,7 @@ def test_late_ends_of_an_open_breaker_change_nothing() -> None:
 def test_edited_budget_is_used_from_the_next_record_on() -> None:
     breaker = Breaker(BUDGET, 0.0)
     breaker.failed(1.0)
-    breaker.budget = Budget(50, 60, 2, BudgetAction.PAUSE, 5)
+    breaker.budget = replace(BUDGET, min_records=2, cooldown_s=5)
     assert breaker.failed(2.0) is OPEN
     assert breaker.until == 7.0
 
