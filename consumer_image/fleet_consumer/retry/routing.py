@@ -100,16 +100,9 @@ class ToFailed:
     headers: HeaderList
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """The record is dropped on purpose; `message` says why."""
-
-    message: str
-
-
 def route(
     record: Record, verdict: Retry | Failure | Drop, policy: Policy | None, *, group_id: str, now_ms: int
-) -> Hop | ToFailed | Dropped:
+) -> Hop | ToFailed | Drop:
     """Route `record`, which failed at `now_ms`, by the policy revision that it follows; without a policy no retries.
 
     Attempt k is the k-th delivery after the first. When it fails, the record waits for the k-th delay of the sequence
@@ -117,7 +110,7 @@ def route(
     """
     story = story_of(record)
     if isinstance(verdict, Drop):
-        return Dropped(verdict.message)
+        return verdict
     failure = verdict.failure
     delivery = FailedDelivery(record, failure, group_id, now_ms, story)
     if isinstance(verdict, Retry) and policy is not None:

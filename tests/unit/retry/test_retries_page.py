@@ -19,9 +19,9 @@ from fleet_consumer.record import Record
 from fleet_consumer.redrive.job import Outcome
 from fleet_consumer.retry import headers
 from fleet_consumer.retry.budget import PROBES
-from fleet_consumer.retry.failure import Failure, classify
+from fleet_consumer.retry.failure import Drop, Failure, classify
 from fleet_consumer.retry.headers import SPRING_PREFIX, spring_aliases
-from fleet_consumer.retry.routing import Dropped, route
+from fleet_consumer.retry.routing import route
 from fleet_consumer.retry.suppression import REBUILD_RECORDS, WINDOW_RECORDS
 from fleet_consumer.worker.member import WorkerState
 from fleet_consumer.worker.metrics import GroupLabels, metrics_page
@@ -105,7 +105,7 @@ def test_documented_handler_routes_records_as_its_table_shows(monkeypatch: pytes
         except Exception as error:
             verdict = classify(error, policies().newest)
             way = route(record, verdict, policies().newest, group_id="orders", now_ms=1)
-        assert ("dropped" if isinstance(way, Dropped) else f"`{way.topic}`") == becomes, value
+        assert ("dropped" if isinstance(way, Drop) else f"`{way.topic}`") == becomes, value
 
 
 CALLS = 'File "shop.py", line 1, in handle'

@@ -10,9 +10,9 @@ from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.naming import canonical_delay, retry_topic
 from fleet_consumer.contract.policies import Policies, Policy
 from fleet_consumer.record import Fatal, Record, RetryAfter, Skip
-from fleet_consumer.retry.failure import Failure, Retry, TimedOut, classify
+from fleet_consumer.retry.failure import Drop, Failure, Retry, TimedOut, classify
 from fleet_consumer.retry.headers import Origin, Story, clamped, read
-from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, next_delay, partition_of, retried, route
+from fleet_consumer.retry.routing import Hop, ToFailed, next_delay, partition_of, retried, route
 from tests.unit.retry.policies import OTHER, UNKNOWN, policies, policy
 
 NOW = 1_700_000_000_000
@@ -31,7 +31,7 @@ def delivered(hop: Hop, policies: Policies, *, now_ms: int = NOW, offset: int = 
     return retried(read_record, clamped(read(read_record, now_ms=now_ms), policies))
 
 
-def life(found: Policies, error: BaseException) -> tuple[list[Record], list[str], Hop | ToFailed | Dropped]:
+def life(found: Policies, error: BaseException) -> tuple[list[Record], list[str], Hop | ToFailed | Drop]:
     """All deliveries of a record whose handler always raises `error`, the topics that it waited in, and its end."""
     deliveries = [source_record()]
     topics: list[str] = []
@@ -93,7 +93,7 @@ def test_permanent_error_goes_to_the_failed_topic_at_once(error: Exception) -> N
 
 
 def test_dropped_record_is_written_nowhere() -> None:
-    assert life(policies("5s"), Skip("a test order"))[2] == Dropped("a test order")
+    assert life(policies("5s"), Skip("a test order"))[2] == Drop("a test order")
 
 
 def test_record_that_always_timed_out_has_reason_timeout() -> None:

@@ -25,7 +25,7 @@ from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.retry.failure import Drop, Failure, Retry, classify, cut, is_endpoints, traceback_of, without_words
 from fleet_consumer.retry.headers import without_details
-from fleet_consumer.retry.routing import Dropped, Hop, ToFailed, partition_of, route, story_of
+from fleet_consumer.retry.routing import Hop, ToFailed, partition_of, route, story_of
 from fleet_consumer.worker.breaker.pacing import Course, Pacing
 from fleet_consumer.worker.consume.outbox import Outbox, Outgoing
 from fleet_consumer.worker.consume.progress import PartitionProgress, Unfinished
@@ -129,7 +129,7 @@ class Outcomes:
         way = self._way(shown, error)
         if way is None:
             return False
-        if isinstance(way, Dropped):
+        if isinstance(way, Drop):
             self._stats.dropped += 1
             return True
         write = self._send_on(shown, way, error)
@@ -147,7 +147,7 @@ class Outcomes:
             if way is None:
                 return False
             unfinished.result = _result(way)
-            if not isinstance(way, Dropped):
+            if not isinstance(way, Drop):
                 unfinished.writes = [self._send_on(shown, way, result.error)]
         else:
             self._pacing.succeeded(1)
@@ -172,7 +172,7 @@ class Outcomes:
             return
         shown = self._retell(unfinished.record)
         way = self._routed(shown, Failure(FailureReason.FATAL, error_class, cut(error)), self._policy_of(shown))
-        assert not isinstance(way, Dropped), "a failure is never dropped"
+        assert not isinstance(way, Drop), "a failure is never dropped"
         unfinished.result = _result(way)
         unfinished.writes = [self._send_on(shown, way)]
 
@@ -185,7 +185,7 @@ class Outcomes:
         now, size = self._clock.monotonic(), sum(write.size for write in writes)
         partition.begin(Unfinished(read, result, writes, handled_at=now, size=size))
 
-    def _way(self, shown: Record, error: BaseException) -> Hop | ToFailed | Dropped | None:
+    def _way(self, shown: Record, error: BaseException) -> Hop | ToFailed | Drop | None:
         """The record's way on; None when it stays."""
         policy = self._policy_of(shown)
         verdict = classify(error, policy)
@@ -211,9 +211,7 @@ class Outcomes:
         self._stats.unknown_policies += not known
         return policy
 
-    def _routed(
-        self, shown: Record, verdict: Retry | Failure | Drop, policy: Policy | None
-    ) -> Hop | ToFailed | Dropped:
+    def _routed(self, shown: Record, verdict: Retry | Failure | Drop, policy: Policy | None) -> Hop | ToFailed | Drop:
         now_ms = int(self._clock.wall() * 1000)
         return route(shown, verdict, policy, group_id=self._rules.group_id, now_ms=now_ms)
 
@@ -260,5 +258,5 @@ class Outcomes:
             LOG.warning(message, extra=fields(**about(record), **values))
 
 
-def _result(way: Hop | ToFailed | Dropped) -> str:
+def _result(way: Hop | ToFailed | Drop) -> str:
     return RETRIED if isinstance(way, Hop) else FAILED if isinstance(way, ToFailed) else DROPPED
