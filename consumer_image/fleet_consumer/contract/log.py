@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from fleet_consumer.contract.section import Section
+from fleet_consumer.contract import fields
 
 LEVELS: Final = ("Debug", "Info", "Warning", "Error")
 FORMATS: Final = ("Json", "Text")
 
 
-@dataclass(frozen=True, slots=True)
+@fields.settings
 class LogConfig:
     """The least level that is logged, and the form of a line."""
 
-    level: str = "Info"
-    format: str = "Json"
-
-
-def parse_log(section: Section) -> LogConfig:
-    """The settings of a parsed section. Raises SettingsInvalid."""
-    return LogConfig(section.choice("level", *LEVELS), section.choice("format", *FORMATS))
+    level: str = fields.choice(*LEVELS, default="Info")
+    format: str = fields.choice(*FORMATS, default="Json")

@@ -8,7 +8,7 @@ from typing import Any, Final
 from fleet_consumer.contract import fields
 from fleet_consumer.contract.backfill_config import RUN_ID, TIME_MAX
 from fleet_consumer.contract.brokers import Brokers
-from fleet_consumer.contract.log import LogConfig, parse_log
+from fleet_consumer.contract.log import LogConfig
 from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.contract.pod import REDRIVE_FILE
 from fleet_consumer.contract.section import Section, SettingsInvalid, load_json
@@ -80,7 +80,7 @@ class RedriveConfig:
     partitions: int = fields.integer(1)
     max_message_bytes: int = fields.integer(1)
     producer_properties: Mapping[str, str] = fields.read_by(producer_properties, name="producer")
-    log: LogConfig = fields.nested(parse_log)
+    log: LogConfig = fields.nested(LogConfig)
 
 
 def load_config(path: str) -> RedriveConfig:

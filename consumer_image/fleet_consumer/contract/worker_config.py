@@ -11,7 +11,7 @@ from typing import Final
 
 from fleet_consumer.contract import fields
 from fleet_consumer.contract.brokers import Brokers
-from fleet_consumer.contract.log import LogConfig, parse_log
+from fleet_consumer.contract.log import LogConfig
 from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.contract.section import Section, SettingsInvalid, load_json
 
@@ -136,7 +136,7 @@ class WorkerConfig:
     """Path of skip.json, which running workers follow as it changes; the file may be missing."""
     http_port: int = fields.integer(0, 65535)
     drain_seconds: int = fields.integer()
-    log: LogConfig = fields.nested(parse_log)
+    log: LogConfig = fields.nested(LogConfig)
 
 
 def load_config(path: str) -> WorkerConfig:

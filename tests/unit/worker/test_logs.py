@@ -143,7 +143,7 @@ def test_everything_that_a_handler_writes_is_one_json_object_for_each_line(capsy
         thread.start()
         thread.join()
 
-    lines = [json.loads(line) for line in printed(LogConfig("Info", "Json"), capsys, run)]
+    lines = [json.loads(line) for line in printed(LogConfig(), capsys, run)]
     found = [(line["logger"], line["level"], line["message"].split("\n")[0]) for line in lines]
     assert found[:5] == [
         ("stdout", "info", "one 1"),
@@ -162,7 +162,7 @@ def test_everything_that_a_handler_writes_is_one_json_object_for_each_line(capsy
 
 @pytest.mark.usefixtures("root")
 def test_object_that_an_application_prints_passes_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    with logging_as(LogConfig("Info", "Json")):
+    with logging_as(LogConfig()):
         print('{"event": "paid"}', flush=True)
         print("{not json}")
     out, err = capsys.readouterr()
@@ -202,7 +202,7 @@ def test_application_that_configures_logging_loses_no_line_and_repeats_none(
         thread.start()
         thread.join()
 
-    lines = [json.loads(line) for line in printed(LogConfig("Info", "Json"), capsys, run)]
+    lines = [json.loads(line) for line in printed(LogConfig(), capsys, run)]
     assert [(line["logger"], line["message"]) for line in lines] == [
         ("stdout", "INFO app paid"),
         ("stdout", "printed"),
@@ -221,7 +221,7 @@ def test_second_handler_of_an_application_doubles_its_lines_and_no_more(capsys: 
         logging.getLogger("app").warning("paid")
         print("printed")
 
-    lines = [json.loads(line) for line in printed(LogConfig("Info", "Json"), capsys, run)]
+    lines = [json.loads(line) for line in printed(LogConfig(), capsys, run)]
     assert [(line["logger"], line["message"]) for line in lines] == [
         ("app", "paid"),
         ("stderr", "paid"),
@@ -234,7 +234,7 @@ def test_exception_that_ends_the_main_thread_is_one_object(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    with pytest.raises(RuntimeError) as caught, logging_as(LogConfig("Info", "Json")):
+    with pytest.raises(RuntimeError) as caught, logging_as(LogConfig()):
         raise RuntimeError("bug in\nmain")
     assert capsys.readouterr().err == ""  # whoever catches it reports it
     sys.excepthook(RuntimeError, caught.value, caught.value.__traceback__)
@@ -257,7 +257,7 @@ def test_printed_lines_are_cut_into_pieces_and_nothing_is_lost(capsys: pytest.Ca
         thread.start()
         thread.join()
 
-    messages = [json.loads(line)["message"] for line in printed(LogConfig("Info", "Json"), capsys, run)]
+    messages = [json.loads(line)["message"] for line in printed(LogConfig(), capsys, run)]
     assert max(map(len, messages)) == 8192
     assert "".join(messages) == 3 * long + "half of a thread"
 
@@ -265,7 +265,7 @@ def test_printed_lines_are_cut_into_pieces_and_nothing_is_lost(capsys: pytest.Ca
 @pytest.mark.usefixtures("root")
 def test_long_object_that_an_application_prints_passes_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     text = json.dumps({"event": "paid", "body": "x" * 20_000})
-    with logging_as(LogConfig("Info", "Json")):
+    with logging_as(LogConfig()):
         print(text)
     assert capsys.readouterr() == (f"{text}\n", "")
 
@@ -275,7 +275,7 @@ def test_cutting_takes_time_in_proportion_to_the_text(capsys: pytest.CaptureFixt
     """16 MiB took minutes: each piece copied all the rest."""
     text = "x" * (16 << 20)
     began = time.process_time()
-    with logging_as(LogConfig("Error", "Json")):
+    with logging_as(LogConfig(level="Error")):
         sys.stdout.write(text)
     assert time.process_time() - began < 2.0
     assert capsys.readouterr().err == ""
@@ -296,7 +296,10 @@ def test_level_bounds_what_is_logged(capsys: pytest.CaptureFixture[str]) -> None
         for level in ("debug", "info", "warning", "error"):
             getattr(logging.getLogger("shop"), level)(level)
 
-    seen = {level: [line.split()[3] for line in printed(LogConfig(level, "Text"), capsys, run)] for level in LEVELS}
+    seen = {
+        level: [line.split()[3] for line in printed(LogConfig(level=level, format="Text"), capsys, run)]
+        for level in LEVELS
+    }
     assert seen == {
         "Debug": ["debug", "info", "warning", "error"],
         "Info": ["info", "warning", "error"],
