@@ -93,7 +93,7 @@ class Session:
     def step(self) -> bool:
         """One round of the consume loop; False when another session has to begin. Raises FatalConsumerError."""
         self.loop.step()
-        return self._follower is None or self._follower.follow(self.loop)
+        return self._follower is None or self._follower.follow(self.loop.topics, self.loop.subscribe)
 
     def close(self, timeout_s: float) -> None:
         """Close the loop (`Loop.close`) and what runs beside it."""

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.joins import parse_join
@@ -171,15 +171,6 @@ def join_hold_s(skip_file: str | None, uid: str, pod: str, now: float) -> float:
     return 0.0 if step is None else step.hold_s(int(ordinal[1]), now)
 
 
-class Subscriber(Protocol):
-    """Current topics of the consume loop, and their replacement."""
-
-    @property
-    def topics(self) -> object: ...
-
-    def subscribe(self, topics: tuple[str, ...]) -> None: ...
-
-
 class Follower:
     """Keeps a session on the current policies of a file. The constructor reads them.
 
@@ -205,16 +196,16 @@ class Follower:
         """Current topics of a retry worker."""
         return retry_topics(self._group_id, self.policies.delays)
 
-    def follow(self, loop: Subscriber) -> bool:
-        """Apply a change of the file to a running session; False if it needs a new session."""
+    def follow(self, subscribed: object, subscribe: Callable[[tuple[str, ...]], None]) -> bool:
+        """Apply a change of the file to a session `subscribed` to these topics; False if it needs a new one."""
         if not self._look():
             return True
         if self.policies.max_message_bytes != self._opened_with.max_message_bytes:
             LOG.info("the size limit of the managed topics has changed; starting a new session")
             return False
-        if self._role is Role.RETRY and self.topics() != loop.topics:
+        if self._role is Role.RETRY and self.topics() != subscribed:
             LOG.info("the retry topics have changed", extra=fields(topics=list(self.topics())))
-            loop.subscribe(self.topics())
+            subscribe(self.topics())
         return True
 
     def _look(self) -> bool:

@@ -52,7 +52,7 @@ class Mount:
 
     def follow(self) -> bool:
         self.clock.now += 2
-        return self.follower.follow(self.loop)
+        return self.follower.follow(self.loop.topics, self.loop.subscribe)
 
 
 def test_retry_worker_subscribes_anew_when_delays_change(tmp_path: Path) -> None:
