@@ -62,11 +62,6 @@ def partition_racks(cluster: ClusterView, topic: str) -> list[frozenset[str]]:
     return known[:count] + [NOWHERE] * (count - len(known))
 
 
-def member_racks(subscriptions: Mapping[str, Subscription]) -> dict[str, str]:
-    """The rack of each member that has a non-empty one."""
-    return {member: subscription.rack for member, subscription in subscriptions.items() if subscription.rack}
-
-
 def racks_matter(members: Collection[str], partitions: Sequence[frozenset[str]]) -> bool:
     """True if some choice is nearer than another; `members` and `partitions` hold the racks of each.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from fleet_consumer.assignors.interface import EAGER, Assignment, ClusterView, RebalanceProtocol, Subscription
-from fleet_consumer.assignors.plans import gc_paused, member_racks, members_by_topic, partition_racks, racks_matter
+from fleet_consumer.assignors.plans import gc_paused, members_by_topic, partition_racks, racks_matter
 
 Shares = dict[str, dict[str, list[int]]]
 
@@ -62,7 +62,7 @@ def _near(
     Topics with the same members and as many partitions are assigned together, so that they still meet in the same
     member. A topic none of whose members has a rack is left out: Java knows no partitions of it here.
     """
-    racks = member_racks(subscriptions)
+    racks = {member: joined.rack for member, joined in subscriptions.items() if joined.rack}
     if not racks or not cluster.racks:
         return None
     where = {topic: partition_racks(cluster, topic) for topic in topics}

@@ -147,13 +147,8 @@ def _read_owned(data: bytes, names: dict[bytes, str]) -> tuple[dict[str, Sequenc
     return owned, at
 
 
-def encode_generation(generation: int) -> bytes:
-    """The user data of Java's `CooperativeStickyAssignor`."""
-    return _INT32.pack(generation)
-
-
 def decode_generation(data: bytes | None) -> int:
-    """The generation, or -1 if absent."""
+    """The generation in the user data of Java's `CooperativeStickyAssignor`, or -1 if absent."""
     if data is None or len(data) < _INT32.size:
         return UNKNOWN_GENERATION
     generation: int = _INT32.unpack_from(data)[0]
@@ -204,8 +199,8 @@ class CooperativeStickyAssignor:
         self._generation = UNKNOWN_GENERATION
 
     def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
-        """The generation, for leaders that do not read it from the subscription itself."""
-        return encode_generation(self._generation)
+        """The generation, as Java's, for leaders that do not read it from the subscription itself."""
+        return _INT32.pack(self._generation)
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
         claims = {

@@ -151,7 +151,7 @@ class Positions:
         """Own these too; they have no position yet. Those in `appeared` begin at their beginning."""
         for part in partitions:
             self._buffers.setdefault(part, None)
-        self._starts.add_appeared(appeared)
+        self._starts.appeared |= appeared
 
     def look_up_unknown(self) -> None:
         """Look up where those without a position begin, in the background."""

@@ -197,14 +197,10 @@ class StartLookups:
         self._log_watch = log_watch
         self._searches: defaultdict[TopicPartition, _Search] = defaultdict(_Search)
         # Partitions that appeared after the first assignment: they begin at their beginning.
-        self._appeared: frozenset[TopicPartition] = frozenset()
+        self.appeared: frozenset[TopicPartition] = frozenset()
         self.pending: dict[Ticket[Starts], frozenset[TopicPartition]] = {}
         # Replaced as a whole; any thread may read it.
         self.last_error: errors.ConsumerError | None = None
-
-    def add_appeared(self, partitions: frozenset[TopicPartition]) -> None:
-        """Have these begin at their beginning."""
-        self._appeared |= partitions
 
     def look_up(self, partitions: Iterable[TopicPartition], *, delay_s: float = 0.0) -> None:
         """Look up where these begin, after `delay_s`.
@@ -218,7 +214,7 @@ class StartLookups:
             searches = {part: self._searches[part] for part in parts}
             query = StartQuery(
                 tuple(parts),
-                appeared=frozenset() if edge else self._appeared,
+                appeared=frozenset() if edge else self.appeared,
                 policy=edge or self._settings.reset_policy,
                 read_committed=self._settings.read_committed,
                 lost={part: search.lost for part, search in searches.items() if search.lost is not None},

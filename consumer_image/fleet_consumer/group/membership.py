@@ -9,9 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-JOIN_GRACE_S = 5.0
-"""Wait for a JoinGroup response beyond the rebalance timeout, as in Java."""
-
 
 class OffsetAndMetadata(NamedTuple):
     """The committed position of a partition: next offset to read, its leader epoch (-1 unknown), free text."""
@@ -49,11 +46,6 @@ class GroupSettings:
     metadata_max_age_s: float = 300.0
     rack: str | None = None
     retry_authentication: bool = False
-
-    @property
-    def join_timeout_s(self) -> float:
-        """Timeout of JoinGroup and SyncGroup requests."""
-        return max(self.request_timeout_s, self.rebalance_timeout_s + JOIN_GRACE_S)
 
 
 class Rejoin(NamedTuple):

@@ -19,10 +19,6 @@ class CallUnwanted(Exception):
     """The call's records have left this worker; whatever it would return is thrown away."""
 
 
-def _always_wanted() -> bool:
-    return False
-
-
 @dataclass(slots=True, eq=False)
 class HandlerCall:
     """The records of one handler call, never none. `thread` is where the call runs.
@@ -35,7 +31,7 @@ class HandlerCall:
     records: list[Record]
     thread: int
     ended: bool = False
-    unwanted: Callable[[], bool] = _always_wanted
+    unwanted: Callable[[], bool] = lambda: False
 
 
 CURRENT_CALL: ContextVar[HandlerCall | None] = ContextVar("CURRENT_CALL", default=None)

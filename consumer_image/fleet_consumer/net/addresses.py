@@ -84,18 +84,15 @@ class Lookup:
             ipaddress.ip_address(self._address.host)
         except ValueError:
             name = f"resolve {self._address.host}"
-            threading.Thread(target=self._run_and_tell, name=name, daemon=True).start()
+            threading.Thread(target=self._run, args=(self._on_done,), name=name, daemon=True).start()
         else:
-            self._run()
+            self._run(lambda: None)
 
-    def _run_and_tell(self) -> None:
-        self._run()
-        self._on_done()
-
-    def _run(self) -> None:
+    def _run(self, on_done: Callable[[], None]) -> None:
         try:
             found = socket.getaddrinfo(self._address.host, self._address.port, type=socket.SOCK_STREAM)
             self.result = [(family, where) for family, _, _, _, where in found]
         except (OSError, ValueError) as error:  # ValueError: not a valid host name
             self.result = error if isinstance(error, OSError) else OSError(f"not a host name: {error}")
         self.done = True
+        on_done()

@@ -80,6 +80,8 @@ class OldPlan:
         return counts
 
 
+JOIN_GRACE_S = 5.0
+"""Wait for the response to a JoinGroup or SyncGroup beyond the rebalance timeout, as in Java."""
 REJOINS_MAX = 10
 """Rejoins that a member remembers."""
 
@@ -196,7 +198,7 @@ class MemberState:
         """Send a request to the coordinator, or with `anywhere` to any broker."""
         channel, timeout_s = messages.Channel.MAIN, self.settings.request_timeout_s
         if isinstance(context, messages.ForJoin | messages.ForSync):
-            channel, timeout_s = messages.Channel.JOIN, self.settings.join_timeout_s
+            channel, timeout_s = messages.Channel.JOIN, max(timeout_s, self.settings.rebalance_timeout_s + JOIN_GRACE_S)
         elif isinstance(context, messages.ForHeartbeat):
             # A response after the session timeout proves nothing any more.
             timeout_s = min(timeout_s, self.settings.session_timeout_s)
