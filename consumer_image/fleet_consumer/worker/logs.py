@@ -239,8 +239,9 @@ class OwnLog:
         """Have the lines of our own loggers logged as before; called after the application's code had its chance."""
         if self._handler is None:
             return
-        for name in [each for each in logging.root.manager.loggerDict if _is_ours(each)]:
-            logging.getLogger(name).disabled = False
+        for name in list(logging.root.manager.loggerDict):
+            if name in (OUR_LOGGERS, "py.warnings") or name.startswith(f"{OUR_LOGGERS}."):
+                logging.getLogger(name).disabled = False
         ours = logging.getLogger(OUR_LOGGERS)
         if self._handler not in logging.getLogger().handlers and self._handler not in ours.handlers:
             ours.addHandler(self._handler)
@@ -259,10 +260,6 @@ class OwnLog:
 
 OWN_LOG: Final = OwnLog()
 """One for the process, as logging is."""
-
-
-def _is_ours(name: str) -> bool:
-    return name in (OUR_LOGGERS, "py.warnings") or name.startswith(f"{OUR_LOGGERS}.")
 
 
 @contextmanager

@@ -62,11 +62,14 @@ class Pacing:
 
     mark = ""
     """The breaker's mark in the metadata of commits."""
+    _successes = 0
+    """Those that the breaker has not counted yet: it does when it is asked next."""
     snapshot: BreakerSnapshot | None = None
     """The breaker as shown to others, replaced as a whole; None without a budget. Any thread."""
 
     def succeeded(self, count: int) -> None:
         """Count records whose handlers raised nothing."""
+        self._successes += count
 
     def pace(self, *, idle: bool) -> Pace:
         """The pace to go on at. `idle`: there was nothing to handle just now, and nothing is being handled."""
@@ -110,7 +113,6 @@ class BudgetPacing(Pacing):
         self._policies = policies
         self._clock = clock
         self._breaker: Breaker | None = None
-        self._successes = 0
         self._busy_at = clock.monotonic()
         self._well_until = float("-inf")
         self._shown = BreakerState.CLOSED
@@ -118,10 +120,6 @@ class BudgetPacing(Pacing):
         self._renew_at = float("-inf")
         self._marked_open = False
         self._snapshot_at = float("-inf")
-
-    def succeeded(self, count: int) -> None:
-        """Count successes; the breaker counts them in when it is asked next."""
-        self._successes += count
 
     def pace(self, *, idle: bool) -> Pace:
         """Full speed while closed, one record at a time while half open.
@@ -223,13 +221,8 @@ class FollowingPacing(Pacing):
         self._follow = follow
         self._clock = clock
         self._breaker: Breaker | None = None
-        self._successes = 0
         self._stopped_at: float | None = None
         self._busy_at = clock.monotonic()
-
-    def succeeded(self, count: int) -> None:
-        """Count successes; the breaker counts them in when it is asked next."""
-        self._successes += count
 
     def pace(self, *, idle: bool) -> Pace:
         """The main workers' pace, or that of its own breaker."""

@@ -61,26 +61,22 @@ class Suspects:
         self._pending = pending
         self._calls = calls
         self._batch = concurrency.batch
-        self._aside: dict[TopicPartition, list[Record]] = {}
+        self.aside: dict[TopicPartition, list[Record]] = {}
+        """The records that wait for care."""
         self._alone: _Part | None = None
         # Of the part in hand, what no call has taken yet.
         self._waiting: deque[Work] = deque()
         self._turn_of_others = False
 
-    @property
-    def aside(self) -> bool:
-        """True while records wait for care."""
-        return bool(self._aside)
-
     def put_aside(self, run: Run) -> None:
         """Have a run wait for its turns; its partition is not read meanwhile."""
         partition = self._loop.progress.partitions.get(run.topic_partition)
         if partition is not None:
-            if run.topic_partition not in self._aside:
+            if run.topic_partition not in self.aside:
                 # Wherever the last poll ended: no commit may go back to offsets between that were deleted.
                 first = as_read(run.records[0])
                 partition.handled(first.offset - 1, first.leader_epoch)
-            self._aside.setdefault(run.topic_partition, []).extend(run.records)
+            self.aside.setdefault(run.topic_partition, []).extend(run.records)
             self._parts.pauses.pause(run.topic_partition, SUSPECT)
 
     def others_may_go(self, *, stopping: bool) -> bool:
@@ -90,7 +86,7 @@ class Suspects:
             if self._calls.out or self._waiting:
                 return False
             self._come_back(self._alone)
-        if not self._aside or stopping or self._loop.pace is Pace.STOP:
+        if not self.aside or stopping or self._loop.pace is Pace.STOP:
             return True
         if self._turn_of_others:
             self._turn_of_others = False
@@ -98,7 +94,7 @@ class Suspects:
         if self._calls.out:
             return False
         partitions = self._loop.progress.partitions
-        topic_partition = min(self._aside, key=lambda each: self._notes.deaths(partitions[each]))
+        topic_partition = min(self.aside, key=lambda each: self._notes.deaths(partitions[each]))
         if partitions[topic_partition].unfinished:
             return True  # what it has written is not acknowledged yet
         if not self._hand_out(topic_partition, partitions[topic_partition]):
@@ -116,7 +112,7 @@ class Suspects:
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop what waits aside of these partitions."""
         for topic_partition in partitions:
-            self._aside.pop(topic_partition, None)
+            self.aside.pop(topic_partition, None)
 
     def _issue(self) -> None:
         while self._waiting and self._calls.out < self._calls.limit(self._loop.pace):
@@ -126,7 +122,7 @@ class Suspects:
 
     def _hand_out(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
         """Begin with the next part of what waits aside. True when any of it is in hand now."""
-        records = self._aside[topic_partition]
+        records = self.aside[topic_partition]
         probe = self._loop.pace is Pace.PROBE
         most = 1 if probe else len(records) if self._batch else _side_by_side(records)
         count, error = self._notes.take(topic_partition, partition, records[:most])
@@ -150,9 +146,9 @@ class Suspects:
         if not self._loop.owns(topic_partition, partition):
             return
         self._notes.came_back(topic_partition, partition, alone.count, self._parts.clock.monotonic() - alone.began)
-        records = self._aside.get(topic_partition, [])
+        records = self.aside.get(topic_partition, [])
         if topic_partition not in self._notes.careful or not records:
-            self._aside.pop(topic_partition, None)
+            self.aside.pop(topic_partition, None)
             self._parts.pauses.resume(topic_partition, SUSPECT)
             if records:
                 self._pending.take_up(Run(topic_partition, records), partition)
@@ -224,7 +220,7 @@ class ConcurrentRounds:
         if not self.in_flight:
             return self._loop.poll(min(SHORT_POLL_S, wait_s) if self._open_writes else wait_s, max_records=limit)
         records = self._loop.poll(0.0, max_records=limit) if limit else Records([])
-        if not records and not records.gaps and not self._calls.any_back:
+        if not records and not records.gaps and not self._calls.came_back:
             idle = self._open_writes or self._calls.out < self._calls.limit(self._loop.pace)
             self._loop.poll(min(SHORT_POLL_S, wait_s) if idle else wait_s, max_records=0)
         return records

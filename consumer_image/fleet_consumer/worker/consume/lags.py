@@ -8,7 +8,6 @@ stands still for a partition that is held or waits behind an open breaker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer.clock import Clock
@@ -27,12 +26,8 @@ OLD_S: Final = 60.0
 NO_ENDS: Final[Mapping[TopicPartition, int]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Lookup:
-    """A question to the brokers and when it was asked, monotonic seconds."""
-
-    ticket: Ticket[dict[TopicPartition, int]]
-    asked_at: float
+_Lookup = tuple[Ticket[dict[TopicPartition, int]], float]
+"""A question to the brokers and when it was asked, monotonic seconds."""
 
 
 class Ends:
@@ -52,25 +47,26 @@ class Ends:
         now = self._clock.monotonic()
         if now >= self._asked_at + EVERY_S:
             if lookup is not None:
-                lookup.ticket.cancel()
+                lookup[0].cancel()
             self._asked_at = now
-            self._lookup = lookup = _Lookup(self._consumer.look_up_ends(partitions), now)
+            self._lookup = lookup = self._consumer.look_up_ends(partitions), now
         if lookup is not None:
-            lookup.ticket.wait(WAIT_S)
+            lookup[0].wait(WAIT_S)
             self._take(lookup)
         oldest = self._clock.monotonic() - OLD_S
         return {each: end for each, (end, at) in self._known.items() if at > oldest}
 
     def _take(self, lookup: _Lookup | None) -> None:
         """Take an answer that has come. It has no end of a partition whose broker did not answer: that one stays."""
-        if lookup is None or not lookup.ticket.done:
+        if lookup is None or not lookup[0].done:
             return
+        found, asked_at = lookup[0].result, lookup[1]
         if self._lookup is lookup:
             self._lookup = None
-        if lookup.ticket.result is not None:
+        if found is not None:
             oldest = self._clock.monotonic() - OLD_S
             kept = {each: known for each, known in self._known.items() if known[1] > oldest}
-            self._known = kept | {each: (end, lookup.asked_at) for each, end in lookup.ticket.result.items()}
+            self._known = kept | {each: (end, asked_at) for each, end in found.items()}
 
 
 def lag_of(partition: PartitionProgress, end: int | None) -> int | None:

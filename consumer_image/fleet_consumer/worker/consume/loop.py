@@ -242,7 +242,7 @@ class Loop:
         self.notes.find()
         going = {each: self.progress.partitions[each] for each in partitions if each in self.progress.partitions}
         self._rounds.finish(going, self._revoke_wait_s)
-        self._parts.readings.begin_leaving(going, self._revoke_wait_s)
+        self._parts.readings.try_to_begin(going, self._revoke_wait_s / 3)
         for topic_partition, partition in going.items():
             died = self._gives_up and self._rounds.has_in_hand(partition)
             self.notes.release(topic_partition, partition, died=died)

@@ -32,7 +32,7 @@ HOLD_REASONS: Final = {
     "_ALL_BROKERS_DOWN": "BrokerUnreachable",
     "_TRANSPORT": "BrokerUnreachable",
 }
-"""Condition reasons for librdkafka's error names."""
+"""Condition reasons for librdkafka's error names; ProduceFailed for others."""
 
 WRITE_BYTES: Final = 1024
 """Rough memory of a write besides its bytes: so a bound in bytes bounds the number of writes as well."""
@@ -160,8 +160,3 @@ def _failed(topic: str, error: Exception) -> SendHandle:
     handle = SendHandle(topic)
     handle.error, handle.done = ProduceFailed(topic, type(error).__name__, str(error)), True
     return handle
-
-
-def hold_reason(error: ProduceFailed) -> str:
-    """The condition reason for a record that could not be written."""
-    return HOLD_REASONS.get(error.reason, "ProduceFailed")

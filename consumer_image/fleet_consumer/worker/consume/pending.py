@@ -162,15 +162,11 @@ class Calls:
     def __init__(self, executor: Executor, consumer: Consumer) -> None:
         self._executor = executor
         self._consumer = consumer
-        self._came_back: deque[tuple[Work, Sequence[Result], float]] = deque()
+        self.came_back: deque[tuple[Work, Sequence[Result], float]] = deque()
+        """The results that wait to be taken."""
         self._news = threading.Event()
         self._rung = False
         self.out = 0
-
-    @property
-    def any_back(self) -> bool:
-        """True while results wait to be taken."""
-        return bool(self._came_back)
 
     def limit(self, pace: Pace) -> int:
         """Number of calls that may be under way at once."""
@@ -191,7 +187,7 @@ class Calls:
 
     def report(self, work: Work, results: Sequence[Result], seconds: float) -> None:
         """Take a call's results. Any thread."""
-        self._came_back.append((work, results, seconds))
+        self.came_back.append((work, results, seconds))
         # Rung once until the loop has looked: it clears the sign first and looks then, so nothing is overlooked.
         if not self._rung:
             self._rung = True
@@ -202,9 +198,9 @@ class Calls:
         """Work that came back, with its results and how many seconds its call took."""
         self._rung = False
         self._news.clear()
-        while self._came_back:
+        while self.came_back:
             self.out -= 1
-            yield self._came_back.popleft()
+            yield self.came_back.popleft()
 
     def wait(self, timeout_s: float) -> None:
         """Wait for work to come back, at most `timeout_s`."""
@@ -223,15 +219,11 @@ class Pending:
         self._concurrency = concurrency
         self._report = report
         self._key_order: KeyOrder[OrderKey, Work] = KeyOrder()
-        self._parked: deque[Work] = deque()
+        self.parked: deque[Work] = deque()
+        """Work that failed and has to be handled again."""
         # The highest offset of each partition that was given out.
         self._begun: dict[PartitionProgress, int] = {}
         self.in_flight = 0
-
-    @property
-    def parked(self) -> bool:
-        """True while any record that failed has to be handled again."""
-        return bool(self._parked)
 
     def take_up(self, run: Run, partition: PartitionProgress) -> None:
         """Take up these records, to be finished here; each is kept as it was read, and its handler has its own."""
@@ -267,7 +259,7 @@ class Pending:
 
     def stands(self, now: float) -> bool:
         """True while all that is parked waits for its time: nothing in flight that stands behind it may begin."""
-        return bool(self._parked) and self._parked[0].not_before > now
+        return bool(self.parked) and self.parked[0].not_before > now
 
     def next(self, pace: Pace, now: float) -> Work | None:
         """Give out the next work that may begin, parked work first; None when there is none.
@@ -275,9 +267,9 @@ class Pending:
         While parked work waits for its time a few others are tried: they may show that only those records fail.
         """
         if self.stands(now):
-            if len(self._parked) >= TRIED_MAX:
+            if len(self.parked) >= TRIED_MAX:
                 return None
-        elif self._parked:
+        elif self.parked:
             return self._to_skip(self._from_parked(pace))
         ready = self._key_order.next()
         if ready is None:
@@ -320,7 +312,7 @@ class Pending:
         if staying:
             self._park(work, staying, pace, not_before)
         elif work.rest is not None:
-            self._parked.appendleft(work.rest)
+            self.parked.appendleft(work.rest)
         else:
             self._key_order.done(work.order_key)
 
@@ -333,14 +325,14 @@ class Pending:
             work.topic_partition, work.partition, entries, work.order_key, self._report, records, not_before=not_before
         )
         if pace is Pace.PROBE:
-            self._parked.appendleft(again)
+            self.parked.appendleft(again)
         else:
-            self._parked.append(again)
+            self.parked.append(again)
 
     def _from_parked(self, pace: Pace) -> Work:
         """The work parked first; of it only the first record where one at a time is let through. The others wait for
         that one in its order key, whatever the pace is by then."""
-        work = self._parked.popleft()
+        work = self.parked.popleft()
         if pace is Pace.PROBE and len(work.entries) > 1:
             rest = replace(work, entries=work.entries[1:], records=work.records[1:], rest=None)
             work = replace(work, entries=work.entries[:1], records=work.records[:1], rest=rest)
@@ -373,8 +365,8 @@ class Pending:
 
     def forget(self, partitions: Collection[PartitionProgress], besides: list[Work]) -> None:
         """Drop whatever waits of partitions that are gone; `besides` waited elsewhere."""
-        for work in [work for work in self._parked if work.partition in partitions]:
-            self._parked.remove(work)
+        for work in [work for work in self.parked if work.partition in partitions]:
+            self.parked.remove(work)
             self._key_order.done(work.order_key)
         gone = self._key_order.discard(lambda work: work.partition in partitions) + besides
         self.in_flight -= sum(len(work.entries) for work in gone)

@@ -72,14 +72,11 @@ class Readings:
         """
         if self._clock.monotonic() < self._again_at:
             return
-        if isinstance(error := self._try(partitions, ASK_TIMEOUT_S), FatalConsumerError):
+        if isinstance(error := self.try_to_begin(partitions, ASK_TIMEOUT_S), FatalConsumerError):
             raise error
 
-    def begin_leaving(self, partitions: Partitions, timeout_s: float) -> None:
-        """Begin partitions that are about to go: one without a commit is worth one, under `latest`."""
-        self._try(partitions, timeout_s / 3)
-
-    def _try(self, partitions: Partitions, timeout_s: float) -> ConsumerError | None:
+    def try_to_begin(self, partitions: Partitions, timeout_s: float) -> ConsumerError | None:
+        """Begin partitions, also those that are about to go: one without a commit is worth one, under `latest`."""
         # Without a start it may be one whose topic may not be read, and a question about it is refused for all.
         new = [each for each, part in partitions.items() if part.reading is None and part.start is not None]
         if not new:

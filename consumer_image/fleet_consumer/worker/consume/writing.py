@@ -14,7 +14,7 @@ from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.worker.consume.outbox import Outbox, hold_reason
+from fleet_consumer.worker.consume.outbox import HOLD_REASONS, Outbox
 from fleet_consumer.worker.consume.outcomes import Outcomes
 from fleet_consumer.worker.consume.progress import WRITES_HELD, Hold, PartitionProgress, Partitions, Pauses, Unfinished
 from fleet_consumer.worker.logs import fields
@@ -232,7 +232,7 @@ def _hold_of(partition: PartitionProgress, previous: Hold | None, wall: float) -
     same = previous is not None and previous.offset == offset
     errors = [write.error for each in partition.unfinished for write in each.writes if write.error is not None]
     if errors:
-        reason, message = hold_reason(errors[0]), str(errors[0])
+        reason, message = HOLD_REASONS.get(errors[0].reason, "ProduceFailed"), str(errors[0])
     elif previous is not None and same:
         reason, message = previous.reason, previous.message
     else:
