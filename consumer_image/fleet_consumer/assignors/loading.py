@@ -7,10 +7,11 @@ would stop every member of the group.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, Final
 
-from fleet_consumer.assignors.interface import EAGER, Assignment, Assignor, ClusterView, RebalanceProtocol, Subscription
+from fleet_consumer.assignors.interface import EAGER, Assignor, RebalanceProtocol
 from fleet_consumer.assignors.range import RangeAssignor
 from fleet_consumer.assignors.roundrobin import RoundRobinAssignor
 from fleet_consumer.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
@@ -23,7 +24,13 @@ BUILT_IN: Mapping[str, Callable[[], Assignor]] = {
 }
 """The assignors that need no module, by the names under which groups agree on them."""
 
-_OPTIONAL: Final = ("version", "protocol", "subscription_user_data", "on_assignment")
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "version": 0,
+    "protocol": EAGER,
+    "subscription_user_data": lambda topics: None,
+    "on_assignment": lambda assignment, generation: None,
+}
+"""Java's, for what a user's assignor leaves out."""
 
 
 class AssignorUnknown(Exception):
@@ -70,28 +77,25 @@ def load(name: str) -> Assignor:
 def complete(candidate: object, label: str) -> Assignor:
     """Validate an object as an assignor, adding defaults for what it omits.
 
-    `name` (text) and `assign` are required. The rest has Java's defaults: `version` 0, `protocol` EAGER, no user data,
-    no `on_assignment`. `label` names the object in errors. Raises AssignorInvalid.
+    `name` (text) and `assign` are required. `label` names the object in errors. Raises AssignorInvalid.
     """
-    words = ("name", "assign", *_OPTIONAL)
-    has = {word: value for word in words if (value := _attribute(candidate, label, word)) is not None}
+    words = ("name", "assign", *_DEFAULTS)
+    own = {word: value for word in words if (value := _attribute(candidate, label, word)) is not None}
+    has = {**_DEFAULTS, **own}
     missing = [word for word in ("name", "assign") if word not in has]
     if missing:
         raise AssignorInvalid(f"{label!r} is not an assignor: it lacks {' and '.join(missing)}")
     if not isinstance(has["name"], str) or not has["name"]:
         raise AssignorInvalid(f"assignor {label!r}: name is {has['name']!r}; it must be a non-empty text")
-    version = has.get("version", 0)
+    version, protocol = has["version"], has["protocol"]
     if not isinstance(version, int) or isinstance(version, bool):
         raise AssignorInvalid(f"assignor {label!r}: version is {version!r}; it must be an int")
-    protocol = has.get("protocol", EAGER)
     if not isinstance(protocol, RebalanceProtocol):
         raise AssignorInvalid(f"assignor {label!r}: protocol is {protocol!r}; it must be EAGER or COOPERATIVE")
     for method in ("assign", "subscription_user_data", "on_assignment"):
-        if method in has and not callable(has[method]):
+        if not callable(has[method]):
             raise AssignorInvalid(f"assignor {label!r}: {method} is not callable")
-    if len(has) == len(words):
-        return candidate  # type: ignore[return-value]
-    return _Completed(has["name"], version, protocol, has)
+    return candidate if len(own) == len(words) else SimpleNamespace(**has)  # type: ignore[return-value]
 
 
 def _attribute(candidate: object, label: str, word: str) -> object:
@@ -99,24 +103,3 @@ def _attribute(candidate: object, label: str, word: str) -> object:
         return getattr(candidate, word, None)
     except Exception as cause:  # a property is the user's code too
         raise AssignorInvalid(f"assignor {label!r}: reading {word} raised {type(cause).__name__}: {cause}") from cause
-
-
-class _Completed:
-    """A user's assignor with Java's defaults for what it leaves out."""
-
-    def __init__(self, name: str, version: int, protocol: RebalanceProtocol, has: Mapping[str, Any]) -> None:
-        self.name = name
-        self.version = version
-        self.protocol = protocol
-        self._has = has
-
-    def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
-        return self._has["subscription_user_data"](topics) if "subscription_user_data" in self._has else None
-
-    def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
-        plan: dict[str, Assignment] = self._has["assign"](cluster, subscriptions)
-        return plan
-
-    def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        if "on_assignment" in self._has:
-            self._has["on_assignment"](assignment, generation)
