@@ -76,10 +76,6 @@ class Call(Generic[ResponseT]):
         self.error = error
 
 
-class FrameTooLong(Exception):
-    """The announced size exceeds the limit: not a Kafka broker, or a hostile one."""
-
-
 class FrameDecoder:
     """A buffer of received bytes that yields whole messages. Memory follows the data, not the announced size."""
 
@@ -91,12 +87,12 @@ class FrameDecoder:
         self._buffer += data
 
     def next_frame(self) -> bytes | None:
-        """The next whole message, or None if incomplete. Raises FrameTooLong; the stream is then unusable."""
+        """The next whole message, or None if incomplete. Raises MalformedMessage for one that is too long."""
         if len(self._buffer) < _SIZE.size:
             return None
         size = _SIZE.unpack_from(self._buffer)[0]
         if not 0 <= size <= self.frame_bytes_max:
-            raise FrameTooLong(self._explain(size))
+            raise MalformedMessage(self._explain(size))
         end = _SIZE.size + size
         if len(self._buffer) < end:
             return None
@@ -188,7 +184,7 @@ class AuthenticatedSession:
         try:
             while (message := self._next_answer()) is not None:
                 self._take(message, now)
-        except (FrameTooLong, MalformedMessage) as error:
+        except MalformedMessage as error:
             raise MalformedResponse(
                 f"broker {self._address} sent an invalid response: {error}", address=self._address
             ) from error

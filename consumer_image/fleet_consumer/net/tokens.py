@@ -59,7 +59,7 @@ def ask_for_token(settings: OAuthSettings, clock: Clock) -> OAuthToken:
         method="POST",
     )
     deadline = _Deadline(clock)
-    opener = urllib.request.build_opener(_NoRedirect, _Http(deadline), _Https(deadline, _trust(settings)))
+    opener = urllib.request.build_opener(_NoRedirect, _InTime(deadline, _trust(settings)))
     try:
         with opener.open(request, timeout=WAIT_S) as answer:
             body = answer.read(ANSWER_BYTES_MAX)
@@ -128,16 +128,9 @@ class _Pieces(io.RawIOBase):
         super().close()
 
 
-class _Http(urllib.request.HTTPHandler):
-    def __init__(self, deadline: _Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
+class _InTime(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Opens URLs of both kinds."""
 
-    def do_open(self, http_class: Any, req: urllib.request.Request, **settings: Any) -> http.client.HTTPResponse:
-        return super().do_open(partial(self._deadline.connection, http_class), req, **settings)
-
-
-class _Https(urllib.request.HTTPSHandler):
     def __init__(self, deadline: _Deadline, context: ssl.SSLContext) -> None:
         super().__init__(context=context)
         self._deadline = deadline

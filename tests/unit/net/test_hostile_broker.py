@@ -9,7 +9,8 @@ import tracemalloc
 import pytest
 
 from fleet_consumer.net import AllBrokersUnreachable, MalformedResponse
-from fleet_consumer.net.session import FrameDecoder, FrameTooLong
+from fleet_consumer.net.session import FrameDecoder
+from fleet_consumer.wire.errors import MalformedMessage
 from fleet_consumer.wire.groups import HeartbeatRequest, ListGroupsRequest
 from tests.support.broker_headers import encode_response
 from tests.unit.net.clients import LIST_GROUPS, NO_GROUPS, PATIENCE_S, connected, finish
@@ -136,5 +137,5 @@ def test_stream_is_cut_into_the_same_messages_however_it_arrives() -> None:
 def test_tls_alert_in_plain_text_is_recognized() -> None:
     decoder = FrameDecoder()
     decoder.feed(b"\x15\x03\x03\x00\x02\x02\x46")
-    with pytest.raises(FrameTooLong, match="it speaks TLS"):
+    with pytest.raises(MalformedMessage, match="it speaks TLS"):
         decoder.next_frame()
