@@ -232,7 +232,8 @@ class WorkerProcess:
         if hasattr(os, "register_at_fork"):  # Windows has no forks
             os.register_at_fork(after_in_child=self._forked)
         self._http.start()
-        self._watchdog.start(threading.current_thread())
+        self._watchdog.watched = threading.get_ident()
+        self._watchdog.start()
         if self._local is not None:
             self._progress.start()
         tame_collector()

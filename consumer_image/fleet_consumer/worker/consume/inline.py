@@ -58,13 +58,9 @@ class CallTimes:
         self._began = self._now()
         return instead or (self._timed if self._each else self._handle)
 
-    def pause(self) -> float:
-        """The loop is about to do something else than handling: the time, for `resume`."""
-        return self._now()
-
-    def resume(self, paused: float) -> None:
-        """Leave out the time since then."""
-        self._began += self._now() - paused
+    def leave_out(self, since: float) -> None:
+        """Leave out the time since then, in which the loop did something else than handling."""
+        self._began += self._now() - since
 
     def end(self, count: int) -> None:
         """The run is over, `count` records of it were handled."""
@@ -235,9 +231,9 @@ class InlineRounds:
             if watch.due:
                 read = as_read(record)
                 partition.handled(read.offset, read.leader_epoch)
-                paused = times.pause()
+                paused = self._clock.monotonic()
                 goes_on = self._look_around()
-                times.resume(paused)
+                times.leave_out(paused)
                 if not goes_on or not self._loop.owns(run.topic_partition, partition):
                     count = _place(records, record, max(0, after - 1)) + 1
                     pacing.succeeded(count - after)

@@ -147,8 +147,8 @@ class PeriodicThread:
                 )
 
 
-class Watchdog:
-    """The thread that looks. Making one starts nothing.
+class Watchdog(PeriodicThread):
+    """The thread that looks. `watched` is the identifier of the consume loop's thread, set before the start.
 
     `calls()` returns the calls outside of the consume loop. `duties` are carried out at every look, before the hangs
     are: `on_hang(hang, stack)` once for each record that hangs, and once more when the hang is over the limit: the
@@ -165,29 +165,15 @@ class Watchdog:
         duties: Sequence[Duty],
         on_hang: Callable[[Hang, str], None],
     ) -> None:
+        super().__init__("watchdog", [*duties, self._remind, self._look_for_hangs], clock)
         self._watch = watch
         self._detector = detector
         self._calls = calls
         self._on_hang = on_hang
-        self._thread = PeriodicThread("watchdog", [*duties, self._remind, self._look_for_hangs], clock)
-        self._watched: int | None = None
+        self.watched: int | None = None
         self._reported: list[tuple[Record, bool]] = []
         self._reminded_at = 0.0
         self.hangs: tuple[Hang, ...] = ()
-
-    @property
-    def beat_at(self) -> float | None:
-        """Start of its last round (monotonic seconds); None before `start`. Any thread."""
-        return self._thread.beat_at
-
-    def start(self, watched: threading.Thread) -> None:
-        """Begin to look; `watched` is the thread of the consume loop."""
-        self._watched = watched.ident
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop looking. Idempotent."""
-        self._thread.close()
 
     def _remind(self, now: float) -> None:
         """Have the loop look after what cannot wait, once a second."""
@@ -207,7 +193,7 @@ class Watchdog:
         held = []
         record = self._watch.record
         if record is not None:
-            held.append(Held(record, record, self._watched))
+            held.append(Held(record, record, self.watched))
         for call in self._calls():
             records = call.records
             held.append(Held(records[0], records, call.thread))

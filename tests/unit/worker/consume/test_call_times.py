@@ -71,9 +71,9 @@ def test_time_for_something_else_is_left_out() -> None:
     timed.run(*[1e-6] * 500)
     handle = timed.times.begin(500)
     handle(RECORD)
-    paused = timed.times.pause()
+    paused = timed.clock.monotonic()
     timed.clock.now += 60
-    timed.times.resume(paused)
+    timed.times.leave_out(paused)
     timed.times.end(500)
     assert timed.found == {0.001: 1000}
 

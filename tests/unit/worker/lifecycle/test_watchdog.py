@@ -90,7 +90,8 @@ def test_watchdog_logs_each_hang_once_with_its_place() -> None:
         duties=[],
         on_hang=lambda hang, stack: told.append((hang.record.offset, stack)),
     )
-    watchdog.start(hung)
+    watchdog.watched = hung.ident
+    watchdog.start()
     try:
         eventually(lambda: told and watch.due, timeout_s=10, what="the hang to be told, and the loop to be reminded")
         watch.record = record(8)
@@ -139,7 +140,8 @@ def test_error_while_a_hang_is_reported_is_no_end_of_the_reports() -> None:
         duties=[],
         on_hang=report,
     )
-    watchdog.start(threading.current_thread())
+    watchdog.watched = threading.get_ident()
+    watchdog.start()
     try:
         eventually(lambda: told == [7, 7], timeout_s=30, what="the hang to be reported again")
     finally:
