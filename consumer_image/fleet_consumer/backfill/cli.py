@@ -68,7 +68,6 @@ class _Attempt:
         self._limits: Mapping[str, int] | None = None
 
     def run(self) -> int:
-        """Play it to its end, and report."""
         try:
             covered = self._play()
         except Superseded as error:

@@ -157,7 +157,6 @@ class SparkEngine:
         return list(self._reports.value.values())
 
     def close(self) -> None:
-        """End the session."""
         self._spark.stop()
 
     def _read(self, each: Slice) -> DataFrame:

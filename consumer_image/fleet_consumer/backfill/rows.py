@@ -83,7 +83,6 @@ def raw_records(batch: pyarrow.RecordBatch) -> Iterator[Raw]:
 
 
 def batch_of(columns: Columns, rows: Sequence[Row]) -> pyarrow.RecordBatch:
-    """A batch of these rows."""
     import pyarrow as pa
 
     types = {

@@ -73,8 +73,6 @@ WAITED_SHARE: Final = 0.05
 
 
 class Engine(Protocol):
-    """Plays slices."""
-
     @property
     def cores(self) -> int: ...
 
@@ -86,8 +84,6 @@ class Engine(Protocol):
 
 
 class Ledgers(Protocol):
-    """The stored ledger."""
-
     def read(self) -> Ledger | None: ...
 
     def write(self, ledger: Ledger) -> None: ...

@@ -188,7 +188,6 @@ class SliceOutcome:
 
     @property
     def offsets(self) -> int:
-        """The number of covered offsets."""
         return sum(end - first for _, first, end in self.covered)
 
 

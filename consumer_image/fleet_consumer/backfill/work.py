@@ -213,12 +213,10 @@ class Pacer:
         return max(1, min(most, fit, 2 * self._taken))
 
     def in_time(self) -> bool:
-        """True before the end of the time."""
         return self._clock.monotonic() < self._deadline
 
     @property
     def seconds(self) -> float:
-        """The time since the task began to take records."""
         return self._clock.monotonic() - self._began
 
 
@@ -275,7 +273,6 @@ def config_of(text: str) -> BackfillConfig:
 
 @lru_cache(maxsize=1)
 def policies_of(text: str | None) -> Policies | None:
-    """The retry policies of an order."""
     return None if text is None else parse_policies(json.loads(text))
 
 

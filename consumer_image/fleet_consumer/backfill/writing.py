@@ -52,7 +52,6 @@ class TopicWriter:
     def send(
         self, key: bytes | str | None, value: bytes | str | None, headers: HeaderList, partition: int | None = None
     ) -> SendHandle:
-        """Hand one record over."""
         return self._producer.send(self._topic, key=key, value=value, headers=headers, partition=partition)
 
     def settle(self, handles: Sequence[SendHandle]) -> list[ProduceFailed | None]:

@@ -47,7 +47,6 @@ class OwnerThread:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop whose tasks call."""
         assert self._loop is not None, "a callback before the first call"
         return self._loop
 
@@ -157,7 +156,6 @@ class Handover:
         return bool(self._runs or self._gaps)
 
     def put(self, records: Records) -> None:
-        """Add the records of a poll."""
         with self._lock:
             for run in records.runs:
                 self._gaps.pop(run.topic_partition, None)
@@ -165,7 +163,6 @@ class Handover:
             self._gaps.update(records.gaps)
 
     def fail(self, error: Exception) -> None:
-        """Keep the error of a poll."""
         with self._lock:
             self._failure = error
 

@@ -42,7 +42,6 @@ class PausedPartitions:
         self.partitions: set[TopicPartition] = set()
 
     def pause(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Hand out nothing of these."""
         self.partitions.update(partitions)
         for part in partitions:
             buffer = self._buffers[part]
@@ -50,7 +49,6 @@ class PausedPartitions:
                 buffer.paused = True
 
     def resume(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """End a pause; what was read ahead before it comes out first."""
         self.partitions.difference_update(partitions)
         for part in partitions:
             buffer = self._buffers[part]
@@ -137,7 +135,6 @@ class Positions:
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
-        """The partitions that are paused now."""
         return frozenset(self._paused.partitions)
 
     @property
@@ -172,7 +169,6 @@ class Positions:
             self._fetch.unassign(frozenset(read))
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give up the ownership of these."""
         gone = frozenset(partitions)
         for part in gone:
             self._buffers.pop(part, None)
@@ -213,7 +209,6 @@ class Positions:
         return None if buffer is None else buffer.position
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at `offset`."""
         self._check_owned((partition,))
         former = self._buffers[partition]
         lost = self._starts.seek(partition)
@@ -249,12 +244,10 @@ class Positions:
         self._starts.look_up(partitions)
 
     def pause(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Hand out nothing of these."""
         self._check_owned(partitions)
         self._paused.pause(partitions)
 
     def resume(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """End a pause; what was read ahead before it comes out first."""
         self._check_owned(partitions)
         self._paused.resume(partitions)
 

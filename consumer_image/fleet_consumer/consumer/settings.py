@@ -114,12 +114,10 @@ class ConsumerSettings:
 
     @property
     def read_committed(self) -> bool:
-        """True if only records of committed transactions are read."""
         return self.isolation_level == "read_committed"
 
     @property
     def reset_policy(self) -> ResetPolicy:
-        """The parsed `auto_offset_reset`."""
         return ResetPolicy.parse(self.auto_offset_reset)
 
     @property

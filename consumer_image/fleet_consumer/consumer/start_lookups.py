@@ -242,7 +242,6 @@ class StartLookups:
                 self.pending[ticket] = parts - partitions
 
     def forget(self, partitions: frozenset[TopicPartition]) -> None:
-        """Drop the state of partitions that are no longer owned."""
         self.ignore(partitions)
         for part in partitions:
             self._searches.pop(part, None)

@@ -49,7 +49,6 @@ class Counts:
     filtered: int = fields.integer(default=0)
 
     def plus(self, other: Counts) -> Counts:
-        """The sums."""
         return Counts(**{name: getattr(self, name) + getattr(other, name) for name in COUNTS.values()})
 
 

@@ -43,8 +43,6 @@ UNLIMITED: Final = "-1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedTopic:
-    """A topic as it should be."""
-
     name: str
     partitions: int
     replication_factor: int = BROKER_DEFAULT

@@ -41,7 +41,6 @@ class Section:
         self._remaining: dict[str, Any] = dict(value)
 
     def at(self, name: str) -> str:
-        """Path of a field."""
         return f"{self.path}.{name}" if self.path else name
 
     def take(self, name: str) -> Any:

@@ -19,8 +19,6 @@ T = TypeVar("T")
 
 
 class Where(Enum):
-    """Brokers by role."""
-
     ANY = auto()
     COORDINATOR = auto()
 
@@ -75,7 +73,6 @@ class Ticket(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """True once there is a result or an error."""
         return self._ended.is_set()
 
     def cancel(self) -> None:
@@ -148,7 +145,6 @@ class FlowRunner:
         return now if ready else min(times, default=float("inf"))
 
     def abandon(self, error: Exception) -> None:
-        """End all flows with `error`."""
         for running in list(self._flows):
             self._end(running, None, error)
 

@@ -76,7 +76,6 @@ class Requests:
         self._calls: list[tuple[Call[Any], OnAnswer]] = []
 
     def send(self, action: Send, on_answer: OnAnswer) -> None:
-        """Send a request of the machine."""
         if action.address is None:
             self._ask_anyone(action.request, on_answer)
         else:

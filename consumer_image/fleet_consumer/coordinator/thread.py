@@ -156,12 +156,10 @@ class CoordinatorThread:
     # The user's side.
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     @property
     def started(self) -> bool:
-        """True once `start` was called."""
         return self._thread.ident is not None
 
     def subscribe(self, topics: Iterable[str], pattern: TopicPattern | None = None) -> None:
@@ -169,15 +167,12 @@ class CoordinatorThread:
         self._post(messages.Subscribed(tuple(topics), pattern))
 
     def unsubscribe(self) -> None:
-        """Leave the group."""
         self._post(messages.Unsubscribed())
 
     def enforce_rebalance(self, reason: str) -> None:
-        """Join again."""
         self._post(messages.RebalanceRequested(reason))
 
     def called_back(self, callback: messages.CallBack) -> None:
-        """Note that the user's callback has run."""
         self._post(messages.CalledBack(callback))
 
     def commit(
@@ -240,7 +235,6 @@ class CoordinatorThread:
         return not self._thread.is_alive()
 
     def begin(self, flow: Flow[T]) -> Ticket[T]:
-        """Run a flow on the thread."""
         ticket: Ticket[T] = Ticket()
         self._post(_Begin(flow, ticket))
         return ticket

@@ -216,7 +216,6 @@ class ReadAhead:
 
 
 def value_bytes(run: list[Message]) -> int:
-    """The number of bytes of the values of a run."""
     return sum(map(len, run))
 
 

@@ -90,7 +90,6 @@ class FetchThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start reading."""
         self._thread.start()
 
     @property
@@ -105,7 +104,6 @@ class FetchThread:
 
     @property
     def alive(self) -> bool:
-        """True while the thread runs."""
         return self._thread.is_alive()
 
     def assign(self, buffers: Collection[PartitionBuffer]) -> None:
@@ -122,7 +120,6 @@ class FetchThread:
         self._do(command)
 
     def unassign(self, partitions: frozenset[TopicPartition]) -> None:
-        """Stop reading these partitions."""
 
         def command(consumer: confluent_kafka.Consumer) -> None:
             known = [part for part in partitions if self._buffers.pop(part, None) is not None]

@@ -75,13 +75,11 @@ class BrokerRacks:
         self._racks: dict[int, str] = {}
 
     def learn(self, response: MetadataResponse) -> None:
-        """Remember the brokers of a response."""
         for broker in response.brokers:
             if broker.rack is not None:
                 self._racks[broker.node_id] = broker.rack
 
     def of_topics(self, response: MetadataResponse, topics: Collection[str]) -> Mapping[str, Racks]:
-        """The racks of the topics' partitions."""
         return {
             topic.name or "": tuple(
                 frozenset(self._racks[node] for node in part.replica_nodes if node in self._racks)

@@ -73,7 +73,6 @@ class HeartbeatTimer:
         self.last_good_sent_at = None
 
     def sent(self, now: float) -> None:
-        """Note that a heartbeat was sent."""
         self.in_flight = True
         self.last_sent_at = now
         self.next_at = now + self._interval_s
@@ -105,11 +104,9 @@ class CoordinatorLookup:
         self.next_at = NEVER
 
     def due(self, now: float) -> bool:
-        """True when FindCoordinator should be sent now."""
         return self.address is None and not self.in_flight and now >= self.next_at
 
     def found(self, address: tuple[str, int]) -> None:
-        """Take the coordinator's address from a response."""
         self.in_flight = False
         self.address = address
 

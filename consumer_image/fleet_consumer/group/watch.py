@@ -218,12 +218,10 @@ class MetadataWatch:
         self._planned_racks = {}
 
     def due(self, now: float) -> bool:
-        """True when Metadata should be requested now."""
         wanted = self._pattern is not None or bool(self.own or self._group)
         return not self.in_flight and wanted and now >= self.next_at
 
     def request(self) -> MetadataRequest:
-        """The request for the watched topics."""
         return topics_request(self.own | self._group if self._pattern is None else None)
 
     def answered(self, response: MetadataResponse, now: float) -> str | None:

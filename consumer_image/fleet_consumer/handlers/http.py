@@ -101,7 +101,6 @@ class HttpHandler:
         self.last_error: HandlerUnreachable | HandlerMisconfigured | None = None
 
     def handler(self) -> Handler:
-        """The handler as workers run it."""
         return Handler(
             self.url,
             self.many if self._batch else self.one,

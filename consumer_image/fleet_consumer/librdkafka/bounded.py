@@ -105,7 +105,6 @@ class BoundedReader:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         self._consumer.close()
 
     def partitions(self, topic: str) -> list[TopicPartition]:

@@ -26,8 +26,6 @@ connect; an IPv6 address stands in brackets or not, with a zone or not."""
 
 
 class BrokerAddress(NamedTuple):
-    """Host and port of a broker."""
-
     host: str
     port: int
 

@@ -72,11 +72,9 @@ class BrokerLane:
 
     @property
     def unused(self) -> bool:
-        """True if there is neither a connection nor a call."""
         return self._connection is None and not self._queue
 
     def add(self, call: Call[Any]) -> None:
-        """Queue a call; `advance` sends it."""
         self._queue.append(call)
 
     def due(self, now: float) -> float:

@@ -56,7 +56,6 @@ class Call(Generic[ResponseT]):
 
     @property
     def done(self) -> bool:
-        """True once there is a response or an error."""
         return self._response is not None or self.error is not None
 
     @property

@@ -74,7 +74,6 @@ class Ledger:
         self._ours[mark] = place(record).encode()
 
     def written(self, mark: bytes) -> None:
-        """Mark a record as acknowledged by the redrive topic."""
         self._unwritten.discard(mark)
 
     def __contains__(self, mark: bytes) -> bool:

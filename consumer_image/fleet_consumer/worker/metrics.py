@@ -109,7 +109,6 @@ class WorkerCollector:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, as of now."""
         stats = self._stats
         results = [((each,), float(getattr(stats, each))) for each in ("done", "failed", "dropped", "retried")]
         yield self._counter("records", "Records by what became of them.", results, "result")

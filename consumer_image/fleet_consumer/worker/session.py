@@ -85,7 +85,6 @@ class Session:
         self._watch = watch
 
     def start(self) -> None:
-        """Join the group; returns at once."""
         if self._watch is not None:
             self._watch.start()
         self.loop.start()

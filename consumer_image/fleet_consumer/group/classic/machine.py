@@ -24,7 +24,6 @@ from fleet_consumer.wire.groups import DescribeGroupsRequest
 
 
 def on_tick(member: MemberState, event: messages.Tick, _now: float) -> None:
-    """Note the time of the user's last poll."""
     member.polled_at = max(member.polled_at, event.polled_at)
 
 

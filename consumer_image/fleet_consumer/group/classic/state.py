@@ -43,7 +43,6 @@ class OldPlan:
         self._next_at = NEVER
 
     def due(self, now: float) -> bool:
-        """True when DescribeGroups should be sent now."""
         return self.wanted and now >= self._next_at
 
     def asked(self, now: float, timeout_s: float) -> None:

@@ -24,7 +24,6 @@ PROGRESS_S: Final = 5.0
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; returns its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal of a narrow character set must not end a list at the first wide name.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -22,7 +22,6 @@ from fleet_consumer.worker.config.settings import CredentialsUnreadable, connect
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; returns its exit code."""
     try:
         brokers = brokers_of(options)
         connection = connection_settings(brokers, "fleet-consumer-offsets")

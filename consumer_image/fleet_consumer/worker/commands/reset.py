@@ -20,7 +20,6 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; returns its exit code."""
     at_ms = target_of(options.to, round(SystemClock().wall() * 1000))
     brokers = brokers_of(options)
     with empty_group(brokers, options.group, options.timeout) as group:

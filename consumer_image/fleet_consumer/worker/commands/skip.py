@@ -31,7 +31,6 @@ TEXT: Final = "fleet-consumer skip named this record; it was not handed to the h
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; returns its exit code."""
     partition, offset = place_of(options.place)
     failed = options.topic or failed_topic(options.group)
     if failed == partition.topic:

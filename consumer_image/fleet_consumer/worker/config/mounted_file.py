@@ -189,11 +189,9 @@ class Follower:
 
     @property
     def policies(self) -> Policies:
-        """The current policies."""
         return self._file.content or self._opened_with
 
     def topics(self) -> tuple[str, ...]:
-        """Current topics of a retry worker."""
         return retry_topics(self._group_id, self.policies.delays)
 
     def follow(self, subscribed: object, subscribe: Callable[[tuple[str, ...]], None]) -> bool:

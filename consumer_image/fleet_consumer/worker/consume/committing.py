@@ -38,7 +38,6 @@ class Committing:
         self.mark = ""
 
     def soon(self) -> None:
-        """Make the next commit due now."""
         self._due_at = self._parts.clock.monotonic()
 
     def carry(self, mark: str) -> None:

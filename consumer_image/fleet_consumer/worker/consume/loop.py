@@ -138,7 +138,6 @@ class Loop:
 
     @property
     def draining(self) -> bool:
-        """True once `stop` was called."""
         return self._drain_until is not None
 
     @property

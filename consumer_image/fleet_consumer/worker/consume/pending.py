@@ -173,7 +173,6 @@ class Calls:
         return {Pace.FULL: self._executor.size, Pace.PROBE: 1, Pace.STOP: 0}[pace]
 
     def give(self, work: Work) -> None:
-        """Have a handler called with this work."""
         if work.error is not None:
             self.conclude(work, work.error)
             return
@@ -203,7 +202,6 @@ class Calls:
             yield self.came_back.popleft()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for work to come back, at most `timeout_s`."""
         self._news.wait(timeout_s)
 
 

@@ -114,7 +114,6 @@ class PeriodicThread:
         """Start of the last round (monotonic seconds), None before `start`. Any thread."""
 
     def start(self) -> None:
-        """Start the thread."""
         self.beat_at = self._clock.monotonic()
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()

@@ -36,7 +36,6 @@ class LocalPolicy:
 
     @property
     def total_seconds(self) -> int:
-        """Sum of the sequence's delays."""
         return sum(map(parse_delay, self.sequence))
 
 

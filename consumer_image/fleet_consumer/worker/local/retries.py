@@ -84,7 +84,6 @@ class Waiting:
         """The last count; None while unknown."""
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
@@ -225,7 +224,6 @@ class RetryReport:
         self._state: WorkerState | None = None
 
     def watch(self, stats: Stats, state: WorkerState) -> None:
-        """Set the sources of the counts."""
         self._stats, self._state = stats, state
 
     def look(self, now: float) -> None:

@@ -231,7 +231,6 @@ class ProgressPrinter:
         self._state: WorkerState | None = None
 
     def watch(self, stats: Stats, state: WorkerState) -> None:
-        """Set the sources of the line."""
         self._stats, self._state = stats, state
 
     def look(self, now: float) -> None:
