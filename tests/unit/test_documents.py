@@ -18,9 +18,8 @@ from fleet_consumer import Consumer, Record, Records, Run
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.commands.options import parser
-from fleet_consumer.worker.member import RetrySnapshot, WorkerState
+from fleet_consumer.worker.member import WorkerState, retry_document
 from fleet_consumer.worker.metrics import GroupLabels, metrics_page
-from fleet_consumer.worker.stats import Stats
 from fleet_operator.runtime.metrics import Metrics
 from tests.run import SUITES
 
@@ -164,10 +163,8 @@ def metrics() -> set[str]:
     """Every metric of workers and of the operator, as Prometheus stores them."""
     state = WorkerState(revision="", max_poll_interval_s=1.0, instance_id=None)
     state.breaker = lambda: BreakerSnapshot("Closed", 0.0, 0.0)
-    state.retry = lambda: RetrySnapshot("main", None, None)
-    text = (
-        metrics_page(Stats(), state, GroupLabels("", "", "", ""), SystemClock())().decode() + Metrics().text().decode()
-    )
+    state.retry = lambda: retry_document("main", None, (), state.stats)
+    text = metrics_page(state, GroupLabels("", "", "", ""), SystemClock())().decode() + Metrics().text().decode()
     found: set[str] = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE):
         found |= {f"{name}_bucket", f"{name}_count", f"{name}_sum"} if kind == "histogram" else set()

@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
-from fleet_consumer.worker.member import RetrySnapshot
+from fleet_consumer.worker.member import retry_document
 from fleet_consumer.worker.metrics import GroupLabels, metrics_page
 from fleet_operator.api.v1alpha1 import ConsumerGroupSpec
 from fleet_operator.planning import labels
@@ -34,9 +34,9 @@ def worker_page() -> str:
     """The page of a worker that has everything there is to show."""
     lived = Lived()
     lived.state.breaker = lambda: BreakerSnapshot("Closed", 0.0, 0.0)
-    lived.state.retry = lambda: RetrySnapshot("main", "standard", "a1b2c3d4e5")
+    lived.state.retry = lambda: retry_document("main", None, (), lived.bench.stats)
     lived.bench.stats.hopped("5s")
-    render = metrics_page(lived.bench.stats, lived.state, LABELS._replace(role="main"), lived.bench.clock)
+    render = metrics_page(lived.state, LABELS._replace(role="main"), lived.bench.clock)
     render()  # ends of partitions are only asked for while somebody looks
     lived.bench.steps(12)
     return render().decode()

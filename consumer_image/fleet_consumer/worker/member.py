@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from fleet_consumer.contract.naming import is_managed_topic
-from fleet_consumer.contract.skips import PassedBy, Place
+from fleet_consumer.contract.policies import Policies
+from fleet_consumer.contract.skips import Place
 from fleet_consumer.group.errors import DataPlaneFailed, NoOffsetForPartition
 from fleet_consumer.group.membership import Membership
 from fleet_consumer.record import Record
@@ -24,6 +25,7 @@ from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.lifecycle.watchdog import Hang
 from fleet_consumer.worker.logs import MESSAGE_CHARACTERS_MAX, now_text
 from fleet_consumer.worker.session import Session
+from fleet_consumer.worker.stats import Stats
 
 IDLE_LOOP_LIMIT_S: Final = 60.0
 """A loop that handles no record comes round at least so often: the longest waits in it are those of a rebalance."""
@@ -50,21 +52,6 @@ NOT_JOINED: Final = frozenset({"Unjoined", "Left", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
-class RetrySnapshot:
-    """A worker's view of its group's retry flow; the policy's fields are None until its file was read once.
-
-    `suppressed` and `unknown` are the counts of the same names in `Stats`: copies passed over, unknown revisions.
-    """
-
-    role: str
-    policy: str | None
-    current: str | None
-    waiting: tuple[WaitingHead, ...] = ()
-    suppressed: int = 0
-    unknown: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class SessionEnd:
     """Sessions that errors have ended, one soon after the other; of the last error only its text is kept.
 
@@ -83,14 +70,15 @@ class SessionEnd:
 @dataclass(slots=True)
 class WorkerState:
     """State shared by the process's parts. Written by the main thread, except `hangs` and `hung_setup` (by the
-    watchdog).
+    watchdog) and `stats` (by the consume loop's).
 
-    `breaker` and `retry` are called by any thread; they return a value that is replaced as a whole, or None.
+    `breaker` and `retry` are called by any thread.
     """
 
     revision: str
     max_poll_interval_s: float
     instance_id: str | None
+    stats: Stats = field(default_factory=Stats)
     session: Session | None = None
     error: Exception | None = None
     hung_setup: Exception | None = None
@@ -102,11 +90,8 @@ class WorkerState:
     handler_error: Callable[[], Exception | None] = lambda: None
     """The error that keeps the handler from being called, such as a sidecar that does not listen."""
     breaker: Callable[[], BreakerSnapshot | None] = lambda: None
-    retry: Callable[[], RetrySnapshot | None] = lambda: None
-    failed: Callable[[], Mapping[tuple[str, str], int]] = dict
-    """Records that this process has given up, by reason and class of the error; a copy."""
-    skipped: Callable[[], Mapping[Place, PassedBy]] = dict
-    """Records and data that this process has passed by on request; never changed."""
+    retry: Callable[[], dict[str, Any] | None] = lambda: None
+    """`retry_document`, None without retries."""
 
 
 def stopped_part(state: WorkerState, watchdog_beat_at: float | None, *, handling: bool, now: float) -> str | None:
@@ -214,12 +199,12 @@ def member_document(state: WorkerState) -> dict[str, Any]:
         else {"reason": reason_of(error), "message": str(error)[:MESSAGE_CHARACTERS_MAX]},
         "ended": _ended(state.ended),
         "breaker": _breaker(state.breaker()),
-        "retry": _retry(state.retry()),
-        "failed": _failed(state.failed()),
+        "retry": state.retry(),
+        "failed": _failed(state.stats.error_classes.copy()),
         "expired": _expired(session) if session else [],
         "skipped": [
             {**place._asdict(), "at": now_text(passed.at), "lastOffset": passed.last_offset}
-            for place, passed in sorted(state.skipped().items())
+            for place, passed in sorted(state.stats.skipped.items())
         ],
     }
 
@@ -261,18 +246,23 @@ def _breaker(breaker: BreakerSnapshot | None) -> dict[str, object] | None:
     }
 
 
-def _retry(retry: RetrySnapshot | None) -> dict[str, object] | None:
-    if retry is None:
-        return None
+def retry_document(
+    role: str, policies: Policies | None, waiting: tuple[WaitingHead, ...], stats: Stats
+) -> dict[str, Any]:
+    """A worker's view of its group's retry flow. `policies` is None until their file was read once."""
     return {
-        "role": retry.role,
+        "role": role,
         "waiting": [
             {"topic": head.topic, "partition": head.partition, "offset": head.offset, "dueAt": now_text(head.due_at)}
-            for head in retry.waiting[:ENTRIES_MAX]
+            for head in waiting[:ENTRIES_MAX]
         ],
-        "waitingCount": len(retry.waiting),
-        "suppressed": retry.suppressed,
-        "policy": {"name": retry.policy, "current": retry.current, "unknown": retry.unknown},
+        "waitingCount": len(waiting),
+        "suppressed": stats.suppressed,
+        "policy": {
+            "name": None if policies is None else policies.name,
+            "current": None if policies is None else policies.current,
+            "unknown": stats.unknown_policies,
+        },
     }
 
 

@@ -21,7 +21,7 @@ from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.consume.lags import NO_ENDS, lag_of, seconds_behind
 from fleet_consumer.worker.member import WorkerState, ready
 from fleet_consumer.worker.session import Session
-from fleet_consumer.worker.stats import Histogram, Stats
+from fleet_consumer.worker.stats import Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -77,8 +77,8 @@ Samples = Iterable[tuple[tuple[str, ...], float]]
 class WorkerCollector:
     """Renders a worker's counters and state at the moment they are asked for."""
 
-    def __init__(self, stats: Stats, state: WorkerState, labels: GroupLabels, clock: Clock) -> None:
-        self._stats = stats
+    def __init__(self, state: WorkerState, labels: GroupLabels, clock: Clock) -> None:
+        self._stats = state.stats
         self._state = state
         self._labels = labels
         self._clock = clock
@@ -134,7 +134,7 @@ class WorkerCollector:
             states = [((name,), float(name == breaker.state)) for name in BREAKER_STATES]
             yield self._gauge("breaker_state", "1 for the retry budget's state.", states, "state")
         if retry is not None:
-            waiting: Samples = [((), len(retry.waiting))]
+            waiting: Samples = [((), retry["waitingCount"])]
             yield self._gauge("waiting_partitions", "Partitions that wait for their record.", waiting)
 
     def _out_of_range(self) -> Iterator[Metric]:
@@ -209,9 +209,9 @@ def _by_label(counts: dict[str, int]) -> Samples:
     return [((label,), count) for label, count in sorted(counts.copy().items())]
 
 
-def metrics_page(stats: Stats, state: WorkerState, labels: GroupLabels, clock: Clock) -> Callable[[], bytes]:
+def metrics_page(state: WorkerState, labels: GroupLabels, clock: Clock) -> Callable[[], bytes]:
     """A function that renders the page behind /metrics."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(WorkerCollector(stats, state, labels, clock))
+    registry.register(WorkerCollector(state, labels, clock))
     ProcessCollector(registry=registry)
     return lambda: generate_latest(registry)

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.contract.pod import HEALTH_PAGE, MEMBER_PAGE, READY_PAGE
@@ -47,7 +47,7 @@ from fleet_consumer.worker.lifecycle.watchdog import (
     stack_of,
 )
 from fleet_consumer.worker.logs import about, fields
-from fleet_consumer.worker.member import RetrySnapshot, WorkerState, member_document, ready, stopped_part
+from fleet_consumer.worker.member import WorkerState, member_document, ready, retry_document, stopped_part
 from fleet_consumer.worker.metrics import CONTENT_TYPE, GroupLabels, metrics_page
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext, make_executor
 from fleet_consumer.worker.stats import Stats
@@ -78,8 +78,8 @@ class SetupFailed(Exception):
 class Onlooker(Protocol):
     """Progress display of a run in a terminal."""
 
-    def watch(self, stats: Stats, state: WorkerState) -> None:
-        """Take the objects to display, before anything has begun."""
+    def watch(self, state: WorkerState) -> None:
+        """Take the state to display, before anything has begun."""
 
     def look(self, now: float) -> None:
         """Called several times a second, on a thread of its own: what it writes may block."""
@@ -178,16 +178,14 @@ class WorkerProcess:
         self._stop = worker.stop
         self._last_word = last_word
         self._state = WorkerState(
-            config.revision, config.consumer.max_poll_interval_seconds, worker.identity.instance_id
+            config.revision, config.consumer.max_poll_interval_seconds, worker.identity.instance_id, worker.stats
         )
         self._state.handler_error = handler.last_error
         self._state.breaker = self._breaker
         self._state.retry = self._retry
-        self._state.failed = lambda: dict(self._stats.error_classes)
-        self._state.skipped = lambda: self._stats.skipped
         self._local = local
         if local is not None:
-            local.watch(self._stats, self._state)
+            local.watch(self._state)
         self._pid = os.getpid()
         self._signals = Signals()
         self._supervisor = Supervisor(worker, self._state, self._signals)
@@ -393,26 +391,19 @@ class WorkerProcess:
         session = self._state.session
         return None if session is None else session.pacing.snapshot
 
-    def _retry(self) -> RetrySnapshot | None:
+    def _retry(self) -> dict[str, Any] | None:
         file, session = self._worker.policy_file, self._state.session
         if file is None:
             return None
-        policies = file.content
-        return RetrySnapshot(
-            role=self._worker.role.value,
-            policy=None if policies is None else policies.name,
-            current=None if policies is None else policies.current,
-            waiting=() if session is None else session.intake.heads,
-            suppressed=self._stats.suppressed,
-            unknown=self._stats.unknown_policies,
-        )
+        heads = () if session is None else session.intake.heads
+        return retry_document(self._worker.role.value, file.content, heads, self._stats)
 
     def _labels(self) -> GroupLabels:
         config, role = self._config, self._worker.role
         return GroupLabels(config.namespace, config.name, consumer_group(role, config.group_id), role.value)
 
     def _pages(self) -> dict[str, Callable[[], Page]]:
-        render = metrics_page(self._stats, self._state, self._labels(), self._clock)
+        render = metrics_page(self._state, self._labels(), self._clock)
 
         def health() -> Page:
             handling, now = self._watch.record is not None, self._clock.monotonic()

@@ -49,7 +49,7 @@ def test_share_of_failures_alone_is_no_change() -> None:
 
 def test_reasons_of_failures_are_read_in_steps() -> None:
     worker = WorkerState("a1b2c3d4e5", 300.0, "shop.orders.0a1b2c3d-0")
-    worker.failed = lambda: {("exhausted", "shop.Refused"): 1000, ("breaker", ""): 1}
+    worker.stats.error_classes = {("exhausted", "shop.Refused"): 1000, ("breaker", ""): 1}
     seen = parse_member("orders-0", json.dumps(member_document(worker)).encode())
     assert seen is not None
     assert seen.failed == {("Exhausted", "shop.Refused"): 512, ("Breaker", ""): 1}

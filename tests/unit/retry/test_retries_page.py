@@ -25,7 +25,6 @@ from fleet_consumer.retry.routing import route
 from fleet_consumer.retry.suppression import REBUILD_RECORDS, WINDOW_RECORDS
 from fleet_consumer.worker.member import WorkerState
 from fleet_consumer.worker.metrics import GroupLabels, metrics_page
-from fleet_consumer.worker.stats import Stats
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.api.v1alpha1.retrypolicy import RetryPolicy
@@ -149,7 +148,7 @@ def test_alert_on_given_up_records_sees_the_first_failure_of_a_worker() -> None:
     """`increase` needs a value to begin with: every reason is there from the first scrape on."""
     assert "increase(consumer_fleet_worker_failures_total[10m])" in rules()["RecordsWereGivenUp"]
     state = WorkerState(revision="r", max_poll_interval_s=300, instance_id=None)
-    page = metrics_page(Stats(), state, GroupLabels("shop", "orders", "orders", "main"), SystemClock())().decode()
+    page = metrics_page(state, GroupLabels("shop", "orders", "orders", "main"), SystemClock())().decode()
     for reason in FailureReason:
         assert sample(page, "consumer_fleet_worker_failures_total", reason=reason.value) == 0
 

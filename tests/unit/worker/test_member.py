@@ -26,11 +26,11 @@ from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_
 from fleet_consumer.worker.lifecycle.watchdog import Hang
 from fleet_consumer.worker.member import (
     FAILED_KINDS_MAX,
-    RetrySnapshot,
     WorkerState,
     member_document,
     note_end,
     ready,
+    retry_document,
     stopped_part,
 )
 from fleet_consumer.worker.metrics import GroupLabels, metrics_page
@@ -39,6 +39,7 @@ from fleet_consumer.worker.stats import ERROR_CLASSES_MAX, OTHER_CLASSES, RETRIE
 from fleet_consumer.worker.supervisor import SessionBackoff
 from tests.support.metrics import sample
 from tests.unit.consumer.lab import Lab
+from tests.unit.retry.policies import policies
 from tests.unit.worker.scripted import P0, P1, Bench
 
 JOINED = Membership(
@@ -153,7 +154,7 @@ class Lived:
     def __init__(self, membership: Membership = JOINED, handle: Any = lambda record: None) -> None:
         self.bench = Bench(handle, {P0: [b"a", b"b"], P1: [b"c"]})
         self.bench.consumer.membership = lambda: membership
-        self.state = WorkerState("a1b2c3d4e5", 300.0, membership.instance_id)
+        self.state = WorkerState("a1b2c3d4e5", 300.0, membership.instance_id, self.bench.stats)
         connection = ConnectionSettings(bootstrap_servers=("b:1",), client_id="c")
         self.state.session = Session(self.bench.loop, self.bench.parts, connection, None, None)
 
@@ -201,7 +202,8 @@ def test_member_and_metrics_show_retries() -> None:
     lived = Lived()
     lived.state.breaker = lambda: BreakerSnapshot("HalfOpen", 1_700_000_000.0, 66.66)
     head = WaitingHead("_fleet.g.retry.5s", 1, 42, 1_700_000_005.25)
-    lived.state.retry = lambda: RetrySnapshot("retry", "standard", "a1b2c3d4e5", (head,), suppressed=2, unknown=1)
+    stats = lived.state.stats = Stats(suppressed=2, unknown_policies=1)
+    lived.state.retry = lambda: retry_document("retry", policies("5s"), (head,), stats)
     document = member_document(lived.state)
     assert document["breaker"] == {"state": "HalfOpen", "since": "2023-11-14T22:13:20.000Z", "failurePercent": 66.7}
     assert document["retry"] == {
@@ -211,7 +213,6 @@ def test_member_and_metrics_show_retries() -> None:
         "suppressed": 2,
         "policy": {"name": "standard", "current": "a1b2c3d4e5", "unknown": 1},
     }
-    stats = Stats()
     stats.count(RETRIED)
     for delay in ("5s", "5s", "30s"):
         stats.hopped(delay)
@@ -219,7 +220,6 @@ def test_member_and_metrics_show_retries() -> None:
     for n in range(2 * ERROR_CLASSES_MAX):
         stats.gave_up("fatal", f"shop.Made{n:03}")
         stats.gave_up("fatal", "shop.Made000")
-    lived.state.failed = lambda: stats.error_classes
     failed = member_document(lived.state)["failed"]
     assert [(entry["reason"], entry["errorClass"], entry["records"]) for entry in failed[:3]] == [
         ("fatal", "shop.Made000", 2 * ERROR_CLASSES_MAX + 1),
@@ -229,7 +229,7 @@ def test_member_and_metrics_show_retries() -> None:
     assert len(failed) == FAILED_KINDS_MAX
     for late in (0.005, 0.01, 0.2, 4000.0):
         stats.lateness.observe(late)
-    page = metrics_page(stats, lived.state, LABELS, lived.bench.clock)().decode()
+    page = metrics_page(lived.state, LABELS, lived.bench.clock)().decode()
     for name, value, labels in (
         ("records_total", 1, {"result": "retried"}),
         ("hops_total", 2, {"delay": "5s"}),
@@ -360,7 +360,7 @@ def test_worker_whose_watchdog_is_dead_or_hangs_is_not_alive(age_s: float, stopp
 def test_metrics_count_records_by_result() -> None:
     lived = Lived()
     lived.bench.steps(12)
-    page = metrics_page(lived.bench.stats, lived.state, LABELS, lived.bench.clock)().decode()
+    page = metrics_page(lived.state, LABELS, lived.bench.clock)().decode()
     for name, value, labels in (
         ("records_total", 3, {"result": "done"}),
         ("ready", 1, {}),

@@ -6,7 +6,7 @@ from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.consume.intake import WaitingHead
 from fleet_consumer.worker.consume.progress import WINDOW_FULL, WRITES_HELD, Hold, PartitionProgress
 from fleet_consumer.worker.http_server import json_page
-from fleet_consumer.worker.member import ENTRIES_MAX, RetrySnapshot, member_document
+from fleet_consumer.worker.member import ENTRIES_MAX, member_document, retry_document
 from fleet_operator.clients.worker_status import parse_member
 from fleet_operator.planning.observation import StuckPartition
 from fleet_operator.planning.status.consumergroup import STUCK_MAX, STUCK_MESSAGE_MAX
@@ -25,7 +25,7 @@ def holding(message: str) -> Lived:
         partition.hold = Hold(partition.position, NOW - number, "Unacknowledged", message)
     lived.bench.parts.pauses.reasons = dict.fromkeys(PLACES, frozenset({WRITES_HELD, WINDOW_FULL}))
     heads = tuple(WaitingHead(*place, 7, NOW) for place in PLACES)
-    lived.state.retry = lambda: RetrySnapshot("retry", "standard", "a1b2c3d4e5", heads)
+    lived.state.retry = lambda: retry_document("retry", None, heads, lived.state.stats)
     return lived
 
 

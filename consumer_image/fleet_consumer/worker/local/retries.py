@@ -36,7 +36,6 @@ from fleet_consumer.worker.member import WorkerState, current_error
 from fleet_consumer.worker.printed import outlive_readers
 from fleet_consumer.worker.process import run_worker
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S
-from fleet_consumer.worker.stats import Stats
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
@@ -220,11 +219,10 @@ class RetryReport:
         self._path = folder / COUNTS_FILE
         self._lifeline = lifeline
         self._due_at = float("-inf")
-        self._stats = Stats()
         self._state: WorkerState | None = None
 
-    def watch(self, stats: Stats, state: WorkerState) -> None:
-        self._stats, self._state = stats, state
+    def watch(self, state: WorkerState) -> None:
+        self._state = state
 
     def look(self, now: float) -> None:
         """Write the counts when they are due, and look after the main process. Called several times a second."""
@@ -235,9 +233,10 @@ class RetryReport:
 
     def write(self) -> None:
         """Write the counts in one step, so that no reader sees half of them. Without the folder there is no reader."""
-        stats, error = self._stats, None if self._state is None else current_error(self._state)
-        text = "" if error is None else str(error)
-        counts = Counts(stats.done, stats.failed, stats.dropped, stats.retried, text)
+        counts = Counts()
+        if self._state is not None:
+            stats, error = self._state.stats, current_error(self._state)
+            counts = Counts(stats.done, stats.failed, stats.dropped, stats.retried, "" if error is None else str(error))
         fresh = self._path.with_suffix(".new")
         try:
             fresh.write_text(json.dumps(asdict(counts)))

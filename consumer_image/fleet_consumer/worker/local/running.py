@@ -230,8 +230,8 @@ class ProgressPrinter:
         self._stats = Stats()
         self._state: WorkerState | None = None
 
-    def watch(self, stats: Stats, state: WorkerState) -> None:
-        self._stats, self._state = stats, state
+    def watch(self, state: WorkerState) -> None:
+        self._stats, self._state = state.stats, state
 
     def look(self, now: float) -> None:
         """Write the line when it is due. Called several times a second."""

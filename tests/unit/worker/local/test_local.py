@@ -125,7 +125,7 @@ def test_progress_is_written_over_itself_on_a_terminal_and_rarely_elsewhere() ->
     for terminal in (True, False):
         screen = Screen(terminal=terminal)
         progress = ProgressPrinter(lambda: 0.0, screen)
-        progress.watch(stats, WorkerState("local", 300.0, None))
+        progress.watch(WorkerState("local", 300.0, None, stats))
         for quarter in range(80):
             progress.look(quarter / 4)
         written[terminal] = screen.getvalue()
@@ -137,7 +137,7 @@ def test_progress_is_written_over_itself_on_a_terminal_and_rarely_elsewhere() ->
 def test_progress_shows_how_fast_records_end() -> None:
     screen, stats = Screen(terminal=False), Stats()
     progress = ProgressPrinter(lambda: 0.0, screen)
-    progress.watch(stats, WorkerState("local", 300.0, None))
+    progress.watch(WorkerState("local", 300.0, None, stats))
     progress.look(1.0)
     stats.done, stats.failed = 25, 5
     progress.look(11.0)
@@ -156,10 +156,10 @@ def test_progress_shows_the_lag_once_the_ends_of_all_partitions_are_known(
     loop.progress.partitions, loop.ends.look.return_value, loop.committing.refused = partitions, known, None
     session = Mock(loop=loop)
     session.consumer.membership.return_value = Membership(group_id="orders")
-    state = WorkerState("local", 300.0, None)
+    state = WorkerState("local", 300.0, None, Stats(done=3))
     state.session = session
     progress = ProgressPrinter(lambda: 0.0, Screen(terminal=False))
-    progress.watch(Stats(done=3), state)
+    progress.watch(state)
     line = progress.line()
     assert line.startswith(f"done=3 failed=0 dropped=0{told}")
 
@@ -201,7 +201,7 @@ def test_progress_with_retries_is_of_both_processes(waiting: int | None, told: s
     retries = Retries(Counts(done=2, failed=1, dropped=1, retried=4), waiting)
     progress = ProgressPrinter(lambda: 0.0, Screen(terminal=False))
     progress.retries = cast(Any, retries)
-    progress.watch(Stats(done=3, retried=3), WorkerState("local", 300.0, None))
+    progress.watch(WorkerState("local", 300.0, None, Stats(done=3, retried=3)))
     assert progress.line() == f"done=5 failed=1 dropped=1 retried=7{told}"
     progress.look(0.5)
     assert retries.looks == 1
