@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter, is_
 from typing import Final
 
 from fleet_consumer.contract import naming
@@ -41,20 +40,19 @@ RETRY_INFIX: Final = naming.retry_topic("", "").removeprefix(naming.RESERVED_PRE
 _KNOWN_CODES: Final = frozenset(ErrorCode)
 
 Offsets = dict[tuple[str, int], int]
-History = Mapping[tuple[str, int], tuple[observation.OffsetSample, ...]]
+History = dict[tuple[str, int], tuple[observation.OffsetSample, ...]]
 Transactions = Mapping[tuple[str, int], OpenTransaction]
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True)
 class TopicLog:
     """Offsets of one or several topics; `history` is as in `GroupObservation.end_history`, `transactions` as in
-    `open_transactions`. `parts` are the logs that this one joins."""
+    `open_transactions`."""
 
     ends: Offsets = field(default_factory=dict)
     history: History = field(default_factory=dict)
     starts: Offsets = field(default_factory=dict)
     transactions: Transactions = field(default_factory=dict)
-    parts: tuple[TopicLog, ...] = field(default=(), repr=False)
 
 
 NOT_READ: Final = TopicLog()
@@ -265,9 +263,6 @@ def is_visitor(described: DescribedGroupMember) -> bool:
     return described.client_id == CLIENT_ID and described.group_instance_id is None
 
 
-_ANSWERS: Final = attrgetter("described", "committed", "log", "failed", "coordinator_id")
-
-
 @dataclass(slots=True)
 class GroupFacts:
     """Answers of one poll about one group, before they are aggregated; `error` is the first error.
@@ -292,15 +287,6 @@ class GroupFacts:
             return self.error
         return self.error or reason_of(described.error_code)
 
-    def as_before(self, other: GroupFacts) -> bool:
-        """True if all answers are the very objects of an earlier poll.
-
-        A topic may have grown while no new partition answers: then they are, and mean something else.
-        """
-        if self.error is not None or other.error is not None or self.failed_partitions != other.failed_partitions:
-            return False
-        return all(map(is_, _ANSWERS(self), _ANSWERS(other)))
-
 
 def by_topic(offsets: Offsets) -> dict[str, Offsets]:
     """Offsets of everybody, so that a group can take its own without walking over all of them."""
@@ -310,9 +296,7 @@ def by_topic(offsets: Offsets) -> dict[str, Offsets]:
     return dict(sorted_out)
 
 
-def extend_history(
-    history: History, ends: Offsets, now: float
-) -> dict[tuple[str, int], tuple[observation.OffsetSample, ...]]:
+def extend_history(history: History, ends: Offsets, now: float) -> History:
     """Each partition's samples with this one added; partitions that did not answer keep theirs."""
     added = {key: _add_sample(history.get(key, ()), observation.OffsetSample(now, end)) for key, end in ends.items()}
     return {**history, **added}

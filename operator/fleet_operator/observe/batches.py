@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from fleet_consumer.distribution import DISTRIBUTION, own_version
@@ -122,7 +123,7 @@ def list_offsets_requests(times: Mapping[Partition, int], *, read_committed: boo
     for start in range(0, len(ordered), PARTITIONS_PER_REQUEST_MAX):
         by_topic: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
         for topic, index in ordered[start : start + PARTITIONS_PER_REQUEST_MAX]:
-            by_topic[topic].append(ListOffsetsPartition(partition_index=index, timestamp=times[topic, index]))
+            by_topic[topic].append(_asked_offset(index, times[topic, index]))
         requests.append(
             ListOffsetsRequest(
                 replica_id=-1,
@@ -131,6 +132,12 @@ def list_offsets_requests(times: Mapping[Partition, int], *, read_committed: boo
             )
         )
     return requests
+
+
+@lru_cache(maxsize=PARTITIONS_PER_REQUEST_MAX)
+def _asked_offset(index: int, timestamp: int) -> ListOffsetsPartition:
+    """The same for all topics: each poll asks for the ends of all partitions."""
+    return ListOffsetsPartition(partition_index=index, timestamp=timestamp)
 
 
 def offsets_topic_config_request() -> admin.DescribeConfigsRequest:

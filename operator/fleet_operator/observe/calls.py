@@ -1,8 +1,7 @@
 """The calls of polls: what is asked, how it is waited for, and how answers are read. Used by one thread.
 
 Most groups are as they were at the last poll, and a broker that is asked the same answers with the same bytes. Such an
-answer is not decoded again: it is the very object that came before, so that whoever made something of it can tell by
-identity that nothing has changed.
+answer is not decoded again: it is the very object that came before, and so is what was derived from it.
 """
 
 from __future__ import annotations
@@ -41,27 +40,27 @@ def wait(client: NetworkClient, calls: Iterable[Call[Any]], stopping: Callable[[
 class _Repeated:
     """A request, its last encoding and its last answer. Everything else is the request's own."""
 
-    __slots__ = ("_answered", "_encoded", "_request", "derived")
+    __slots__ = ("_answered", "_encoded", "derived", "request")
 
     def __init__(self, request: Request[Any]) -> None:
-        self._request = request
+        self.request = request
         self._encoded: tuple[int, bytes] | None = None
         self._answered: tuple[int, bytes, Response] | None = None
         self.derived: tuple[Response, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._request, name)
+        return getattr(self.request, name)
 
     def encode(self, version: int) -> bytes:
         """As `Request.encode`, once for a version."""
         if self._encoded is None or self._encoded[0] != version:
-            self._encoded = (version, self._request.encode(version))
+            self._encoded = (version, self.request.encode(version))
         return self._encoded[1]
 
     def decode_response(self, version: int, buffer: bytes) -> Response:
         """As `Request.decode_response`; the last answer itself if this one has the same bytes."""
         if self._answered is None or self._answered[:2] != (version, buffer):
-            self._answered = (version, buffer, self._request.decode_response(version, buffer))
+            self._answered = (version, buffer, self.request.decode_response(version, buffer))
         return self._answered[2]
 
 
@@ -69,13 +68,15 @@ class Repeats:
     """The requests of one part of the groups, by broker. Those that a poll did not make are forgotten at its end."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, Request[Any]], _Repeated] = {}
-        self._made: dict[tuple[int, Request[Any]], _Repeated] = {}
+        self._known: dict[tuple[int, int], _Repeated] = {}
+        self._made: dict[tuple[int, int], _Repeated] = {}
 
     def of(self, node_id: int, request: Request[ResponseT]) -> Request[ResponseT]:
         """The request as made before, if it was."""
-        key = (node_id, request)
-        found = self._made.get(key) or self._known.get(key) or _Repeated(request)
+        key = (node_id, hash(request))  # taken once: a request names thousands of partitions
+        found = self._made.get(key) or self._known.get(key)
+        if found is None or found.request != request:
+            found = _Repeated(request)
         self._made[key] = found
         return cast("Request[ResponseT]", found)
 

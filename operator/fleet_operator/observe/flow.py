@@ -318,30 +318,10 @@ class FlowMemory:
                 if span and span.unread < span.position
             ),
             source_max_message_bytes=self._source_max_message_bytes(interest.topics),
+            found_delays=self.found_delays.get(interest.group_id),
             may_read=aggregation.may_read(described),
             error=error,
         )
-
-    def is_quiet(
-        self, interest: GroupInterest, last: RetryObservation, topics: Mapping[str, TopicObservation], now: float
-    ) -> bool:
-        """True if a flow in which nothing waited is as in its last observation, given that its group and the ends of
-        its logs are: every topic exists as before, with the same settings. `now` in epoch seconds."""
-        retry = interest.retry
-        assert retry is not None, "only groups with a flow have one"
-        names = {*retry.flow, *((interest.failed_topic,) if interest.failed_topic else ())}
-        if names != set(last.topics):
-            return False
-        for name in names:
-            seen, known = topics.get(name), last.topics[name]
-            if seen is None or seen.error or known.error or seen.partitions != known.partitions:
-                return False
-            if self.settings.of(name) is not known.configs:
-                return False
-        if self._source_max_message_bytes(interest.topics) != last.source_max_message_bytes:
-            return False
-        self._there |= dict.fromkeys(retry.flow, now)
-        return True
 
     def _told(self, name: str, seen: TopicObservation | None, held: Collection[str], now: float) -> bool:
         """True if a poll has found enough of a topic to count with.

@@ -1,22 +1,16 @@
-"""The observations of one part's groups, from the answers of a poll and what the poll before made of them.
-
-Pure but for the part's memory.
-
-Most groups are as they were. One whose answers are the very objects of the poll before is not aggregated again.
-"""
+"""The observation of a group, from the answers of a poll and the observation before."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Final
 
 from fleet_operator.observe import aggregation
 from fleet_operator.observe.aggregation import NOT_OBSERVED, STABLE, GroupFacts, Offsets
-from fleet_operator.observe.flow import Spans
+from fleet_operator.observe.flow import FlowMemory, Spans
 from fleet_operator.observe.interests import GroupInterest
-from fleet_operator.observe.poll_memory import PartMemory
 from fleet_operator.planning.observation import (
     UNKNOWN_STATE,
     GroupObservation,
@@ -46,70 +40,26 @@ NAMED_MAX: Final = 4
 Members = tuple[MemberObservation, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupAggregation:
-    """Inputs of the observations; `last` has the newest by group, perhaps of a state poll, `now` is epoch seconds."""
+def observe_group(
+    interest: GroupInterest,
+    last: GroupObservation | None,
+    facts: Mapping[str, GroupFacts],
+    flow: FlowMemory,
+    topics: Mapping[str, TopicObservation],
+    spans: Spans,
+    now: float,
+) -> GroupObservation:
+    """The main group, and with it its flow: one of them may be known while the other is not.
 
-    interests: Mapping[str, GroupInterest]
-    last: Mapping[str, GroupObservation]
-    part: PartMemory
-    facts: Mapping[str, GroupFacts]
-    topics: Mapping[str, TopicObservation]
-    now: float
-
-    def quiet(self) -> set[str]:
-        """The groups in whose flow nothing waits, and of whose flow all answers are those of the poll before."""
-        return {group_id for group_id in self.interests if self._is_quiet(group_id)}
-
-    def aggregate(self, flows: Mapping[str, Spans]) -> dict[str, GroupObservation]:
-        """The observation of each group; `flows` are those that are not quiet. Remembered for the next poll."""
-        groups = {group_id: self._group(group_id, flows) for group_id in self.interests}
-        self.part.facts, self.part.groups = self.facts, groups
-        return groups
-
-    def _is_quiet(self, group_id: str) -> bool:
-        last, retry = self.last.get(group_id), self.interests[group_id].retry
-        if last is None or retry is None or last.retry is None or last.retry.error or last.retry.waiting != 0:
-            return False
-        before = self.part.facts.get(retry.group_id)
-        if before is None or not self.facts[retry.group_id].as_before(before):
-            return False
-        return self.part.flow.is_quiet(self.interests[group_id], last.retry, self.topics, self.now)
-
-    def _group(self, group_id: str, flows: Mapping[str, Spans]) -> GroupObservation:
-        """The main group, and beside it its flow: one of them may be known while the other is not."""
-        last, interest = self.last.get(group_id), self.interests[group_id]
-        if last is not None and self._is_as_before(last):
-            group = replace(last, observed_at=self.now)
-        else:
-            group = aggregate_group(self.facts[group_id], last, self.now)
-        if group.failed_records is None and interest.failed_topic:
-            self.part.flow.ask_starts(interest.failed_topic)
-        if interest.scaled or group.samples:
-            group = replace(group, samples=extend_samples(group, last) if interest.scaled else ())
-        if interest.retry is None:
-            return replace(group, retry=None) if group.retry is not None else group
-        if group_id not in flows:
-            assert last is not None, "a quiet flow was observed before"
-            assert last.retry is not None, "a quiet flow was observed before"
-            retry = replace(last.retry, observed_at=self.now)
-        else:
-            answers = self.facts[interest.retry.group_id]
-            retry = self.part.flow.aggregate(interest, answers, self.topics, flows[group_id], self.now)
-        return replace(group, retry=replace(retry, found_delays=self.part.flow.found_delays.get(group_id)))
-
-    def _is_as_before(self, last: GroupObservation) -> bool:
-        """True if the last observation was made from these very answers, and no state poll has changed it since.
-
-        What a state poll saw between two polls with the same answers has passed: a member that came and went again.
-        """
-        before = self.part.facts.get(last.group_id)
-        if before is None or last.error is not None or last is not self.part.groups.get(last.group_id):
-            return False
-        if last.missing_ends:
-            return False  # in doubt only for a time
-        answers = self.facts[last.group_id]
-        return answers.as_before(before) and beyond_end(answers, last) == last.beyond_end
+    `last` is the newest observation, perhaps of a state poll; `spans` are those of the flow, `now` is epoch seconds.
+    """
+    group = aggregate_group(facts[interest.group_id], last, now)
+    if group.failed_records is None and interest.failed_topic:
+        flow.ask_starts(interest.failed_topic)
+    retry = None
+    if interest.retry is not None:
+        retry = flow.aggregate(interest, facts[interest.retry.group_id], topics, spans, now)
+    return replace(group, samples=extend_samples(group, last) if interest.scaled else (), retry=retry)
 
 
 def count_failed(facts: GroupFacts) -> tuple[int, int] | tuple[None, None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import cycle
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from fleet_operator.observe.aggregation import DEAD, GroupFacts, Offsets, TopicL
 from fleet_operator.observe.calls import Questions, ResponseT, read, wait
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.flow import Spans
-from fleet_operator.observe.group_aggregation import GroupAggregation
+from fleet_operator.observe.group_aggregation import observe_group
 from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.observe.poll_memory import ClusterMemory, PartMemory
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
@@ -113,22 +113,19 @@ class Poll:
         self._judge(questions.calls())
         counts, ends = self._answers(questions, topics, facts)
         now = self.clock.wall()
-        part = GroupAggregation(
-            interests=self.interests,
-            last=self.last.groups if self.last is not None else {},
-            part=self.part,
-            facts=facts,
-            topics=topics,
-            now=now,
-        )
-        quiet = part.quiet()
+        flow = self.part.flow
         flows = {
-            group_id: self.part.flow.spans(interest.retry, facts[interest.retry.group_id], topics, ends)
+            group_id: flow.spans(interest.retry, facts[interest.retry.group_id], topics, ends)
             for group_id, interest in self.interests.items()
-            if interest.retry is not None and group_id not in quiet
+            if interest.retry is not None
         }
         self._search(metadata, flows)
-        groups = part.aggregate(flows)
+        groups = {
+            group_id: observe_group(
+                interest, self._last_of(group_id), facts, flow, topics, flows.get(group_id, {}), now
+            )
+            for group_id, interest in self.interests.items()
+        }
         return self._observation(metadata, topics, groups, counts, now)
 
     def _discover(self) -> None:
@@ -364,27 +361,21 @@ class Poll:
         flow_starts = {key: start for topic in questions.managed for key, start in starts.get(topic, {}).items()}
         self.part.flow.take_starts(questions.managed, flow_starts, self.clock.monotonic())
         managed = aggregation.by_topic(self.part.flow.starts)
-        logs.take_starts({topic: managed.get(topic, {}) | starts.get(topic, {}) for topic in {*managed, *starts}})
+        begun = {topic: managed.get(topic, {}) | starts.get(topic, {}) for topic in {*managed, *starts}}
+        logs.take_starts(begun)
         ends = {read_committed: read(calls) for read_committed, calls in questions.ends.items()}
         for read_committed, found in ends.items():
             logs.take_ends(read_committed, found, now)
         logs.compare(ends[True], read(questions.highs), now, self.clock.monotonic())
 
-        def log(read_committed: bool, names: Iterable[str]) -> TopicLog:
-            answers = ends[read_committed]
-            return logs.joined(
-                tuple(
-                    logs.log(read_committed, topic, ends=topic in answers, starts=topic in starts or topic in managed)
-                    for topic in names
-                )
-            )
+        @cache
+        def log(read_committed: bool, names: tuple[str, ...]) -> TopicLog:
+            return logs.log(read_committed, names, ends=ends[read_committed], starts=begun)
 
         for group_id, interest in self.interests.items():
             group = facts[group_id]
-            sources = interest.topics or sorted({topic for topic, _ in group.committed or {}})
+            sources = interest.topics or tuple(sorted({topic for topic, _ in group.committed or {}}))
             group.log = log(interest.read_committed, sources)
-            if interest.retry is not None:
-                facts[interest.retry.group_id].log = log(False, interest.retry.flow)
             if interest.failed_topic:
                 group.failed = log(False, (interest.failed_topic,))
                 failed = topics.get(interest.failed_topic)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from operator import is_
+from itertools import chain
 from typing import Final, TypeVar
-from weakref import WeakValueDictionary
 
 from fleet_consumer.net import BrokerAddress
 from fleet_consumer.wire.admin import DescribeConfigsResponse
 from fleet_consumer.wire.connection import ApiVersionsResponse
 from fleet_operator.observe import aggregation
-from fleet_operator.observe.aggregation import NOT_READ, GroupFacts, History, Offsets, TopicLog, Transactions
+from fleet_operator.observe.aggregation import History, Offsets, TopicLog
 from fleet_operator.observe.calls import Repeats
 from fleet_operator.observe.flow import FlowMemory
-from fleet_operator.planning.observation import BrokerSettings, GroupObservation
+from fleet_operator.planning.observation import BrokerSettings
 from fleet_operator.planning.topic_pattern import TopicMatches
 from fleet_operator.planning.transactions import OpenTransaction
 
@@ -81,17 +80,14 @@ class LogEnds:
     """First and last offsets of the logs of all topics that one observer reads, as last read, with a few earlier last
     offsets and open transactions.
 
-    Many groups read one topic, and nothing arrives in most topics for most of the time. So this is kept once for a
-    topic, whoever reads it, and as long as nothing changes its mappings are the same objects.
+    Many groups read one topic, so this is kept once for a topic, whoever reads it.
     """
 
     def __init__(self) -> None:
         self._ends: dict[Address, _Ends] = {}
         self._starts: dict[str, Offsets] = {}
-        self._logs: dict[Address, TopicLog] = {}
         self._compared: dict[str, float] = {}
         self._open: dict[str, dict[tuple[str, int], tuple[OpenTransaction, float]]] = {}
-        self._joined = WeakValueDictionary[tuple[int, ...], TopicLog]()
 
     def take_ends(self, read_committed: bool, read: Mapping[str, Offsets], now: float) -> None:
         """Take in the ends that were read just now, by topic."""
@@ -141,54 +137,31 @@ class LogEnds:
             if self._starts.get(topic) != starts:
                 self._starts[topic] = starts
 
-    def log(self, read_committed: bool, topic: str, *, ends: bool, starts: bool) -> TopicLog:
-        """The log of a topic as known; `ends` and `starts` say whether they were answered just now, or do not count."""
-        found = self._ends.get((read_committed, topic))
-        first = self._starts.get(topic, NOT_READ.starts) if starts else NOT_READ.starts
-        known = self._logs.get((read_committed, topic))
-        history = NOT_READ.history if found is None else found.history
-        transactions = self._transactions(topic) if read_committed else NOT_READ.transactions
-        ends_now = found.ends if ends and found is not None else NOT_READ.ends
-        as_before = known is not None and all(
-            map(is_, (known.ends, known.history, known.starts), (ends_now, history, first))
+    def log(
+        self, read_committed: bool, topics: Collection[str], *, ends: Collection[str], starts: Collection[str]
+    ) -> TopicLog:
+        """The log of topics as known; `ends` and `starts` have the topics of which they were answered just now."""
+        found = {topic: self._ends[read_committed, topic] for topic in topics if (read_committed, topic) in self._ends}
+        opened = {key: seen for topic in topics for key, (seen, _) in self._open.get(topic, {}).items()}
+        return TopicLog(
+            ends=_union(each.ends for topic, each in found.items() if topic in ends),
+            history=_union(each.history for each in found.values()),
+            starts=_union(self._starts.get(topic, {}) for topic in topics if topic in starts),
+            transactions={key: seen for key, seen in opened.items() if read_committed and seen.stood_s > 0.0},
         )
-        if known is None or not as_before or known.transactions != transactions:
-            known = self._logs[read_committed, topic] = TopicLog(ends_now, history, first, transactions)
-        return known
-
-    def joined(self, logs: tuple[TopicLog, ...]) -> TopicLog:
-        """The logs of several topics as one; the same object as long as those are, and somebody has it."""
-        if len(logs) == 1:
-            return logs[0]
-        address = tuple(map(id, logs))
-        found = self._joined.get(address)
-        if found is None:
-            found = self._joined[address] = TopicLog(
-                ends=_union(log.ends for log in logs),
-                history=_union(log.history for log in logs),
-                starts=_union(log.starts for log in logs),
-                transactions=_union(log.transactions for log in logs),
-                parts=logs,
-            )
-        return found
-
-    def _transactions(self, topic: str) -> Transactions:
-        return {key: seen for key, (seen, _) in self._open.get(topic, {}).items() if seen.stood_s > 0.0}
 
     def retain(self, topics: AbstractSet[str]) -> None:
         """Forget all other topics."""
         self._compared = {topic: clock for topic, clock in self._compared.items() if topic in topics}
         self._open = {topic: opened for topic, opened in self._open.items() if topic in topics}
         self._ends = {address: ends for address, ends in self._ends.items() if address[1] in topics}
-        self._logs = {address: log for address, log in self._logs.items() if address[1] in topics}
         self._starts = {topic: starts for topic, starts in self._starts.items() if topic in topics}
 
 
-def _union(mappings: Iterable[Mapping[tuple[str, int], T]]) -> dict[tuple[str, int], T]:
-    whole: dict[tuple[str, int], T] = {}
-    for each in mappings:
-        whole |= each
-    return whole
+def _union(mappings: Iterable[dict[tuple[str, int], T]]) -> dict[tuple[str, int], T]:
+    """One mapping of several; that of a single topic is shared by all its readers."""
+    found = [each for each in mappings if each]
+    return found[0] if len(found) == 1 else dict(chain.from_iterable(each.items() for each in found))
 
 
 @dataclass(slots=True)
@@ -218,6 +191,3 @@ class PartMemory:
     flow: FlowMemory = field(default_factory=FlowMemory)
     matches: TopicMatches = field(default_factory=TopicMatches)
     repeats: Repeats = field(default_factory=Repeats)
-    facts: Mapping[str, GroupFacts] = field(default_factory=dict)
-    groups: Mapping[str, GroupObservation] = field(default_factory=dict)
-    """The last poll's answers about each group, and the observation that was made of them."""

@@ -14,10 +14,9 @@ from fleet_consumer.contract import naming
 from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.wire.groups import ListGroupsRequest
 from fleet_consumer.wire.topics import ListOffsetsRequest
-from fleet_operator.observe import group_aggregation
 from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.poll import CALL_SECONDS, HANGING_CALL_SECONDS, HANGING_SECONDS
-from fleet_operator.planning.observation import ClusterObservation, GroupObservation
+from fleet_operator.planning.observation import ClusterObservation
 from tests.support.clock import StillClock
 from tests.unit.observe.scripted_cluster import ScriptedCluster
 from tests.unit.observe.watched import Watched
@@ -145,27 +144,12 @@ def test_look_with_a_memory_finds_the_same_as_one_without(played: list[tuple[lis
             assert comparable(remembering.poll_states()) == comparable(forgetful.poll_states())
 
 
-def test_group_that_is_as_before_is_not_folded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_that_is_as_before_is_found_as_before() -> None:
     watched = Watched(cluster(), INTERESTS)
-    before = settle(watched)
-    folded: list[str] = []
-
-    def fold(facts: Any, last: GroupObservation | None, now: float) -> GroupObservation:
-        folded.append(facts.group_id)
-        assert last is not None
-        return last
-
-    monkeypatch.setattr(group_aggregation, "aggregate_group", fold)
-    after = watched.look()
-    assert folded == []
+    before, after = settle(watched), watched.look()
     assert {name: replace(group, observed_at=0.0, retry=None) for name, group in after.groups.items()} == {
         name: replace(group, observed_at=0.0, retry=None) for name, group in before.groups.items()
     }
-    watched.cluster.commits["two"]["orders", 0] = 0
-    watched.look()
-    at = {name for name in INTERESTS if watched.cluster.coordinator(name) == watched.cluster.coordinator("two")}
-    assert "two" in folded
-    assert set(folded) <= at, "those of one answer are decoded together"
 
 
 def test_state_that_a_state_poll_saw_in_between_has_passed_with_the_next_look() -> None:
