@@ -74,11 +74,15 @@ def executor() -> dict[str, Any]:
     template = {"spec": {"serviceAccountName": "shop", "containers": [{"name": "proxy", "image": "p"}]}}
     group, cluster = builders.consumer_group(template=template), builders.kafka_cluster(tls={})
     files = manifests.SourceFiles(handler=("shop.py",))
-    launch = manifests.launch(body, group, cluster, files, image="spark:1")
-    made = launch.executor_template
+    application = manifests.application(body, group, cluster, files, image="spark:1")
+    made = application["spec"]["executor"]["template"]
     labels = {"spark-role": "executor", "spark-exec-id": "1", "spark-app-selector": "spark-1", "spark-version": "4.0.0"}
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "again-1-driver", "uid": "u", "controller": True}
-    metadata = {"name": "fleet-1-exec-1", "ownerReferences": [owner], "labels": {**launch.metadata["labels"], **labels}}
+    metadata = {
+        "name": "fleet-1-exec-1",
+        "ownerReferences": [owner],
+        "labels": {**application["metadata"]["labels"], **labels},
+    }
     pod = copy.deepcopy({**made["spec"], "restartPolicy": "Never", "serviceAccountName": "shop"})
     pod["containers"][0] |= {"image": "spark:1", "args": ["executor"]}
     pod["containers"][0]["ports"] = [{"name": "blockmanager", "containerPort": 7079}]

@@ -1,4 +1,4 @@
-"""Builders of a Backfill's children: settings, the driver's account and rights, pods, and the application to launch.
+"""Builders of a Backfill's children: settings, the driver's account and rights, and its application.
 
 Each states the full intent of its object and changes none of its inputs. The ledger is the exception: it is made empty,
 and only the driver writes it from then on.
@@ -27,11 +27,16 @@ from fleet_consumer.contract.pod import (
     CONFIG_DIRECTORY,
     SINK_DIRECTORY,
 )
-from fleet_operator.api.v1alpha1.backfill import Backfill, Compare, Sink, SinkVolume
+from fleet_operator.api.v1alpha1.backfill import Backfill, Compare, DriverSize, ExecutorSize, Sink, SinkVolume
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.backfill.ranges import ResolvedRange, identity
-from fleet_operator.planning.backfill.spark import DRIVER_CONTAINER, EXECUTOR_CONTAINER, Launch
+from fleet_operator.planning.backfill.spark import (
+    DRIVER_CONTAINER,
+    DRIVER_PROGRAM,
+    EXECUTOR_CONTAINER,
+    SPARK_VERSION,
+)
 from fleet_operator.planning.fleet.pod_template import accompany, platform_gives_users
 from fleet_operator.planning.fleet.worker_config import HANDLER_PATH
 from fleet_operator.planning.objects import to_json
@@ -128,6 +133,8 @@ def _compare(compare: Compare, handlers: str) -> dict[str, Any]:
 COMPONENT: Final = "backfill"
 RBAC: Final = "rbac.authorization.k8s.io"
 DEFAULT_ACCOUNT: Final = "default"
+KEPT_SECONDS: Final = 86_400
+"""Time for which a finished application and its pods' logs are kept; the Backfill's own status stays."""
 CONF: Final = {
     "spark.ui.enabled": "false",
     "spark.eventLog.enabled": "false",
@@ -217,27 +224,37 @@ def driver_rights(backfill: Backfill, cluster_role: str, account: str = DEFAULT_
     ]
 
 
-def launch(
+def application(
     backfill: Backfill, group: ConsumerGroup, cluster: KafkaCluster, files: SourceFiles, *, image: str
-) -> Launch:
-    """The application of the newest attempt."""
+) -> dict[str, Any]:
+    """The application of the newest attempt. Pod settings go by pod templates, which need no webhook."""
     spec, metadata = backfill.spec, backfill.metadata
     own = {key: value for key, value in spec.spark.spark_conf.items() if not key.startswith("spark.network.crypto.")}
     name = naming.backfill_application(metadata.name, backfill.attempts)
-    return Launch(
-        metadata=_head("", "", backfill, name)["metadata"],
-        image=image,
-        pull_policy=spec.spark.image_pull_policy,
-        arguments=("--config", BACKFILL_CONFIG, "--attempt", str(backfill.attempts)),
-        conf={**CONF, **own, **SECURE},
-        driver=spec.spark.driver,
-        driver_account=naming.backfill_driver(metadata.name),
-        driver_template=spark_pod(backfill, group, cluster, files, component=DRIVER),
-        executor=spec.spark.executor,
-        executors=-(-spec.parallelism // spec.spark.executor.cores),
-        executor_account=executor_account(group),
-        executor_template=spark_pod(backfill, group, cluster, files, component=EXECUTOR),
-    )
+
+    def pods(size: DriverSize | ExecutorSize, account: str, component: str) -> dict[str, Any]:
+        template = spark_pod(backfill, group, cluster, files, component=component)
+        return {**size.model_dump(by_alias=True), "serviceAccount": account, "template": template}
+
+    executors = -(-spec.parallelism // spec.spark.executor.cores)
+    return {
+        **_head("sparkoperator.k8s.io/v1beta2", "SparkApplication", backfill, name),
+        "spec": {
+            "type": "Python",
+            "pythonVersion": "3",
+            "mode": "cluster",
+            "sparkVersion": SPARK_VERSION,
+            "image": image,
+            "imagePullPolicy": spec.spark.image_pull_policy,
+            "mainApplicationFile": DRIVER_PROGRAM,
+            "arguments": ["--config", BACKFILL_CONFIG, "--attempt", str(backfill.attempts)],
+            "restartPolicy": {"type": "Never"},
+            "timeToLiveSeconds": KEPT_SECONDS,
+            "sparkConf": {**CONF, **own, **SECURE},
+            "driver": pods(spec.spark.driver, naming.backfill_driver(metadata.name), DRIVER),
+            "executor": {"instances": executors, **pods(spec.spark.executor, executor_account(group), EXECUTOR)},
+        },
+    }
 
 
 def executor_account(group: ConsumerGroup) -> str:

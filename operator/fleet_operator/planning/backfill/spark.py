@@ -1,13 +1,16 @@
-"""Values between Backfills and whatever runs Spark: one application to render, and one as it is seen. Pure."""
+"""SparkApplications (`sparkoperator.k8s.io/v1beta2`), which the kubeflow Spark operator runs. Pure.
+
+An application is created once and never edited: the Spark operator answers an edit with a second run, and its own
+`suspend` starts over. To cancel one is to delete its object; the operator and owner references remove its pods.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
-
-from fleet_operator.api.v1alpha1.backfill import DriverSize, ExecutorSize
 
 SPARK_VERSION: Final = "4.0.0"
 DRIVER_PROGRAM: Final = "local:///opt/fleet/backfill.py"
@@ -15,11 +18,16 @@ DRIVER_PROGRAM: Final = "local:///opt/fleet/backfill.py"
 DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 MESSAGE_CHARACTERS_MAX: Final = 512
+SEEN_CHARACTERS_MAX: Final = 4096
+LOG_CHARACTERS_MAX: Final = 256 * 1024
 """Spark's messages may have the log of a whole process."""
+NOT_SUBMITTED: Final = "failed to submit spark application"
+"""Beginning of the message of an application whose driver could not be made."""
+ERROR_LINE: Final = re.compile(r'^(?:Exception in thread "[^"\n]*"|Caused by:) (.+)$', re.MULTILINE)
 
 
 class SparkState(Enum):
-    """State of an application, in words of no particular operator."""
+    """State of an application."""
 
     ABSENT = "Absent"
     SUBMITTED = "Submitted"
@@ -51,22 +59,42 @@ class SeenApplication:
 NO_APPLICATION: Final = SeenApplication(state=SparkState.ABSENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """One application to make. `metadata` has its name, namespace, labels and owner.
+STATES: Final = {
+    "": SparkState.SUBMITTED,
+    "SUBMITTED": SparkState.SUBMITTED,
+    "PENDING_RERUN": SparkState.SUBMITTED,
+    "INVALIDATING": SparkState.SUBMITTED,
+    "RESUMING": SparkState.SUBMITTED,
+    "RUNNING": SparkState.RUNNING,
+    "SUCCEEDING": SparkState.RUNNING,
+    "FAILING": SparkState.RUNNING,
+    "COMPLETED": SparkState.SUCCEEDED,
+    "FAILED": SparkState.FAILED,
+}
+"""Terminal are COMPLETED and FAILED only. Others, such as SUBMISSION_FAILED, SUSPENDED and UNKNOWN, become one of these
+or meet a deadline."""
 
-    `executors` is the number of pods, `executor_account` their service account. Templates are pod templates.
-    """
 
-    metadata: Mapping[str, Any]
-    image: str
-    pull_policy: str
-    arguments: tuple[str, ...]
-    conf: Mapping[str, str]
-    driver: DriverSize
-    driver_account: str
-    driver_template: Mapping[str, Any]
-    executor: ExecutorSize
-    executors: int
-    executor_account: str
-    executor_template: Mapping[str, Any]
+def read_application(body: Mapping[str, Any] | None) -> SeenApplication:
+    """An object as found; None if there is none."""
+    if body is None:
+        return NO_APPLICATION
+    status = body.get("status") or {}
+    state = status.get("applicationState") or {}
+    said = str(state.get("errorMessage") or "")
+    submitted = not said.startswith(NOT_SUBMITTED)
+    return SeenApplication(
+        state=STATES.get(str(state.get("state") or ""), SparkState.UNKNOWN),
+        message=(said if submitted else _errors(said))[:SEEN_CHARACTERS_MAX],
+        submitted=submitted,
+        driver_pod=str((status.get("driverInfo") or {}).get("podName") or ""),
+        uid=str(body["metadata"]["uid"]),
+        taken=bool(status),
+        deleting="deletionTimestamp" in body["metadata"],
+    )
+
+
+def _errors(log: str) -> str:
+    """The errors in the log of spark-submit, which is the whole message of a failed submission, 11 KB; else the log."""
+    found = ERROR_LINE.findall(log[:LOG_CHARACTERS_MAX])
+    return f"spark-submit failed: {'; caused by '.join(each.strip() for each in found)}" if found else log

@@ -18,7 +18,6 @@ from fleet_consumer.contract.pod import BACKFILL_FILE, WORKER_FILE
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import parse_config as parse_worker
 from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster, conditions
-from fleet_operator.clients import spark
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, POD, SPARK_APPLICATION, STATEFUL_SET, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeNotFoundError
 from fleet_operator.planning.backfill import needs
@@ -43,7 +42,7 @@ from fleet_operator.planning.backfill.readings import (
     read_ledger,
     read_pods,
 )
-from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState
+from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState, read_application
 from fleet_operator.planning.fleet.blocking import SOURCE_FILES_MAX, find_source_problem
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import plan_revision
@@ -244,7 +243,7 @@ class Gatherer:
         if resolved is not None:
             passes = passes_of(backfill, self._context.settings.spark_image)
             progress = read_ledger(backfill, resolved, passes, ledger)
-        seen = spark.observe(application)
+        seen = read_application(application)
         driver = self._driver(backfill, seen, pods)
         written = (ledger or {}).get("data") or {}
         text = "".join(written.get(key, "") for key in (LEDGER_KEY, ALIVE_KEY))
@@ -311,7 +310,7 @@ class Gatherer:
             number = naming.backfill_application(name, backfill.attempts)
             application = await read_live(store, body, SPARK_APPLICATION, number)
             ledger = await read_live(store, body, CONFIG_MAP, naming.backfill_ledger(name))
-        ended = spark.observe(application).state in (SparkState.SUCCEEDED, SparkState.FAILED)
+        ended = read_application(application).state in (SparkState.SUCCEEDED, SparkState.FAILED)
         last = read_end(backfill.status)
         # Of a driver whose end is not on record yet, the cache may not have the last word.
         if live or (ended and (last is None or last.attempt != backfill.attempts)):

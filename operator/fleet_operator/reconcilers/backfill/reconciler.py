@@ -12,12 +12,12 @@ from typing import Any, Final
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.backfill_ledger import Control
 from fleet_operator.api.v1alpha1 import Backfill, KafkaCluster, conditions
-from fleet_operator.clients import spark
 from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, SPARK_APPLICATION, JsonObject
 from fleet_operator.planning.backfill import manifests
 from fleet_operator.planning.backfill.manifests import backfill_config, for_attempt
 from fleet_operator.planning.backfill.phase import BackfillDecision, LiveGroup, control_of, decide
 from fleet_operator.planning.backfill.readings import Kept, Progress, read_kept
+from fleet_operator.planning.backfill.spark import read_application
 from fleet_operator.planning.backfill.status import project_backfill_status
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.problem import Problem
@@ -69,7 +69,6 @@ class BackfillStep:
         sources = manifests.sources(backfill, handlers) if frozen is None and handlers is not None else []
         made = frozen or handlers
         assert made is not None, "a Backfill without its handlers has an obstacle"
-        launch = manifests.launch(backfill, group, cluster, made.files, image=self._image())
         return RunChildren(
             once=(manifests.ledger(backfill),) if backfill.attempts == 1 else (),
             applied=(
@@ -78,7 +77,7 @@ class BackfillStep:
                 manifests.settings(backfill, self._config()),
                 manifests.control(backfill, self.orders),
             ),
-            run=spark.render(launch),
+            run=manifests.application(backfill, group, cluster, made.files, image=self._image()),
         )
 
     def _config(self) -> dict[str, Any]:
@@ -195,7 +194,7 @@ class Backfills:
             return 0.0
         name = naming.backfill_application(session.key[1], run.attempts)
         found = await read_live(self._context.store, body, SPARK_APPLICATION, name)
-        if found is not None and not spark.observe(found).state.over:
+        if found is not None and not read_application(found).state.over:
             await self._context.store.delete(SPARK_APPLICATION, found)
         session.settled = True
         return 0.0

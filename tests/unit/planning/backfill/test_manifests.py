@@ -11,11 +11,9 @@ import pytest
 from fleet_consumer.contract.backfill_config import parse_config
 from fleet_consumer.contract.backfill_ledger import CONTROL_KEY, Control, parse_control
 from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster
-from fleet_operator.clients import spark
-from fleet_operator.clients.spark import STATES
 from fleet_operator.planning.backfill import manifests
 from fleet_operator.planning.backfill.manifests import Handlers, SourceFiles, backfill_config, for_attempt
-from fleet_operator.planning.backfill.spark import NO_APPLICATION, Launch, SparkState
+from fleet_operator.planning.backfill.spark import NO_APPLICATION, STATES, SparkState, read_application
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.labels import BACKFILL_LABEL, COMPONENT_LABEL, GROUP_LABEL
 from tests.unit.api.backfill_objects import full_backfill
@@ -47,15 +45,27 @@ def launched(
     group: ConsumerGroup | None = None,
     cluster: KafkaCluster | None = None,
     files: SourceFiles = FILES,
-) -> Launch:
+) -> dict[str, Any]:
+    """The application."""
     body = body or backfill({"attempts": 2})
-    return manifests.launch(
+    return manifests.application(
         body,
         group or builders.consumer_group(handler=MOUNTED),
         cluster or builders.kafka_cluster(),
         files,
         image="spark:1",
     )
+
+
+def conf_with(own: dict[str, str]) -> dict[str, str]:
+    """Spark's settings for a Backfill with some of its own."""
+    conf: dict[str, str] = launched(backfill({"attempts": 1}, spark={"sparkConf": own}))["spec"]["sparkConf"]
+    return conf
+
+
+def accounts(launch: dict[str, Any]) -> tuple[str, str]:
+    """The service accounts of driver and executors."""
+    return launch["spec"]["driver"]["serviceAccount"], launch["spec"]["executor"]["serviceAccount"]
 
 
 def container(template: Any) -> dict[str, Any]:
@@ -173,7 +183,9 @@ def test_driver_may_write_its_ledger_and_nothing_else_of_the_kind() -> None:
 
 def test_wire_between_driver_and_executors_is_encrypted_whatever_the_user_sets() -> None:
     weak = {"spark.network.crypto.enabled": "false", "spark.network.crypto.config.cipher.classes": "x"}
-    conf = launched(backfill({"attempts": 1}, spark={"sparkConf": {**weak, "spark.network.timeout": "90s"}})).conf
+    conf = launched(backfill({"attempts": 1}, spark={"sparkConf": {**weak, "spark.network.timeout": "90s"}}))["spec"][
+        "sparkConf"
+    ]
     assert conf["spark.network.timeout"] == "90s"
     crypto = {name: value for name, value in conf.items() if "crypto" in name or "authenticate" in name}
     assert crypto == {
@@ -186,13 +198,16 @@ def test_wire_between_driver_and_executors_is_encrypted_whatever_the_user_sets()
 
 def test_only_the_driver_has_a_token() -> None:
     launch = launched()
-    assert launch.driver_template["spec"]["automountServiceAccountToken"] is True
-    assert launch.executor_template["spec"]["automountServiceAccountToken"] is False
-    assert (launch.driver_account, launch.executor_account) == ("again-driver", "default")
+    assert launch["spec"]["driver"]["template"]["spec"]["automountServiceAccountToken"] is True
+    assert launch["spec"]["executor"]["template"]["spec"]["automountServiceAccountToken"] is False
+    assert accounts(launch) == (
+        "again-driver",
+        "default",
+    )
     named = builders.consumer_group(template={"spec": {"serviceAccountName": "shop"}})
     launch = launched(group=named)
-    assert (launch.driver_account, launch.executor_account) == ("again-driver", "shop")
-    assert "serviceAccountName" not in launch.driver_template["spec"]
+    assert accounts(launch) == ("again-driver", "shop")
+    assert "serviceAccountName" not in launch["spec"]["driver"]["template"]["spec"]
 
 
 def with_all() -> ConsumerGroup:
@@ -212,7 +227,7 @@ def with_all() -> ConsumerGroup:
 
 
 def test_executors_are_the_worker_s_pods_with_another_program() -> None:
-    template = launched(group=with_all(), cluster=builders.kafka_cluster(sasl=SASL)).executor_template
+    template = launched(group=with_all(), cluster=builders.kafka_cluster(sasl=SASL))["spec"]["executor"]["template"]
     worker_like = container(template)
     assert worker_like["name"] == "spark-kubernetes-executor"
     assert not worker_like.keys() & {"image", "command", "args", "resources", "ports", "readinessProbe", "startupProbe"}
@@ -240,7 +255,7 @@ def test_nothing_of_the_tenant_s_runs_beside_the_driver_s_token() -> None:
     launch = launched(
         group=with_all(), cluster=builders.kafka_cluster(sasl=SASL), files=FILES._replace(candidate=("next.py",))
     )
-    template = launch.driver_template
+    template = launch["spec"]["driver"]["template"]
     worker_like = container(template)
     assert worker_like["name"] == "spark-kubernetes-driver"
     assert all("fieldRef" in each["valueFrom"] for each in worker_like["env"]), "fields of the pod only"
@@ -257,23 +272,25 @@ def test_nothing_of_the_tenant_s_runs_beside_the_driver_s_token() -> None:
 def test_sink_is_mounted_into_both_and_the_candidate_into_executors() -> None:
     sink = {"parquet": {"path": "x", "volume": {"persistentVolumeClaim": {"claimName": "results"}}}}
     launch = launched(backfill({"attempts": 1}, sink=sink), files=FILES._replace(candidate=("next.py",)))
-    for template in (launch.driver_template, launch.executor_template):
+    for template in (launch["spec"]["driver"]["template"], launch["spec"]["executor"]["template"]):
         assert volumes(template)["consumer-fleet-sink"]["persistentVolumeClaim"] == {"claimName": "results"}
         mounts = {each["mountPath"] for each in container(template)["volumeMounts"]}
         assert "/var/lib/consumer-fleet/sink" in mounts
-    items = volumes(launch.executor_template)["consumer-fleet-settings"]["projected"]["sources"][2]["configMap"][
-        "items"
-    ]
+    sources = volumes(launch["spec"]["executor"]["template"])["consumer-fleet-settings"]["projected"]["sources"]
+    items = sources[2]["configMap"]["items"]
     assert items == [{"key": "next.py", "path": "candidate/next.py"}]
 
 
 def test_handler_of_an_image_is_not_mounted() -> None:
-    sources = volumes(launched(files=SourceFiles()).driver_template)["consumer-fleet-settings"]["projected"]["sources"]
+    driver = launched(files=SourceFiles())["spec"]["driver"]["template"]
+    sources = volumes(driver)["consumer-fleet-settings"]["projected"]["sources"]
     assert [each["configMap"]["name"] for each in sources] == ["again-backfill"]
 
 
 def test_no_user_setting_replaces_what_isolates_a_run() -> None:
-    conf = launched(backfill({"attempts": 1}, spark={"sparkConf": {"spark.sql.shuffle.partitions": "8"}})).conf
+    conf = launched(backfill({"attempts": 1}, spark={"sparkConf": {"spark.sql.shuffle.partitions": "8"}}))["spec"][
+        "sparkConf"
+    ]
     assert conf["spark.sql.shuffle.partitions"] == "8"
     assert conf["spark.kubernetes.executor.disableConfigMap"] == "true"
 
@@ -281,11 +298,11 @@ def test_no_user_setting_replaces_what_isolates_a_run() -> None:
 @pytest.mark.parametrize(("tasks", "cores", "pods"), [(2, 1, 2), (3, 2, 2), (1, 4, 1), (8, 4, 2)])
 def test_there_are_as_many_executors_as_tasks_need(tasks: int, cores: int, pods: int) -> None:
     body = backfill({"attempts": 1}, parallelism=tasks, spark={"executor": {"cores": cores}})
-    assert launched(body).executors == pods
+    assert launched(body)["spec"]["executor"]["instances"] == pods
 
 
 def test_application_is_run_once_and_kept_for_a_day() -> None:
-    body = spark.render(launched())
+    body = launched()
     spec = body["spec"]
     assert (body["metadata"]["name"], body["kind"]) == ("again-2", "SparkApplication")
     assert spec["arguments"] == ["--config", "/etc/consumer-fleet/backfill.json", "--attempt", "2"]
@@ -310,7 +327,7 @@ Caused by: java.util.concurrent.TimeoutException
 def test_failed_submission_is_told_by_its_errors() -> None:
     def seen(message: str) -> Any:
         status = {"applicationState": {"state": "FAILED", "errorMessage": message}}
-        return spark.observe({"metadata": {"uid": "u"}, "status": status})
+        return read_application({"metadata": {"uid": "u"}, "status": status})
 
     assert seen(SUBMISSION).message == (
         "spark-submit failed: io.fabric8.kubernetes.client.KubernetesClientException: An error has occurred.; caused "
@@ -321,10 +338,10 @@ def test_failed_submission_is_told_by_its_errors() -> None:
 
 
 def test_states_of_applications() -> None:
-    assert spark.observe(None) == NO_APPLICATION
+    assert read_application(None) == NO_APPLICATION
 
     def observed(status: dict[str, Any] | None) -> Any:
-        return spark.observe({"metadata": {"uid": "u"}, **({"status": status} if status is not None else {})})
+        return read_application({"metadata": {"uid": "u"}, **({"status": status} if status is not None else {})})
 
     new = observed(None)
     assert (new.state, new.taken) == (SparkState.SUBMITTED, False)
