@@ -10,13 +10,13 @@ from typing import Any, Final
 import aiohttp
 
 from fleet_operator.clients.kinds import JsonObject, Kind
-from fleet_operator.clients.kube import AioKubeClient, KubeNotFoundError
+from fleet_operator.clients.kube import KubeClient, KubeNotFoundError
 
 WATCH_SECONDS: Final = 3600
 LINE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
-class FleetApi(AioKubeClient):
+class FleetApi(KubeClient):
     """The operator's own client, with the verbs of users, kubelets and controllers: create, report, watch."""
 
     async def report(self, kind: Kind, body: JsonObject, status: Mapping[str, Any]) -> JsonObject:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from fleet_consumer.clock import Clock, SystemClock
 from fleet_operator.clients.kinds import BACKFILL, CONSUMER_GROUP, Kind
-from fleet_operator.clients.kube import AioKubeClient, KubeClient
+from fleet_operator.clients.kube import KubeClient
 from fleet_operator.clients.worker_status import WorkerStatusClient
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.labels import APPLIED_ANNOTATION
@@ -252,7 +252,7 @@ async def first_of(*futures: asyncio.Future[Any]) -> None:
 
 async def serve(settings: Settings) -> None:
     """Run an operator against the real API server until SIGTERM or SIGINT."""
-    kube, lease_kube = await AioKubeClient.connect(), await AioKubeClient.connect()
+    kube, lease_kube = await KubeClient.connect(), await KubeClient.connect()
     app = App(settings, kube, lease_kube, SystemClock())
     for client in (kube, lease_kube):
         client.answered = app.metrics.count_request

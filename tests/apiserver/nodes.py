@@ -19,7 +19,7 @@ from typing import Any
 from fleet_consumer.contract import naming
 from fleet_operator.clients.kinds import CONFIG_MAP, POD, STATEFUL_SET, JsonObject, Kind
 from fleet_operator.clients.kube import (
-    AioKubeClient,
+    KubeClient,
     KubeConflictError,
     KubeForbiddenError,
     KubeNotFoundError,
@@ -52,7 +52,7 @@ def by_handler(config: JsonObject) -> Answer:
     return Answer()
 
 
-class NodesClient(AioKubeClient):
+class NodesClient(KubeClient):
     """The verbs of a kubelet: status of built-in kinds. `writes` counts the attempted changes."""
 
     writes = 0

@@ -17,7 +17,7 @@ from typing import Literal, ParamSpec, TypeVar
 from fleet_consumer.clock import SystemClock
 from fleet_operator.app import App, end
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, RETRY_POLICY, WHOLE, JsonObject, Kind, View
-from fleet_operator.clients.kube import AioKubeClient, Listing, WatchEvent
+from fleet_operator.clients.kube import KubeClient, Listing, WatchEvent
 from fleet_operator.runtime import logs
 from fleet_operator.runtime.settings import Settings
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 Moment = Literal["before", "after", "wipe"]
 
 
-class KillingClient:
+class KillingClient(KubeClient):
     """`KubeClient` that kills its process, or wipes statuses, at the `fatal`-th counted call; 0 means never.
 
     With `writes_only` reads do not count. `calls` is the number of all calls, `counted` that of the counted ones.
@@ -34,7 +34,7 @@ class KillingClient:
 
     def __init__(
         self,
-        kube: AioKubeClient,
+        kube: KubeClient,
         calls: Synchronized[int],
         counted: Synchronized[int],
         fatal: int,
@@ -131,7 +131,7 @@ def run(
     settings = Settings(namespaces=(namespace,), metrics_port=0, health_port=0, consumer_image=image)
 
     async def serve() -> None:
-        kube = await AioKubeClient.connect()
+        kube = await KubeClient.connect()
         client = KillingClient(kube, calls, counted, fatal, moment, namespace=namespace, writes_only=writes_only)
         app = App(settings, client, client, SystemClock())
         app.take_signals = lambda: asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.stop)

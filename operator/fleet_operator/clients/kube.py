@@ -1,7 +1,7 @@
-"""The operator's view of the Kubernetes API: a protocol, its errors, and the implementation over `kubernetes.aio`.
+"""The operator's client of the Kubernetes API, over `kubernetes.aio`, and its errors.
 
-A test can put itself between any two calls of the protocol. Raw dicts are used rather than the library's models, as
-those validate replies and raise after a write has already succeeded.
+Raw dicts are used rather than the library's models, as those validate replies and raise after a write has already
+succeeded.
 
 This module does not retry, cache or decide. A failed call raises one of the errors below, and the work queue comes back
 later; every write of the operator is idempotent, so a write of unknown outcome is made again.
@@ -15,7 +15,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 from urllib.parse import urlencode
 
 import aiohttp
@@ -103,6 +103,15 @@ class KubeUnavailableError(KubeError):
     reason = "ApiServerUnavailable"
 
 
+ERRORS: Final[Mapping[int, type[KubeError]]] = {
+    401: KubeForbiddenError,
+    403: KubeForbiddenError,
+    404: KubeNotFoundError,
+    409: KubeConflictError,
+    410: KubeExpiredError,
+}
+
+
 class _PageTooLargeError(Exception):
     """A page of a list was not read to its end."""
 
@@ -127,57 +136,6 @@ class WatchEvent:
     gone: bool = False
 
 
-class KubeClient(Protocol):
-    """The verbs the operator needs. Every method may raise a KubeError subclass; anything else is a bug."""
-
-    async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
-        """One object, read live; None when it does not exist."""
-
-    async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
-        """All objects of a kind in one namespace, or everywhere with None; fetched in pages, each cut to the view."""
-
-    def pages(
-        self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE
-    ) -> AsyncIterator[Listing]:
-        """The same, page by page: no more than one page is in memory. All pages are of one resourceVersion."""
-
-    def watch(
-        self, kind: Kind, namespace: str | None, version: str, *, label_selector: str = "", view: View = WHOLE
-    ) -> AsyncIterator[WatchEvent]:
-        """Changes of a list after a version, each object cut to the view, until the API server ends the watch.
-
-        Raises KubeExpiredError when the version is too old.
-        """
-
-    async def apply(self, body: JsonObject) -> JsonObject:
-        """Server-side apply the operator's full intent for an object, taking over fields others hold (force).
-
-        Only for objects the operator makes; of what users wrote, nothing but our finalizer is ever applied. Returns the
-        object as stored.
-        """
-
-    async def apply_status(self, body: JsonObject) -> JsonObject:
-        """Server-side apply the `/status` of one of our custom resources; the operator owns all of it."""
-
-    async def create(self, body: JsonObject, *, strict: bool = False) -> JsonObject:
-        """Create an object; KubeConflictError when the name is taken.
-
-        With `strict` a field that the schema does not have is refused, as `apply` refuses it, and not dropped.
-        """
-
-    async def replace(self, body: JsonObject) -> JsonObject:
-        """Replace an object that still has the `resourceVersion` in `body`; KubeConflictError when it has moved on."""
-
-    async def merge(self, body: JsonObject) -> JsonObject:
-        """Set what `body` has in an object that still has its `resourceVersion`, whoever owns those fields.
-
-        Raises KubeConflictError when the object has moved on, and KubeNotFoundError.
-        """
-
-    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, version: str | None = None) -> bool:
-        """Delete the object with this uid, in this version if one is given; False when there is no such object."""
-
-
 UNTYPED: Final = "failed to create typed patch object"
 """Beginning of the API server's words for an applied object with a field that its schema does not have. It calls that
 an internal error (500), and no repetition mends it."""
@@ -185,22 +143,9 @@ an internal error (500), and no repetition mends it."""
 
 def _error(status: int, text: str, where: str, retry_after: float | None) -> KubeError:
     said = _message_of(text)
-    message = f"{where}: {status}: {said}"
-    match status:
-        case 500 if said.startswith(UNTYPED):
-            return KubeInvalidError(message, status=status)
-        case 401 | 403:
-            return KubeForbiddenError(message, status=status)
-        case 404:
-            return KubeNotFoundError(message, status=status)
-        case 409:
-            return KubeConflictError(message, status=status)
-        case 410:
-            return KubeExpiredError(message, status=status)
-        case _ if status == 429 or status >= 500:
-            return KubeUnavailableError(message, status=status, retry_after=retry_after)
-        case _:
-            return KubeInvalidError(message, status=status)
+    later = (status == 429 or status >= 500) and not said.startswith(UNTYPED)
+    error = KubeUnavailableError if later else ERRORS.get(status, KubeInvalidError)
+    return error(f"{where}: {status}: {said}", status=status, retry_after=retry_after if later else None)
 
 
 def _message_of(text: str) -> str:
@@ -219,8 +164,11 @@ def _retry_after(headers: Any) -> float | None:
     return float(value) if value.isascii() and value.isdigit() else None
 
 
-class AioKubeClient:
-    """`KubeClient` over one shared `kubernetes.aio` client; belongs to the event loop of its first call."""
+class KubeClient:
+    """The verbs that the operator needs. Belongs to the event loop of its first call.
+
+    Every method may raise a KubeError subclass; anything else is a bug.
+    """
 
     def __init__(self, api: ApiClient) -> None:
         self.answered: Callable[[str, str, int], None] = lambda verb, plural, status: None
@@ -271,12 +219,14 @@ class AioKubeClient:
         return aiohttp.ClientSession(connector=connector, trust_env=False)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
+        """One object, read live; None when it does not exist."""
         try:
             return await self._call("GET", kind.path(namespace, name))
         except KubeNotFoundError:
             return None
 
     async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
+        """All objects of a kind in one namespace, or everywhere with None; fetched in pages, each cut to the view."""
         items: list[JsonObject] = []
         version = ""
         async for page in self.pages(kind, namespace, label_selector=label_selector, view=view):
@@ -287,6 +237,7 @@ class AioKubeClient:
     async def pages(
         self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE
     ) -> AsyncIterator[Listing]:
+        """The same, page by page: no more than one page is in memory. All pages are of one resourceVersion."""
         query = [("labelSelector", label_selector)] if label_selector else []
         limit, accept = PAGE_OBJECTS, view.accepts(many=True)
         while True:
@@ -310,6 +261,10 @@ class AioKubeClient:
     async def watch(
         self, kind: Kind, namespace: str | None, version: str, *, label_selector: str = "", view: View = WHOLE
     ) -> AsyncIterator[WatchEvent]:
+        """Changes of a list after a version, each object cut to the view, until the API server ends the watch.
+
+        Raises KubeExpiredError when the version is too old.
+        """
         path = kind.path(namespace)
         where, timeout = f"WATCH {path}", aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
         query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(WATCH_SECONDS))]
@@ -326,26 +281,42 @@ class AioKubeClient:
             raise _unreachable(where, error) from error
 
     async def apply(self, body: JsonObject) -> JsonObject:
+        """Server-side apply the operator's full intent for an object, taking over fields others hold (force).
+
+        Only for objects the operator makes; of what users wrote, nothing but our finalizer is ever applied. Returns the
+        object as stored.
+        """
         return await self._apply(body, subresource=None)
 
     async def apply_status(self, body: JsonObject) -> JsonObject:
+        """Server-side apply the `/status` of one of our custom resources; the operator owns all of it."""
         return await self._apply(body, subresource="status")
 
     async def create(self, body: JsonObject, *, strict: bool = False) -> JsonObject:
+        """Create an object; KubeConflictError when the name is taken.
+
+        With `strict` a field that the schema does not have is refused, as `apply` refuses it, and not dropped.
+        """
         path = kind_of(body).path(body["metadata"]["namespace"])
         query = [("fieldManager", FIELD_MANAGER), *([("fieldValidation", "Strict")] if strict else ())]
         return await self._call("POST", path, query, body)
 
     async def replace(self, body: JsonObject) -> JsonObject:
+        """Replace an object that still has the `resourceVersion` in `body`; KubeConflictError when it has moved on."""
         path = kind_of(body).path(body["metadata"]["namespace"], body["metadata"]["name"])
         return await self._call("PUT", path, [("fieldManager", FIELD_MANAGER)], body)
 
     async def merge(self, body: JsonObject) -> JsonObject:
+        """Set what `body` has in an object that still has its `resourceVersion`, whoever owns those fields.
+
+        Raises KubeConflictError when the object has moved on, and KubeNotFoundError.
+        """
         path = kind_of(body).path(body["metadata"]["namespace"], body["metadata"]["name"])
         query = [("fieldManager", FIELD_MANAGER)]
         return await self._call("PATCH", path, query, body, content_type="application/merge-patch+json")
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, version: str | None = None) -> bool:
+        """Delete the object with this uid, in this version if one is given; False when there is no such object."""
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",

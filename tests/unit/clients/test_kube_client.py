@@ -22,7 +22,7 @@ from fleet_operator.clients import kube as kube_module
 from fleet_operator.clients.kinds import CONFIG_MAP, POD
 from fleet_operator.clients.kube import (
     FIELD_MANAGER,
-    AioKubeClient,
+    KubeClient,
     KubeConflictError,
     KubeInvalidError,
     KubeUnavailableError,
@@ -56,13 +56,13 @@ class Site:
 
 
 @asynccontextmanager
-async def running(site: Site) -> AsyncIterator[AioKubeClient]:
+async def running(site: Site) -> AsyncIterator[KubeClient]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", site.serve)
     async with TestServer(app) as server:
         if site.configuration.host == Configuration().host:
             site.configuration.host = str(server.make_url("")).rstrip("/")
-        client = AioKubeClient(ApiClient(site.configuration))
+        client = KubeClient(ApiClient(site.configuration))
         client.answered = lambda *counted: site.counted.append(counted)
         try:
             yield client

@@ -16,7 +16,7 @@ from kubernetes.aio.client.configuration import Configuration
 from fleet_operator.clients import kube as kube_module
 from fleet_operator.clients.kinds import CONFIG_MAP, POD, WHOLE, JsonObject, Kind, View
 from fleet_operator.clients.kube import (
-    AioKubeClient,
+    KubeClient,
     KubeError,
     KubeExpiredError,
     KubeForbiddenError,
@@ -52,13 +52,13 @@ class Site:
 
 
 @asynccontextmanager
-async def client_of(site: Site) -> AsyncIterator[AioKubeClient]:
+async def client_of(site: Site) -> AsyncIterator[KubeClient]:
     app = web.Application()
     app.router.add_get("/{path:.*}", site.answer)
     async with TestServer(app) as server:
         configuration = Configuration()
         configuration.host = str(server.make_url("")).rstrip("/")
-        client = AioKubeClient(ApiClient(configuration))
+        client = KubeClient(ApiClient(configuration))
         try:
             yield client
         finally:

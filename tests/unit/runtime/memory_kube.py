@@ -11,13 +11,13 @@ import copy
 from collections.abc import AsyncIterator, Callable
 
 from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View, kind_of
-from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError, Listing, WatchEvent
+from fleet_operator.clients.kube import KubeClient, KubeConflictError, KubeNotFoundError, Listing, WatchEvent
 
 Address = tuple[str, str, str]
 
 
-class MemoryKube:
-    """Implements `KubeClient`. `before` is called with (verb, kind, name) ahead of each call and may raise."""
+class MemoryKube(KubeClient):
+    """`KubeClient` without a server. `before` is called with (verb, kind, name) ahead of each call and may raise."""
 
     def __init__(self) -> None:
         self.objects: dict[Address, JsonObject] = {}
