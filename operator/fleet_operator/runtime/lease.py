@@ -5,8 +5,8 @@ The rules are those of client-go. A holder renews; whoever sees the same record 
 renew before its renew deadline, which is shorter than the lease duration, must stop working, because somebody else may
 start. Stopping means ending the process: nothing in flight can then write on.
 
-`Election` is pure. `Elector` makes its calls, on the thread of a `LeaseLoop`: whatever takes long on the operator's own
-event loop must neither hold up a renewal nor the end of a process that has lost its Lease.
+An `Elector` makes its calls on the thread of a `LeaseLoop`: whatever takes long on the operator's own event loop must
+neither hold up a renewal nor the end of a process that has lost its Lease.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from fleet_consumer.clock import Clock
@@ -47,72 +46,6 @@ class LeaseLostError(Exception):
     """This process no longer holds the Lease and must end at once."""
 
 
-@dataclass(slots=True)
-class Election:
-    """Decides what to write into the Lease, given what was read from it. All `now` are monotonic seconds."""
-
-    identity: str
-    namespace: str
-    name: str = LEASE_NAME
-    former: str = ""
-    """A holder that is known to have ended: nobody waits for it."""
-    _seen: JsonObject | None = None
-    _seen_at: float = 0.0
-
-    def observe(self, lease: JsonObject | None, now: float) -> None:
-        """Take in the Lease as read or written just now; only a changed record counts as a sign of life."""
-        spec = lease["spec"] if lease else None
-        if lease is None or self._seen is None or spec != self._seen["spec"]:
-            self._seen_at = now
-        self._seen = lease
-
-    @property
-    def holds(self) -> bool:
-        """True if the Lease, as last seen, names this process."""
-        return self.holder == self.identity
-
-    @property
-    def holder(self) -> str:
-        return str(self._seen["spec"].get("holderIdentity") or "") if self._seen is not None else ""
-
-    def intent(self, now: float, wall: float) -> JsonObject | None:
-        """The Lease to create (when none was seen) or to replace with; None while somebody else holds a live one."""
-        seen = self._seen
-        if seen is None:
-            metadata: JsonObject = {"name": self.name, "namespace": self.namespace}
-            return self._record(metadata, wall, acquired=to_micro_text(wall), transitions=0)
-        spec = seen["spec"]
-        transitions = int(spec.get("leaseTransitions") or 0)
-        if self.holds:
-            return self._record(seen["metadata"], wall, acquired=spec.get("acquireTime"), transitions=transitions)
-        expires = self._seen_at + float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
-        if self.holder not in ("", self.former) and now < expires:
-            return None
-        return self._record(seen["metadata"], wall, acquired=to_micro_text(wall), transitions=transitions + 1)
-
-    def release(self, wall: float) -> JsonObject | None:
-        """The Lease with its holder cleared, so that a standby need not wait; None when this process holds none."""
-        if not self.holds or self._seen is None:
-            return None
-        freed = copy.deepcopy(self._seen)
-        freed["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": to_micro_text(wall)}
-        return freed
-
-    def _record(self, metadata: JsonObject, wall: float, *, acquired: str | None, transitions: int) -> JsonObject:
-        return {
-            "apiVersion": LEASE.api_version,
-            "kind": LEASE.kind,
-            "metadata": {k: metadata[k] for k in ("name", "namespace", "uid", "resourceVersion") if k in metadata},
-            "spec": {
-                "holderIdentity": self.identity,
-                "leaseDurationSeconds": int(LEASE_SECONDS),
-                "acquireTime": acquired,
-                "renewTime": to_micro_text(wall),
-                "leaseTransitions": transitions,
-            },
-        }
-
-
 class LeaseLoop:
     """An event loop on a thread of its own, which ends with the process."""
 
@@ -131,13 +64,18 @@ class Elector:
     def __init__(
         self, kube: KubeClient, clock: Clock, *, identity: str, namespace: str, name: str = LEASE_NAME, former: str = ""
     ) -> None:
+        """`former` is a holder that is known to have ended: nobody waits for it."""
         self._kube = kube
         self._clock = clock
+        self._identity = identity
+        self._namespace, self._name = namespace, name
+        self._ended = former
+        self._seen: JsonObject | None = None
+        self._seen_at = 0.0
         self.refused = False
         """True while the API server grants no such Lease: by its rights, or as the namespace is not there."""
         self.answered = False
         """True if the last attempt has shown who holds the Lease."""
-        self._election = Election(identity, namespace, name, former)
         self.former = ""
         """The holder that this process has succeeded."""
 
@@ -145,7 +83,7 @@ class Elector:
         """Return once this process holds the Lease; waits as long as that takes, through errors too."""
         while not await self._try():  # noqa: ASYNC110 - what is awaited is in the API server, not in this process
             await asyncio.sleep(RETRY_SECONDS)
-        log.info("lease acquired", extra={"identity": self._election.identity})
+        log.info("lease acquired", extra={"identity": self._identity})
 
     async def hold(self) -> None:
         """Renew for as long as possible; raises LeaseLostError when that has failed. Never returns."""
@@ -160,51 +98,23 @@ class Elector:
                 held = False
             if held:
                 renewed = self._clock.monotonic()
-            elif not self._election.holds:
+            elif not self._holds:
                 raise LeaseLostError("another process has taken over the Lease; this one ends")
             elif self._clock.monotonic() >= deadline:
                 raise LeaseLostError(f"the Lease could not be renewed for {RENEW_SECONDS} s; this process ends")
 
     async def release(self) -> None:
         """Give the Lease up, if held, so that a standby takes over at once; failure only costs a lease duration."""
-        freed = self._election.release(self._clock.wall())
-        if freed is None:
+        if not self._holds or self._seen is None:
             return
+        freed = copy.deepcopy(self._seen)
+        renewed = to_micro_text(self._clock.wall())
+        freed["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": renewed}
         try:
-            self._election.observe(await self._kube.replace(freed), self._clock.monotonic())
+            self._observe(await self._kube.replace(freed))
             log.info("lease released")
         except KubeError as error:
             log.warning("lease not released", extra={"reason": error.reason, "error": str(error)})
-
-    async def _try(self) -> bool:
-        election, self.refused, self.answered = self._election, False, True
-        try:
-            if not election.holds:  # a holder knows the record; a replace fails if that was wrong
-                found = await self._kube.get(LEASE, election.namespace, election.name)
-                election.observe(found, self._clock.monotonic())
-            intent = election.intent(self._clock.monotonic(), self._clock.wall())
-            if intent is None:
-                return False
-            self.former = self.former if election.holds else election.holder
-            exists = "resourceVersion" in intent["metadata"]
-            written = await (self._kube.replace(intent) if exists else self._kube.create(intent))
-            election.observe(written, self._clock.monotonic())
-        except KubeConflictError:
-            # A lost race, or a lost reply: learn who holds the Lease now.
-            try:
-                found = await self._kube.get(LEASE, election.namespace, election.name)
-            except KubeError as error:
-                self.answered = False
-                log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
-            else:
-                election.observe(found, self._clock.monotonic())
-            return False
-        except KubeError as error:
-            self.answered = False
-            self.refused = isinstance(error, KubeForbiddenError | KubeNotFoundError)
-            log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
-            return False
-        return True
 
     async def attempt(self) -> bool:
         """Take or renew the Lease once; also True where there can be none."""
@@ -212,22 +122,84 @@ class Elector:
 
     async def rival(self) -> str | None:
         """The living holder of a Lease that this process does not take; empty without one, None without an answer."""
-        election = self._election
         try:
-            found = await self._kube.get(LEASE, election.namespace, election.name)
+            await self._look()
         except (KubeForbiddenError, KubeNotFoundError):
             return ""
         except KubeError as error:
             log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
             return None
-        election.observe(found, self._clock.monotonic())
-        free = found is None or election.intent(self._clock.monotonic(), self._clock.wall()) is not None
-        return "" if free else self.holder
+        return "" if self._seen is None or self._intent() is not None else self.holder
 
     @property
     def holder(self) -> str:
         """The holder as last seen; empty without one."""
-        return self._election.holder
+        return str(self._seen["spec"].get("holderIdentity") or "") if self._seen is not None else ""
+
+    @property
+    def _holds(self) -> bool:
+        """True if the Lease, as last seen, names this process."""
+        return self.holder == self._identity
+
+    async def _try(self) -> bool:
+        self.refused, self.answered = False, True
+        try:
+            try:
+                if not self._holds:  # a holder knows the record; a replace fails if that was wrong
+                    await self._look()
+                intent = self._intent()
+                if intent is None:
+                    return False
+                self.former = self.former if self._holds else self.holder
+                exists = "resourceVersion" in intent["metadata"]
+                self._observe(await (self._kube.replace(intent) if exists else self._kube.create(intent)))
+            except KubeConflictError:
+                await self._look()  # a lost race, or a lost reply: learn who holds the Lease now
+                return False
+        except KubeError as error:
+            self.answered = False
+            self.refused = isinstance(error, KubeForbiddenError | KubeNotFoundError)
+            log.warning("lease call failed", extra={"reason": error.reason, "error": str(error)})
+            return False
+        return True
+
+    async def _look(self) -> None:
+        self._observe(await self._kube.get(LEASE, self._namespace, self._name))
+
+    def _observe(self, lease: JsonObject | None) -> None:
+        """Take in the Lease as read or written just now; only a changed record counts as a sign of life."""
+        if lease is None or self._seen is None or lease["spec"] != self._seen["spec"]:
+            self._seen_at = self._clock.monotonic()
+        self._seen = lease
+
+    def _intent(self) -> JsonObject | None:
+        """The Lease to create (when none was seen) or to replace with; None while somebody else holds a live one."""
+        if self._seen is None:
+            return self._record({"name": self._name, "namespace": self._namespace}, {}, transitions=0)
+        metadata, spec = self._seen["metadata"], self._seen["spec"]
+        transitions = int(spec.get("leaseTransitions") or 0)
+        if self._holds:
+            return self._record(metadata, {"acquireTime": spec.get("acquireTime")}, transitions=transitions)
+        expires = self._seen_at + float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
+        if self.holder not in ("", self._ended) and self._clock.monotonic() < expires:
+            return None
+        return self._record(metadata, {}, transitions=transitions + 1)
+
+    def _record(self, metadata: JsonObject, kept: JsonObject, *, transitions: int) -> JsonObject:
+        now = to_micro_text(self._clock.wall())
+        return {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.kind,
+            "metadata": {k: metadata[k] for k in ("name", "namespace", "uid", "resourceVersion") if k in metadata},
+            "spec": {
+                "holderIdentity": self._identity,
+                "leaseDurationSeconds": int(LEASE_SECONDS),
+                "acquireTime": now,
+                "renewTime": now,
+                "leaseTransitions": transitions,
+                **kept,
+            },
+        }
 
 
 class Scope:
