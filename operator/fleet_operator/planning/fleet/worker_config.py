@@ -54,7 +54,7 @@ def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str)
 
 def log_config(group: ConsumerGroup) -> dict[str, str]:
     """The `log` of worker.json, and of redrive.json."""
-    return {"level": group.spec.log.level, "format": group.spec.log.format}
+    return group.spec.log.model_dump()
 
 
 def _connection(cluster: KafkaCluster) -> dict[str, Any]:
@@ -81,33 +81,14 @@ def _ca_file(reference: CaSecretReference) -> str:
 
 
 def _handler(group: ConsumerGroup) -> dict[str, Any]:
-    handler, http = group.spec.handler, group.spec.handler.http
-    python = None
-    if handler.python is not None:
-        path = f"{CONFIG_DIRECTORY}/{HANDLER_PATH}" if handler.python.config_map_ref else None
-        python = {"callable": handler.python.callable, "path": path}
-    return {
-        "python": python,
-        "http": {"port": http.port, "path": http.path, "batch": http.batch} if http else None,
-        "timeoutSeconds": handler.timeout_seconds,
-        "decode": {"key": handler.decode.key, "value": handler.decode.value},
-        "outputs": list(handler.outputs),
-        "concurrency": handler.concurrency,
-    }
+    handler = group.spec.handler.model_dump(mode="json", by_alias=True)
+    python = handler["python"]
+    if python is not None:
+        path = f"{CONFIG_DIRECTORY}/{HANDLER_PATH}" if python["configMapRef"] else None
+        handler["python"] = {"callable": python["callable"], "path": path}
+    return handler
 
 
 def _consumer(group: ConsumerGroup) -> dict[str, Any]:
-    consumer = group.spec.consumer
-    return {
-        "protocol": "Classic",
-        "assignors": list(consumer.classic.assignors),
-        "sessionTimeoutSeconds": consumer.classic.session_timeout_seconds,
-        "heartbeatIntervalSeconds": consumer.classic.heartbeat_interval_seconds,
-        "staticMembership": consumer.static_membership,
-        "maxPollIntervalSeconds": consumer.max_poll_interval_seconds,
-        "maxPollRecords": consumer.max_poll_records,
-        "autoOffsetReset": consumer.auto_offset_reset,
-        "isolationLevel": consumer.isolation_level,
-        "commitIntervalSeconds": consumer.commit_interval_seconds,
-        "properties": dict(sorted(consumer.properties.items())),
-    }
+    consumer = group.spec.consumer.model_dump(mode="json", by_alias=True)
+    return {"protocol": "Classic", **consumer.pop("classic"), **consumer}
