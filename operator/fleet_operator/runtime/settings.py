@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_origin, get_type_hints
 
 from fleet_operator.runtime.lease import LEASE_NAME
 from fleet_operator.runtime.logs import LogFormat
@@ -21,35 +21,6 @@ from fleet_operator.runtime.logs import LogFormat
 VERSION: Final = version("consumer-fleet")
 BOUND_MAX: Final = 1_000_000
 SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Everything a person can set. Ports: 0 takes a free one. `namespaces` empty means the whole cluster,
-    and so does `canary_namespaces`."""
-
-    namespaces: tuple[str, ...] = ()
-    leader_elect: bool = False
-    lease_namespace: str = "default"
-    lease_name: str = LEASE_NAME
-    identity: str = "operator"
-    consumer_image: str = f"consumer-fleet-consumer:{VERSION}"
-    spark_image: str = f"consumer-fleet-spark:{VERSION}"
-    spark_driver_role: str = "consumer-fleet-spark-driver"
-    max_concurrent_rollouts: int = 0
-    canary_namespaces: tuple[str, ...] = ()
-    upgrade_deadline_seconds: float = 3600
-    force_upgrades: bool = False
-    platform_assigns_users: bool = False
-    backfills: bool = True
-    workers: int = 24
-    resync_seconds: float = 600.0
-    sweep_seconds: float = 300.0
-    status_writes_per_second: float = 5.0
-    metrics_port: int = 8080
-    health_port: int = 8081
-    log_format: LogFormat = "json"
-    log_level: str = "info"
 
 
 def _default_namespace() -> str:
@@ -90,36 +61,47 @@ def _seconds(text: str) -> float:
     return value
 
 
-FLAGS: Final[Mapping[str, tuple[Callable[[str], object] | tuple[str, ...], str]]] = {
-    "leader_elect": (_truth, "work only while holding the Lease"),
-    "lease_namespace": (str, "default: the pod's own"),
-    "lease_name": (str, ""),
-    "consumer_image": (str, "image of workers that name none"),
-    "spark_image": (str, "image of Backfills that name none"),
-    "spark_driver_role": (str, "ClusterRole of the drivers of Backfills, for their executors"),
-    "max_concurrent_rollouts": (
-        _number,
-        "groups that go over to another worker image or connection at once; 0: images stay as they are",
-    ),
-    "canary_namespaces": (
-        _names,
-        "namespaces, divided by commas, in which the label of canaries counts; default: all",
-    ),
-    "upgrade_deadline_seconds": (
-        _number,
-        "longest time for which one group holds up the upgrades of others; 0: for good",
-    ),
-    "force_upgrades": (_truth, "upgrades wait for no canary and stop at no failure"),
-    "platform_assigns_users": (_truth, "pods ask for no user, as OpenShift gives them one"),
-    "backfills": (_truth, "serve Backfills; if not, their CRD may be missing"),
-    "workers": (_count, "reconciles at once for each kind"),
-    "resync_seconds": (_seconds, "seconds after which every object is reconciled again"),
-    "sweep_seconds": (_seconds, "seconds between comparisons of the caches with a list"),
-    "status_writes_per_second": (_seconds, "budget of routine status writes"),
-    "metrics_port": (_port, ""),
-    "health_port": (_port, ""),
-    "log_format": (("json", "text"), ""),
-    "log_level": (("debug", "info", "warning", "error"), ""),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything a person can set. Ports: 0 takes a free one. `namespaces` empty means the whole cluster,
+    and so does `canary_namespaces`."""
+
+    namespaces: tuple[str, ...] = ()
+    leader_elect: Annotated[bool, _truth, "work only while holding the Lease"] = False
+    lease_namespace: Annotated[str, str, "default: the pod's own"] = "default"
+    lease_name: Annotated[str, str, ""] = LEASE_NAME
+    identity: str = "operator"
+    consumer_image: Annotated[str, str, "image of workers that name none"] = f"consumer-fleet-consumer:{VERSION}"
+    spark_image: Annotated[str, str, "image of Backfills that name none"] = f"consumer-fleet-spark:{VERSION}"
+    spark_driver_role: Annotated[str, str, "ClusterRole of the drivers of Backfills, for their executors"] = (
+        "consumer-fleet-spark-driver"
+    )
+    max_concurrent_rollouts: Annotated[
+        int, _number, "groups that go over to another worker image or connection at once; 0: images stay as they are"
+    ] = 0
+    canary_namespaces: Annotated[
+        tuple[str, ...], _names, "namespaces, divided by commas, in which the label of canaries counts; default: all"
+    ] = ()
+    upgrade_deadline_seconds: Annotated[
+        float, _number, "longest time for which one group holds up the upgrades of others; 0: for good"
+    ] = 3600
+    force_upgrades: Annotated[bool, _truth, "upgrades wait for no canary and stop at no failure"] = False
+    platform_assigns_users: Annotated[bool, _truth, "pods ask for no user, as OpenShift gives them one"] = False
+    backfills: Annotated[bool, _truth, "serve Backfills; if not, their CRD may be missing"] = True
+    workers: Annotated[int, _count, "reconciles at once for each kind"] = 24
+    resync_seconds: Annotated[float, _seconds, "seconds after which every object is reconciled again"] = 600.0
+    sweep_seconds: Annotated[float, _seconds, "seconds between comparisons of the caches with a list"] = 300.0
+    status_writes_per_second: Annotated[float, _seconds, "budget of routine status writes"] = 5.0
+    metrics_port: Annotated[int, _port, ""] = 8080
+    health_port: Annotated[int, _port, ""] = 8081
+    log_format: Annotated[LogFormat, ("json", "text"), ""] = "json"
+    log_level: Annotated[str, ("debug", "info", "warning", "error"), ""] = "info"
+
+
+FLAGS: Final = {
+    name: hint.__metadata__
+    for name, hint in get_type_hints(Settings, include_extras=True).items()
+    if get_origin(hint) is Annotated
 }
 """The type or the choices of each field that has a flag of its name, and its help."""
 
