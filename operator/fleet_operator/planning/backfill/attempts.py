@@ -18,6 +18,7 @@ from typing import Any, Final
 from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.backfill import Backfill
+from fleet_operator.api.v1alpha1.model import Model
 from fleet_operator.planning.backfill.readings import DriverEnd, Progress
 from fleet_operator.planning.backfill.spark import MESSAGE_CHARACTERS_MAX, SeenApplication, SparkState
 from fleet_operator.planning.problem import Problem
@@ -42,15 +43,14 @@ class Verdict(Enum):
     HOPELESS = "it failed, and others would fail alike"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptEnd:
+class AttemptEnd(Model):
     """An attempt that is over, as `lastEnded` in status holds it."""
 
-    attempt: int
-    reason: str
-    message: str
-    failures_in_a_row: int
-    offsets_covered: int
+    attempt: int = 0
+    reason: str = ""
+    message: str = ""
+    failures_in_a_row: int = 0
+    offsets_covered: int = 0
 
     @property
     def failed(self) -> bool:
@@ -150,26 +150,13 @@ def pause_s(end: AttemptEnd) -> float:
 def read_end(status: Mapping[str, Any]) -> AttemptEnd | None:
     """The last attempt that has ended; None before the first end."""
     found = status.get("lastEnded")
-    if not isinstance(found, Mapping):
-        return None
-    return AttemptEnd(
-        attempt=int(found.get("attempt") or 0),
-        reason=str(found.get("reason") or ""),
-        message=str(found.get("message") or ""),
-        failures_in_a_row=int(found.get("failuresInARow") or 0),
-        offsets_covered=int(found.get("offsetsCovered") or 0),
-    )
+    return AttemptEnd.model_validate(found) if isinstance(found, Mapping) else None
 
 
 def end_status(end: AttemptEnd) -> dict[str, Any]:
     """The field `lastEnded` of a status."""
-    return {
-        "attempt": end.attempt,
-        "reason": end.reason[: c.REASON_CHARACTERS_MAX] or c.UNNAMED,
-        "message": c.shorten(end.message),
-        "failuresInARow": end.failures_in_a_row,
-        "offsetsCovered": end.offsets_covered,
-    }
+    said = {"reason": end.reason[: c.REASON_CHARACTERS_MAX] or c.UNNAMED, "message": c.shorten(end.message)}
+    return end.model_dump(by_alias=True) | said
 
 
 LOOK_MAX_S: Final = 30.0
