@@ -126,11 +126,6 @@ class Questions:
         """Add a call with what takes its answer, if there is one."""
         self.others.append((call, take))
 
-    def take_others(self) -> None:
-        for call, take in self.others:
-            if call.error is None:
-                take(call.response)
-
     def take_groups(self, facts: Mapping[str, GroupFacts]) -> None:
         """Give each group its description and its commits, or the error of the call that asked for them.
 

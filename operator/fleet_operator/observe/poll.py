@@ -349,7 +349,9 @@ class Poll:
             if group.error is not None or described is None or described.error_code in MOVED:
                 self.cluster.coordinators.pop(group.group_id, None)  # it is looked up again
         ends = self._take_logs(questions, topics, facts)
-        questions.take_others()
+        for call, take in questions.others:
+            if call.error is None:
+                take(call.response)
         return counts, ends
 
     def _take_logs(

@@ -7,7 +7,7 @@ which field; what it fills in by itself belongs to nobody, and what admission ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fleet_operator.planning.foreign_json import read_object
@@ -88,14 +88,13 @@ def _differs(fields: Mapping[str, Any], live: Sequence[Any], meant: Sequence[Any
         names = read_object(key[2:]) if key.startswith("k:") else None
         if names is None:
             continue
-        here, there = (next(_having(names, entries), None) for entries in (live, meant))
+        here, there = (
+            next((each for each in entries if isinstance(each, Mapping) and names.items() <= each.items()), None)
+            for entries in (live, meant)
+        )
         if here is not None and (there is None or _undoing(below, here, there)):
             return True
     return False
-
-
-def _having(names: Mapping[str, Any], entries: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
-    return (each for each in entries if isinstance(each, Mapping) and names.items() <= each.items())
 
 
 def _joined(one: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,8 @@ class StatusWriter:
         self._urgent = TokenBucket(rate=URGENT_FACTOR * writes_per_second, burst=URGENT_BURST)
         self._written: dict[tuple[str, Key], _Written] = {}
         self._turns: dict[tuple[str, Key], _Turns] = {}
-        metrics.status_waiting.set_function(self._count_waiting)
+        # Counted by whoever scrapes.
+        metrics.status_waiting.set_function(lambda: sum(self.awaits_turn(*address) for address in list(self._turns)))
 
     async def write(self, body: JsonObject, status: JsonObject) -> float | None:
         """Make an object's status be `status`, which was made from the one in `body`. Raises KubeError.
@@ -196,10 +197,6 @@ class StatusWriter:
         """True if a routine change of an object has been put off, and its turn has not come yet."""
         turns = self._turns.get((kind, key))
         return turns is not None and turns.routine is not None and turns.routine > self._clock.monotonic()
-
-    def _count_waiting(self) -> int:
-        """Counted by whoever scrapes."""
-        return sum(self.awaits_turn(*address) for address in list(self._turns))
 
     def forget(self, kind: str, key: Key) -> None:
         """Drop what is remembered of an object that is gone."""

@@ -44,7 +44,8 @@ def project_backfill_status(facts: BackfillFacts, decision: BackfillDecision, no
     status: dict[str, Any] = {"phase": decision.phase, **{key: previous[key] for key in KEPT if key in previous}}
     if decision.resolved is not None:
         status |= range_status(decision.resolved)
-        status |= {"offsetsTotal": decision.resolved.offsets * _passes(facts), "offsetsCovered": 0}
+        passes = len(facts.progress.passes) if isinstance(facts.progress, Progress) else 1
+        status |= {"offsetsTotal": decision.resolved.offsets * passes, "offsetsCovered": 0}
     if isinstance(facts.progress, Progress) and facts.started:
         status |= _progress(facts.progress, previous, now)
     if decision.attempt is not None:
@@ -71,10 +72,6 @@ def project_backfill_status(facts: BackfillFacts, decision: BackfillDecision, no
         _handler(facts),
     )
     return c.with_conditions(status, verdicts, times.to_text(now), backfill.metadata.generation, previous)
-
-
-def _passes(facts: BackfillFacts) -> int:
-    return len(facts.progress.passes) if isinstance(facts.progress, Progress) else 1
 
 
 def _progress(progress: Progress, previous: Mapping[str, Any], now: float) -> dict[str, Any]:

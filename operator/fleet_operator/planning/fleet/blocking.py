@@ -62,7 +62,9 @@ def find_blocking_problem(
         return Problem(conditions.CLUSTER_ID_CHANGED, changed_id_message(cluster, observation))
     if observation is not None and observation.current and observation.reason in SECRET_PROBLEMS:
         return Problem(observation.reason, observation.message)
-    if observation is not None and observation.lacks_offsets_topic and _awaits_offsets_topic(cluster):
+    # An unreachable cluster may have the topic.
+    awaited = cluster.spec.offsets_topic.manage == "Provision" and not cluster.identity.had_offsets_topic
+    if observation is not None and observation.lacks_offsets_topic and awaited:
         return _offsets_topic_absent(cluster)
     mistake = _pattern_problem(group) or find_template_problem(group.spec.template) or _container_problem(group)
     return mistake or find_source_problem(group, handler_files) or retry_problem
@@ -81,11 +83,6 @@ def cluster_invalid(namespace: str, name: str) -> Problem:
         "condition Ready names, and check that the CRDs are of the operator's version"
     )
     return Problem(conditions.CLUSTER_INVALID, message)
-
-
-def _awaits_offsets_topic(cluster: KafkaCluster) -> bool:
-    """True if the operator is to create the topic and has never seen it; an unreachable cluster may have one."""
-    return cluster.spec.offsets_topic.manage == "Provision" and not cluster.identity.had_offsets_topic
 
 
 def _offsets_topic_absent(cluster: KafkaCluster) -> Problem:

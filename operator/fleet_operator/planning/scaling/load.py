@@ -186,16 +186,15 @@ def find_stuck(
     for member in members if moves else ():
         owned = [(topic, number) for topic, numbers in member.partitions.items() for number in numbers]
         stands = {
-            key for key in owned if rates.commits.get(key) == 0.0 and all(_waits(sample, key) for sample in recent)
+            key
+            for key in owned
+            if rates.commits.get(key) == 0.0
+            and all(sample.end_offsets.get(key, 0) > sample.committed.get(key, 0) for sample in recent)
         }
         others = [key for key in owned if key not in stands]
         if stands and not has_backlog(recent, others, rates, commit_interval_s=commit_interval_s):
             found |= stands
     return frozenset(found)
-
-
-def _waits(sample: ProgressSample, key: Partition) -> bool:
-    return sample.end_offsets.get(key, 0) > sample.committed.get(key, 0)
 
 
 def rebalance_seconds(transitions: Sequence[GroupTransition]) -> float:

@@ -158,7 +158,8 @@ def coordinators_available(observation: ClusterObservation | None) -> Condition:
         return Condition(kind, "Unknown", c.NOT_CREATED_YET, "__consumer_offsets is not there: see OffsetsTopicSized")
     offline = [number for number, leader in enumerate(topic.leaders) if leader is None]
     if offline:
-        missing = sorted({broker for number in offline for broker in topic.replicas[number]} - _live(observation))
+        live = {broker.id for broker in observation.brokers}
+        missing = sorted({broker for number in offline for broker in topic.replicas[number]} - live)
         of_ours = sorted(
             group_id
             for group_id in observation.groups
@@ -195,7 +196,3 @@ def coordinators_balanced(observation: ClusterObservation | None, crowded: froze
         message = "not every broker listed its groups: see CoordinatorsAvailable"
         return Condition(kind, "Unknown", c.BROKERS_SILENT, message)
     return Condition(kind, "True", c.EVENLY_SPREAD, "no broker coordinates far more groups than its share")
-
-
-def _live(observation: ClusterObservation) -> set[int]:
-    return {broker.id for broker in observation.brokers}
