@@ -366,7 +366,6 @@ def _offsets_of(commits: Mapping[Partition, Committed]) -> Offsets:
 
 
 def _log_ends(client: NetworkClient, metadata: MetadataResponse) -> tuple[Offsets, Offsets]:
-    """The first and the last offsets of topics."""
     led = live_reads.by_leader(client, metadata)
     return live_reads.read_offsets(client, led, EARLIEST), live_reads.read_offsets(client, led, LATEST)
 

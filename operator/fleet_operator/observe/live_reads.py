@@ -30,7 +30,6 @@ Led = Mapping[BrokerAddress, list[Partition]]
 
 
 def find_coordinator(client: NetworkClient, group_id: str) -> BrokerAddress:
-    """The address of a group's coordinator."""
     found = client.find_coordinators([group_id], timeout_s=CALL_SECONDS)[group_id]
     if not isinstance(found, Coordinator):
         raise found

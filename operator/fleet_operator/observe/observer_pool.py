@@ -238,7 +238,6 @@ class ObserverPool:
         self._add(site.post, cluster, {group: interest})
 
     def forget(self, group: Key) -> None:
-        """Observe a ConsumerGroup no more."""
         cluster = self._cluster_of.pop(group, None)
         if cluster is None:
             return

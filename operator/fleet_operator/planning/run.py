@@ -299,7 +299,6 @@ def rate_text(rate: int | None) -> str:
 
 
 def read_job(body: Mapping[str, Any] | None) -> JobFacts | None:
-    """The Job; None when there is none."""
     if body is None:
         return None
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}

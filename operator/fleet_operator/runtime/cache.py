@@ -47,7 +47,6 @@ class Change(Enum):
 
 
 def key_of(body: JsonObject) -> Key:
-    """The cache key of an object."""
     return body["metadata"]["namespace"], body["metadata"]["name"]
 
 
@@ -138,7 +137,6 @@ class ObjectCache:
         return [(key, self._objects[key].summary) for key in self._indexed.get(value, ())]
 
     def summary_of(self, key: Key) -> Any:
-        """The summary of an object; None without it."""
         entry = self._objects.get(key)
         return entry.summary if entry is not None else None
 
@@ -147,7 +145,6 @@ class ObjectCache:
         return value in self._indexed
 
     def keys(self) -> Collection[Key]:
-        """The keys of all objects."""
         return self._objects.keys()
 
     def __contains__(self, key: Key) -> bool:

@@ -54,7 +54,6 @@ class Informer:
                     tasks.create_task(self._follow(watched, namespace), name=name)
 
     async def _follow(self, watched: WatchedKind, namespace: str | None) -> None:
-        """Watch one kind in one namespace."""
         kind, version, failures = watched.kind, "", 0
         while True:
             version = since = version or await self._sweeper.version(kind, namespace)

@@ -140,7 +140,6 @@ class KeyedQueue:
             heapq.heappush(self._heap, (self._due[key], self._sequence, key))
 
     def succeeded(self, key: Key) -> None:
-        """Forget the failures of a key."""
         self._failures.pop(key, None)
 
     def failed(self, key: Key, now: float, chance: float, *, at_least: float = 0.0) -> float:

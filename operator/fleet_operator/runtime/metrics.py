@@ -193,7 +193,6 @@ class Metrics:
         )
 
     def count_request(self, verb: str, resource: str, code: int) -> None:
-        """Count an answer of the API server."""
         self.api_requests.labels(verb, resource, str(code)).inc()
 
     def forget_cluster(self, namespace: str, name: str) -> None:

@@ -68,7 +68,6 @@ class Contents:
         return body
 
     def put(self, body: JsonObject) -> None:
-        """Keep an object as it was just read."""
         address = (kind_of(body), key_of(body))
         self._drop(address)
         metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
@@ -82,7 +81,6 @@ class Contents:
             self._drop(next(iter(self._packed)))
 
     def drop(self, body: JsonObject) -> None:
-        """Forget an object that is gone."""
         self._drop((kind_of(body), key_of(body)))
 
     def _drop(self, address: Address) -> None:

@@ -34,8 +34,6 @@ PAUSE_MAX_S: Final = 300.0
 
 
 class Verdict(Enum):
-    """The outcome of an attempt."""
-
     DONE = "all is done"
     PASS_DONE = "the first of two passes is done"
     STOPPED = "it stopped as it was asked to"

@@ -65,7 +65,6 @@ def find_handler_refusal(backfill: Backfill, worker: Mapping[str, Any]) -> Probl
 
 
 def source_topic(backfill: Backfill, group: ConsumerGroup) -> str | Problem:
-    """The topic to read."""
     if backfill.topic is not None:
         return backfill.topic
     if len(group.source_topics) == 1:

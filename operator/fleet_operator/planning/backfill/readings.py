@@ -204,7 +204,6 @@ def backfill_of(child: Mapping[str, Any]) -> str | None:
 
 
 def read_pods(pods: Iterable[Mapping[str, Any]]) -> tuple[SparkPod, ...]:
-    """Pods of all attempts."""
     return tuple(map(_read_pod, pods))
 
 

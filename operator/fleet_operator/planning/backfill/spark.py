@@ -27,8 +27,6 @@ ERROR_LINE: Final = re.compile(r'^(?:Exception in thread "[^"\n]*"|Caused by:) (
 
 
 class SparkState(Enum):
-    """State of an application."""
-
     ABSENT = "Absent"
     SUBMITTED = "Submitted"
     RUNNING = "Running"

@@ -28,8 +28,6 @@ POLL_S: Final = 2.0
 
 
 class DeletionPhase(StrEnum):
-    """Phase of a deletion."""
-
     DRAIN = "Drain"  # the main workers stop, the retry workers go on until nothing waits
     STOP = "Stop"  # all workers stop
     UNDO = "Undo"  # topics and groups are deleted

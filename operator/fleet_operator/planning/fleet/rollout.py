@@ -56,8 +56,6 @@ POLL_S: Final = 5.0
 
 
 class RolloutPhase(StrEnum):
-    """Phase of a rollout."""
-
     HELD = "Held"  # no revision can be planned, or no workers are wanted
     CHECKING = "Checking"  # the check pod is wanted, waiting or running
     CHECK_FAILED = "CheckFailed"  # for a reason outside the revision; will be repeated

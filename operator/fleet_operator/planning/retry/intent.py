@@ -49,7 +49,6 @@ class PolicyRevision:
 
     @property
     def total_seconds(self) -> int:
-        """Sum of the sequence."""
         return sum(map(naming.parse_delay, self.sequence))
 
 

@@ -93,7 +93,6 @@ class RetryMemory:
     kept: RetrySizing = field(default_factory=RetrySizing)
 
     def decided(self, replicas: int, now: float) -> RetryMemory:
-        """The memory after a decision."""
         if replicas == self.kept.count:
             return self
         return replace(self, kept=replace(self.kept, count=replicas, changed_at=round(now, 1)))

@@ -58,8 +58,6 @@ def decide(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDecision
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
-    """One decision."""
-
     facts: ScalingFacts
     load: Load | None
     now: float

@@ -8,8 +8,6 @@ from enum import StrEnum
 
 
 class RevisionState(StrEnum):
-    """State of a revision."""
-
     CANDIDATE = "Candidate"
     GOOD = "Good"
     REFUSED = "Refused"

@@ -63,7 +63,6 @@ class RunsState:
     runs: tuple[RunEntry, ...] = ()
 
     def find(self, run: RunResource) -> RunEntry | None:
-        """The entry of a run."""
         return next((each for each in self.runs if each.is_of(entry_of(run))), None)
 
     def is_full(self, run: RunResource) -> bool:
@@ -81,7 +80,6 @@ class RunsState:
 
 
 def entry_of(run: RunResource, *, phase: str = "", reason: str = "", message: str = "", at: str = "") -> RunEntry:
-    """The entry of a run in this phase."""
     cut = message[:MESSAGE_CHARACTERS_MAX]
     return RunEntry(
         kind=type(run).__name__,
@@ -95,6 +93,5 @@ def entry_of(run: RunResource, *, phase: str = "", reason: str = "", message: st
 
 
 def digest_of(run: RunResource) -> str:
-    """A digest of what a run does."""
     content = run.spec.model_dump(mode="json", exclude=set(CHANGEABLE), exclude_defaults=True)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -14,8 +14,6 @@ Image = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[A-Za-z0-9\
 
 
 class Phase(StrEnum):
-    """Phase of an upgrade."""
-
     ROLLING = "Rolling"
     COMPLETE = "Complete"
     FAILED = "Failed"

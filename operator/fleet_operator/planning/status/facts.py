@@ -106,7 +106,6 @@ class ConsumerGroupFacts:
 
     @property
     def failed_topic_id(self) -> str | None:
-        """The failed topic's id; None while unknown."""
         return failed_topic_id(self.group, self.observation)
 
 
