@@ -25,14 +25,14 @@ from enum import StrEnum
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.planning.fleet.deadlines import check_wait, describe_late, late_check, late_pod, rollout_wait
-from fleet_operator.planning.fleet.fallback import (
-    fallback,
-    good_since,
-    newest_good,
-    prunable,
-    running_revision,
-    start_of_rest,
+from fleet_operator.planning.fleet.deadlines import (
+    MISSING,
+    TROUBLE_S,
+    check_wait,
+    describe_late,
+    late_check,
+    late_pod,
+    rollout_wait,
 )
 from fleet_operator.planning.fleet.readings import INIT_CONTAINER_FAILED
 from fleet_operator.planning.fleet.rollout_facts import (
@@ -104,7 +104,7 @@ def decide(facts: RolloutFacts, now: float) -> RolloutDecision:
         mark=mark,
         delete_checks=decision.delete_checks + stale_checks,
         delete_pods=stuck_pods(facts.fleet, facts.pods, facts.records, decision.target),
-        prune=prunable(facts, decision.target),
+        prune=facts.prunable(decision.target),
     )
 
 
@@ -118,7 +118,7 @@ def _withheld(facts: RolloutFacts, decision: RolloutDecision) -> RolloutDecision
     return replace(
         decision,
         phase=RolloutPhase.CHECKING if applies else decision.phase,
-        target=fallback(facts) if applies else decision.target,
+        target=facts.fallback if applies else decision.target,
         run_check=False,
         waits=facts.unproven if decision.cause is None else decision.waits,
         requeue_after=min(decision.requeue_after or POLL_S, POLL_S),
@@ -134,7 +134,7 @@ def _recorded(facts: RolloutFacts) -> RevisionRecord:
 def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
     """The branch for the wanted revision; `decide` adds the cleanup that all branches share."""
     if facts.wanted is None:
-        return RolloutDecision(phase=RolloutPhase.HELD, target=fallback(facts), cause=facts.blocked)
+        return RolloutDecision(phase=RolloutPhase.HELD, target=facts.fallback, cause=facts.blocked)
     record = facts.records.get(facts.wanted)
     write = record is None or not record.complete
     if facts.wanted_replicas == 0:
@@ -149,13 +149,13 @@ def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
             return _try_again(facts, record)
         if facts.wanted_before not in (None, facts.wanted):
             return _ask_anew(facts, record)
-    if record is not None and record.state is RevisionState.GOOD and newest_good(facts) is record:
+    if record is not None and record.state is RevisionState.GOOD and facts.newest_good() is record:
         return replace(_keep_good(facts, record), write_revision=write, delete_checks=_check_pods(facts))
     if record is not None and (record.state is RevisionState.GOOD or _is_checked(record)):
         return replace(_roll_out(facts, record, now), write_revision=write, delete_checks=_check_pods(facts))
     if record is not None and record.state is RevisionState.REFUSED and record.checked:
         # By its pods. A check would pass again, and another try costs the fleet a worker.
-        return RolloutDecision(phase=RolloutPhase.REFUSED, target=fallback(facts), cause=_cause(record))
+        return RolloutDecision(phase=RolloutPhase.REFUSED, target=facts.fallback, cause=_cause(record))
     return replace(_check(facts, record, now), write_revision=write)
 
 
@@ -164,12 +164,12 @@ def _at_rest(facts: RolloutFacts, record: RevisionRecord | None) -> RolloutDecis
 
     The fleet rests at the last good revision, or all workers would start again at one that was being tried.
     """
-    fleet, good = facts.fleet, newest_good(facts)
+    fleet, good = facts.fleet, facts.newest_good()
     if record is None and fleet is not None and fleet.revision == facts.wanted:
         # Its record is lost. The template is known all the same, and the workers have to be stopped.
         known = RevisionRecord(hash=fleet.revision, checked=True)
         return RolloutDecision(phase=RolloutPhase.HELD, target=fleet.revision, write_revision=True, mark=known)
-    running = running_revision(facts)
+    running = facts.running
     proven = running is not None and facts.records[running].state is RevisionState.GOOD
     target = running if fleet is None or proven or good is None else good.hash
     held = RolloutDecision(phase=RolloutPhase.HELD, target=target)
@@ -186,7 +186,7 @@ def _try_again(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
 
     The old refusal is shown no more from the first step on: it would be taken for the answer to what asks anew.
     """
-    decision = RolloutDecision(phase=RolloutPhase.CHECKING, target=fallback(facts), requeue_after=1.0)
+    decision = RolloutDecision(phase=RolloutPhase.CHECKING, target=facts.fallback, requeue_after=1.0)
     old = [check for check in facts.checks if check.revision == facts.wanted]
     if old:
         waits = check_wait(facts, old[0]) if old[0].deleting else None
@@ -199,7 +199,7 @@ def _ask_anew(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
     """A refused revision is wanted again after another one. That is forgotten at the next look, so the record has to
     say first that no request was answered."""
     return RolloutDecision(
-        phase=RolloutPhase.CHECKING, target=fallback(facts), mark=replace(record, request=""), requeue_after=1.0
+        phase=RolloutPhase.CHECKING, target=facts.fallback, mark=replace(record, request=""), requeue_after=1.0
     )
 
 
@@ -209,7 +209,7 @@ def _check(facts: RolloutFacts, record: RevisionRecord | None, now: float) -> Ro
     record = record or RevisionRecord(hash=facts.wanted)
     check = next((check for check in facts.checks if check.revision == facts.wanted), None)
     waiting = RolloutDecision(
-        phase=_phase_of_unchecked(record), target=fallback(facts), cause=_cause(record), requeue_after=POLL_S
+        phase=_phase_of_unchecked(record), target=facts.fallback, cause=_cause(record), requeue_after=POLL_S
     )
     if check is None:
         due_at = _check_due_at(record, now)
@@ -345,18 +345,18 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
     if fleet is None:
         return going
     if fleet.revision != record.hash:
-        return replace(going, target=start_of_rest(facts, fleet) or record.hash)
+        return replace(going, target=_start_of_rest(facts, fleet) or record.hash)
     going = replace(going, phase=RolloutPhase.WAITING)
     if _complete(fleet, facts.wanted_replicas):
         mark = replace(
-            record, state=RevisionState.GOOD, since=good_since(facts, now), reason="", message="", checked=True
+            record, state=RevisionState.GOOD, since=facts.good_since(now), reason="", message="", checked=True
         )
         return replace(going, phase=RolloutPhase.SETTLED, mark=mark, requeue_after=None)
     late = late_pod(facts)
     if late is None:
         return replace(going, waits=rollout_wait(facts))
     cause = Problem(conditions.PROGRESS_DEADLINE_EXCEEDED, describe_late(facts, late))
-    good = newest_good(facts, other_than=record.hash)
+    good = facts.newest_good(other_than=record.hash)
     if good is None:
         return replace(going, cause=cause)
     refused = replace(
@@ -371,6 +371,21 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
     return RolloutDecision(
         phase=RolloutPhase.REFUSED, target=good.hash, cause=cause, mark=refused, requeue_after=POLL_S
     )
+
+
+def _start_of_rest(facts: RolloutFacts, fleet: FleetFacts) -> str | None:
+    """The good revision at which a fleet without pods starts before it changes to an unproven one, else None.
+
+    A StatefulSet makes missing pods at its newest template, all at once; one by one it replaces only those that exist.
+    Where pods of the good revision cannot be made either (a quota), the new one goes on without them.
+    """
+    leaving = sum(pod.deleting for pod in facts.pods)
+    if fleet.replicas > 0 and fleet.observed and fleet.current_replicas > leaving:
+        return None
+    good = next((r for r in facts.records.values() if r.hash == fleet.revision), None)
+    if good is None or good.state is not RevisionState.GOOD or facts.watched.seconds(MISSING) >= TROUBLE_S:
+        return None
+    return good.hash
 
 
 def _complete(fleet: FleetFacts, wanted_replicas: int) -> bool:

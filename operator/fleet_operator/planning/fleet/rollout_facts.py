@@ -9,7 +9,7 @@ from typing import Any
 
 from fleet_operator.planning.fleet.pod_end import ContainerEnd
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.fleet import RevisionMark
+from fleet_operator.planning.state.fleet import RevisionMark, RevisionState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,3 +144,39 @@ class RolloutFacts:
     patience_s: float = 0.0
     grace_s: float = 0.0
     used: frozenset[str] = frozenset()
+
+    def newest_good(self, *, other_than: str | None = None) -> RevisionRecord | None:
+        """The revision that was last seen working. A revision that is rolled out again counts only when confirmed
+        again."""
+        good = [r for r in self.records.values() if r.state is RevisionState.GOOD and r.hash != other_than]
+        return max(good, key=lambda record: (record.since or 0.0, record.hash == self.wanted), default=None)
+
+    def good_since(self, now: float) -> float:
+        """The time for a revision that became good now: later than all others, also those marked by a leader whose
+        clock was ahead. Otherwise the older one would stay the newest, and this one would be marked again and again."""
+        newest = self.newest_good(other_than=self.wanted)
+        return now if newest is None or newest.since is None else max(now, newest.since + 1.0)
+
+    @property
+    def running(self) -> str | None:
+        """The StatefulSet's revision, if its record can be used."""
+        return self.fleet.revision if self.fleet and self.fleet.revision in self.records else None
+
+    @property
+    def fallback(self) -> str | None:
+        """The revision to run while the wanted one may not: the last good one, else the present one."""
+        good = self.newest_good(other_than=self.wanted)
+        return good.hash if good and self.fleet else self.running
+
+    def prunable(self, target: str | None) -> tuple[str, ...]:
+        """Unused revisions: not wanted, not running anywhere, not the fallback.
+
+        Nothing is forgotten while the wanted revision is unknown, or the one that the StatefulSet's controller has.
+        """
+        if self.wanted is None or (self.fleet is not None and not self.fleet.observed):
+            return ()
+        good = (self.newest_good(), self.newest_good(other_than=self.wanted))
+        kept = {self.wanted, target, *self.used, *(pod.revision for pod in self.pods)}
+        kept |= {self.fleet.revision} if self.fleet else set()
+        kept |= {record.hash for record in good if record}
+        return tuple(sorted(set(self.records) - kept))
