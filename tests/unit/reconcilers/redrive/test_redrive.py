@@ -441,19 +441,3 @@ def test_unreachable_cluster_is_an_obstacle_with_its_own_reason() -> None:
         assert world.status()["conditions"][0]["reason"] == "BrokerUnreachable"
 
     run(life)
-
-
-@pytest.mark.parametrize(("what", "reason"), [("spec", "GroupInvalid"), ("state", "StateUnreadable")])
-def test_group_that_cannot_be_read_is_not_said_to_be_missing(what: str, reason: str) -> None:
-    async def life(world: World) -> None:
-        if what == "spec":
-            world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]["spec"]["consumer"] = 7
-        else:
-            world.keep(CONSUMER_GROUP, "orders", {"version": 99})
-        world.redrive()
-        await world.look()
-        (complete,) = (each for each in world.status()["conditions"] if each["type"] == "Complete")
-        assert complete["reason"] == reason
-        assert world.jobs() == []
-
-    run(life)
