@@ -35,7 +35,7 @@ from fleet_operator.planning.offsets.targets import time_ms, topics_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
 from fleet_operator.planning.run import Ahead, ReferencedGroup, find_doubt, find_group_obstacle, no_group
-from fleet_operator.planning.state.runs import RunState, digest_of
+from fleet_operator.planning.state.runs import RunState
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.context import Context, has_finalizer, is_owned_by, set_finalizer
 from fleet_operator.reconcilers.references import read_group
@@ -74,14 +74,14 @@ class ResetMemory:
     """Knowledge of this process about one OffsetReset.
 
     - `finding`: the outcome of the last step, which began at `began` (monotonic seconds).
-    - `since`: the first read in a phase, and its time; a process that begins counts again.
-    - `unsent`: the reset that this process has brought to `Committing`, and of which no commit can have been made yet.
+    - `since`: the time of the first read in a phase; a process that begins counts again.
+    - `unsent`: this process has brought the reset to `Committing`, and no commit can have been made yet.
     """
 
     finding: Finding | None = None
     began: float = 0.0
-    since: tuple[Finding, float] | None = None
-    unsent: Finding | None = None
+    since: float | None = None
+    unsent: bool = False
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class OffsetResets:
         self, session: RunSession[ResetMemory], body: JsonObject, run: OffsetReset, *, live: bool
     ) -> OffsetResetStep:
         context, referenced = self.context, read_group(self.context, run.group_key)
-        record, entry = self._record(body, run), find_entry(context, run)
+        record, entry = read_record(context.states.read(body, RunState), run), find_entry(context, run)
         remedy = "set spec.notAfter to a time in the future to have it done, or delete it"
         facts = OffsetResetFacts(
             reset=run,
@@ -120,11 +120,6 @@ class OffsetResets:
         )
         decision = decide(facts, context.clock.wall())
         return OffsetResetStep(body=body, facts=facts, decision=decision, referenced=referenced)
-
-    def _record(self, body: JsonObject, run: OffsetReset) -> ResetRecord | None:
-        """The record of this reset; a namesake may have asked for something else. Raises UnreadableStateError."""
-        state = self.context.states.read(body, RunState)
-        return read_record(state) if state.digest == digest_of(run) else None
 
     def _reset_facts(self, run: OffsetReset, referenced: ReferencedGroup, memory: ResetMemory) -> ResetFacts:
         group = referenced.group
@@ -170,8 +165,7 @@ class OffsetResets:
         if step.decision.advanced:
             # What was found in the phase before is over, and the group has to see the new one.
             session.start_over()
-            if record.phase is ResetPhase.COMMITTING:
-                session.memory.unsent = _none_of(record)
+            session.memory.unsent = record.phase is ResetPhase.COMMITTING
             self.context.queues[CONSUMER_GROUP].add(step.facts.reset.group_key)
         wanted, group = step.decision.step, step.referenced.group
         if wanted is None or group is None:
@@ -185,33 +179,32 @@ class OffsetResets:
         memory, spec, sources = session.memory, step.facts.reset.spec, step.facts.of.sources or ()
         topics = tuple(topic for topic in topics_of(spec, sources) if topic in sources)
         at, committed_only = time_ms(spec), group.spec.consumer.isolation_level == "ReadCommitted"
-        now, none = self.context.clock.monotonic(), _none_of(record)
-        if memory.since is None or memory.since[0] != none:
-            memory.since = none, now
-        waited_s = now - memory.since[1]
+        now = self.context.clock.monotonic()
+        memory.since = now if memory.since is None else memory.since
+        waited_s = now - memory.since
 
         def ask(admin: KafkaAdmin) -> Finding:
             read = admin.read_offsets(group.group_id, topics, at, read_committed=committed_only)
-            return replace(none, read=read, waited_s=waited_s)
+            return Finding(phase=record.phase, read=read, waited_s=waited_s)
 
         self._ask(session, step, record, lambda: self._change(step, ask))
 
     def _commit(
         self, session: RunSession[ResetMemory], step: OffsetResetStep, group: ConsumerGroup, record: ResetRecord
     ) -> None:
-        memory, mark, none, wanted = session.memory, mark_of(step.facts.reset), _none_of(record), record.offsets
+        memory, mark, wanted = session.memory, mark_of(step.facts.reset), record.offsets
 
         async def commit() -> Finding | None:
             if not await self._is_committing(step, record):
                 return None
             # From here on a commit may be made, even if its answer is lost.
-            unsent, memory.unsent = memory.unsent == none, None
+            unsent, memory.unsent = memory.unsent, False
 
             def run(admin: KafkaAdmin) -> Finding:
                 done = admin.set_offsets(group.group_id, wanted, record.previous, mark=mark)
                 after = {place: done.after[place] for place in wanted if place in done.after}
-                return replace(
-                    none,
+                return Finding(
+                    phase=record.phase,
                     committed=not done.refusals and after == wanted,
                     untouched=after == record.previous,
                     outdated=done.outdated,
@@ -238,8 +231,7 @@ class OffsetResets:
             memory.finding, memory.began = found, began
             if found is None:
                 return
-            if found.unsent:
-                memory.unsent = _none_of(record)
+            memory.unsent = found.unsent
             if found.committed:
                 self.context.metrics.offset_resets.inc()
                 fields = {
@@ -256,7 +248,7 @@ class OffsetResets:
             found = getattr(error, "reason", conditions.BROKER_UNREACHABLE)
             reason = reason_of(error.code) if isinstance(error, KafkaError) else str(found)
             problem = Problem(reason, str(error) or "the brokers did not answer in time")
-            memory.finding, memory.began = replace(_none_of(record), problem=problem), began
+            memory.finding, memory.began = Finding(phase=record.phase, problem=problem), began
 
         session.ask(read, take, fail, seconds=ANSWER_SECONDS)
 
@@ -275,9 +267,10 @@ class OffsetResets:
         if group is None:
             return False
         await context.states.refresh(group)
-        entry, stands = find_entry(context, step.facts.reset), self._record(live, step.facts.reset)
+        entry = find_entry(context, step.facts.reset)
+        stands = read_record(context.states.read(live, RunState), step.facts.reset)
         remembered = entry is not None and not entry.is_final
-        return remembered and stands is not None and _none_of(stands) == _none_of(record)
+        return remembered and stands is not None and stands.phase is record.phase
 
     async def remember(self, step: OffsetResetStep, status: JsonObject) -> JsonObject:
         """The record. An object stays while its commit is under way: what was before stands nowhere else."""
@@ -319,8 +312,3 @@ def _wants_turn(run: RunSummary, known: Mapping[str, Any]) -> bool:
     over = known.get("phase") in FINAL_PHASES or known.get("reason") == conditions.MEMORY_LOST
     deleted = run.deleting and known.get("phase") != "Committing"
     return not (over or deleted or run.dry_run)
-
-
-def _none_of(record: ResetRecord) -> Finding:
-    """A finding of this record's step that says nothing yet."""
-    return Finding(digest=record.digest, phase=record.phase)

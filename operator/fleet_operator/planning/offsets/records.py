@@ -49,11 +49,10 @@ ENDED: Final = frozenset({ResetPhase.SUCCEEDED, ResetPhase.FAILED, ResetPhase.CA
 class ResetRecord:
     """One reset as recorded. `previous` lacks partitions without a commit; times are texts.
 
-    `digest` is that of what the reset does. `note` is what was noticed about the new offsets, and becomes the message
-    of a reset that succeeds: until then `message` may tell of hindrances.
+    `note` is what was noticed about the new offsets, and becomes the message of a reset that succeeds: until then
+    `message` may tell of hindrances.
     """
 
-    digest: str
     phase: ResetPhase = ResetPhase.PENDING
     reason: str = ""
     message: str = ""
@@ -77,9 +76,9 @@ class ResetRecord:
         return {name: value for name, value in found.items() if value}
 
 
-def new_record(reset: OffsetReset, now: float) -> ResetRecord:
+def new_record(now: float) -> ResetRecord:
     """The record of a reset that was just seen; `now` in epoch seconds."""
-    return ResetRecord(digest=digest_of(reset), started_at=times.to_text(now))
+    return ResetRecord(started_at=times.to_text(now))
 
 
 def list_offsets(offsets: Offsets) -> list[dict[str, Any]]:
@@ -114,12 +113,13 @@ def is_outdated(committed: Mapping[Partition, Committed], *, wanted: Offsets, pr
     return any(committed.get(place, nothing).offset != previous.get(place, -1) for place in wanted)
 
 
-def read_record(state: RunState) -> ResetRecord | None:
-    """The record in a state; None for an empty state, and for one that is not ours."""
+def read_record(state: RunState, reset: OffsetReset) -> ResetRecord | None:
+    """The record of this reset in its state; None without one, and for that of a namesake that did something else."""
     facts = state.facts
+    if state.digest != digest_of(reset):
+        return None
     try:
         return ResetRecord(
-            digest=state.digest,
             phase=ResetPhase(facts["phase"]),
             reason=str(facts.get("reason") or ""),
             message=str(facts.get("message") or ""),

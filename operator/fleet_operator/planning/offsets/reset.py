@@ -48,9 +48,8 @@ class ResetStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The outcome of the last step: for which reset and phase it was taken, and what came of it.
+    """The outcome of the last step: in which phase it was taken, and what came of it.
 
-    - `digest`: that of the reset's record.
     - `read`: of a read, `waited_s` seconds after the first one in this phase; `problem`: the error that ended the step.
     - `committed`: all offsets were found committed afterwards. Else `refusals` are the brokers' reasons by partition,
       and `untouched` tells that all offsets were found as before.
@@ -58,7 +57,6 @@ class Finding:
     - `unsent`: no commit of these offsets can have been made so far, by any process.
     """
 
-    digest: str
     phase: ResetPhase
     read: GroupOffsets | None = None
     waited_s: float = 0.0
@@ -208,9 +206,9 @@ def _read_of(facts: ResetFacts, record: ResetRecord) -> GroupOffsets | tuple[Pro
 
 
 def _finding(facts: ResetFacts, record: ResetRecord) -> Finding | None:
-    """The finding of this reset in this phase."""
-    found, key = facts.finding, (record.digest, record.phase)
-    return found if found is not None and (found.digest, found.phase) == key else None
+    """The finding of this phase."""
+    found = facts.finding
+    return found if found is not None and found.phase is record.phase else None
 
 
 def _foreign(facts: ResetFacts, read: GroupOffsets) -> Problem | None:

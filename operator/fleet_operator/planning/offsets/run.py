@@ -65,7 +65,7 @@ class OffsetResetDecision(RunDecision):
 def decide(facts: OffsetResetFacts, now: float) -> OffsetResetDecision:
     """The next step of an OffsetReset that has not ended; `now` in epoch seconds."""
     reset, known = facts.reset, facts.record
-    record, step = known or new_record(reset, now), None
+    record, step = known or new_record(now), None
     early = _without_group(facts, record, now) if facts.group_gone else _before_commit(facts, record, now)
     if early is not None:
         record = early

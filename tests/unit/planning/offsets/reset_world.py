@@ -65,7 +65,7 @@ class World:
             patience_s=85.0,
             finding=self.finding,
         )
-        record = read_record(RunState(digest=digest_of(self.reset), facts=self.facts))
+        record = read_record(RunState(digest=digest_of(self.reset), facts=self.facts), self.reset)
         facts = OffsetResetFacts(reset=self.reset, of=of, record=record, doubt=self.doubt, deleted=self.deleted)
         return decide(facts, NOW)
 
@@ -98,7 +98,7 @@ class World:
 
     def act(self, decision: OffsetResetDecision) -> None:
         record = decision.record
-        found = Finding(digest=record.digest, phase=record.phase)
+        found = Finding(phase=record.phase)
         if decision.step is ResetStep.READ:
             read = GroupOffsets(
                 state="Stable" if self.members or self.group_type else "Empty",
