@@ -38,7 +38,7 @@ ON_A_CLUSTER = ("docs/install.md", "docs/own-image.md", "docs/backfill.md", "exa
 """Run by e2e/test_walkthrough.py, e2e/load/test_backfill_page.py and e2e/demo: a watch of Backfills never ends."""
 EXAMPLES = (
     *("flights/handler.py", "flights/fleet.yaml", "flights/redrive.yaml", "flights/compare.yaml"),
-    "http/fleet.yaml",
+    *("flights/reset.yaml", "http/fleet.yaml"),
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:#\s+|\s*)(kubectl .*)$", re.MULTILINE)
