@@ -43,12 +43,15 @@ from fleet_operator.reconcilers.run import RunChildren
 from fleet_operator.reconcilers.run_memory import RunSummary, find_entry, pick, runs_of
 from fleet_operator.reconcilers.run_session import RunSession
 from fleet_operator.runtime.cache import Key, key_of
+from fleet_operator.runtime.events import NOTE_CHARACTERS_MAX, News
 
 log = logging.getLogger(__name__)
 
 READ_SECONDS: Final = 60.0
 """Time for which offsets that were read may be decided upon."""
 ANSWER_SECONDS: Final = 60.0
+MOVES_MAX: Final = 20
+"""Most partitions that an Event shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +243,7 @@ class OffsetResets:
                     "now": list_offsets(record.offsets),
                 }
                 log.info("offsets were reset", extra=fields)
+                self.context.events.record(News(step.body, "Normal", "OffsetsReset", describe_moves(record)))
                 cluster = step.referenced.cluster
                 assert isinstance(cluster, KafkaCluster), "a step was taken there"
                 self.context.observers.look((cluster.metadata.namespace, cluster.metadata.name))
@@ -306,6 +310,21 @@ def find_hold(context: Context, group: Key, *, begun: bool) -> Hold | None:
     runs = runs_of(context, OFFSET_RESET, group)
     holds = (hold_of(run.name, known, begun=begun) for run, known in runs if not run.dry_run)
     return next((hold for hold in holds if hold is not None), None)
+
+
+def describe_moves(record: ResetRecord) -> str:
+    """The offsets before and after a reset, of as many partitions as the note of an Event has room for."""
+    moves = [
+        f"{topic}-{number}: {record.previous.get((topic, number), 'none')} -> {offset}"
+        for (topic, number), offset in sorted(record.offsets.items())
+    ]
+
+    def note(shown: int) -> str:
+        more = [f"and {len(moves) - shown} more"] if len(moves) > shown else []
+        return f"partitions whose offset was set: {len(moves)} ({', '.join(moves[:shown] + more)})"
+
+    # One partition always has room.
+    return next(text for text in map(note, range(MOVES_MAX, 0, -1)) if len(text) <= NOTE_CHARACTERS_MAX)
 
 
 def _wants_turn(run: RunSummary, known: Mapping[str, Any]) -> bool:

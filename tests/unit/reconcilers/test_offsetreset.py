@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,10 +15,11 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, OFFSET_RESET, OPERATOR_
 from fleet_operator.observe.kafka_admin import OffsetsSet
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.parts import MAIN
-from fleet_operator.planning.offsets.records import Committed, is_outdated
+from fleet_operator.planning.offsets.records import Committed, ResetRecord, is_outdated
 from fleet_operator.planning.offsets.targets import GroupOffsets
-from fleet_operator.reconcilers.offsetreset import OffsetResets, find_hold
+from fleet_operator.reconcilers.offsetreset import OffsetResets, describe_moves, find_hold
 from fleet_operator.reconcilers.run import RunReconciler
+from fleet_operator.runtime.events import NOTE_CHARACTERS_MAX, News
 from tests.unit.planning import builders
 from tests.unit.reconcilers.redrive.world import DeathError, Moment, Mortal, Sight, run
 from tests.unit.reconcilers.redrive.world import World as Base
@@ -66,6 +69,7 @@ class World(Base):
     """A group whose memory began long ago, and its OffsetResets."""
 
     def __init__(self) -> None:
+        self.told: list[News] = []
         super().__init__()
         self.kafka = Kafka()
         self.sight = self.kafka
@@ -78,6 +82,7 @@ class World(Base):
     def start(self, fatal: int = 0, moment: Moment = "before") -> Mortal:
         client = super().start(fatal, moment)
         client._writes_only = True  # reads beside the reconciles end a question, and not the process
+        self.context = replace(self.context, events=cast("Any", SimpleNamespace(record=self.told.append)))
         self.reconciler = cast(
             "Any",
             RunReconciler(self.context, OffsetResets(self.context)),
@@ -145,6 +150,42 @@ def test_reset_stops_the_fleet_commits_once_and_lets_it_go() -> None:
         assert CONSUMER_GROUP.kind not in {kind for _, kind, _ in world.kube.writes}
 
     life(story)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["status kept", "status lost"])
+def test_event_tells_once_which_offsets_were_set(lost: bool) -> None:
+    async def story(world: World) -> None:
+        world.reset()
+        await world.live()
+        if lost:
+            world.wipe()
+            await world.live()
+        (told,) = (news for news in world.told if news.reason == "OffsetsReset")
+        assert (told.type, told.regarding["metadata"]["name"]) == ("Normal", NAME)
+        assert told.note == "partitions whose offset was set: 2 (orders-0: 50 -> 10, orders-1: 50 -> 10)"
+
+    life(story)
+
+
+def test_dry_run_is_no_event_of_offsets_that_were_set() -> None:
+    async def story(world: World) -> None:
+        world.reset(dryRun=True)
+        await world.live()
+        assert [news for news in world.told if news.reason == "OffsetsReset"] == []
+
+    life(story)
+
+
+@pytest.mark.parametrize("topic", ["orders", "o" * 249], ids=["short name", "long name"])
+def test_offsets_of_many_partitions_are_told_as_far_as_an_event_goes(topic: str) -> None:
+    numbers = range(5000)
+    before, after = ({(topic, n): n + first for n in numbers[skipped:]} for first, skipped in ((50, 1), (10, 0)))
+    note = describe_moves(ResetRecord(digest="", previous=before, offsets=after))
+    shown = note.count("->")
+    assert len(note) <= NOTE_CHARACTERS_MAX
+    assert 2 < shown <= 20
+    assert note.startswith(f"partitions whose offset was set: 5000 ({topic}-0: none -> 10, {topic}-1: 51 -> 11, ")
+    assert note.endswith(f" -> {shown + 9}, and {5000 - shown} more)")
 
 
 def test_nothing_is_committed_before_the_workers_are_gone() -> None:
