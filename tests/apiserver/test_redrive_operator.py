@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -12,6 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from fleet_consumer.contract import naming
 from tests.apiserver import objects
 from tests.apiserver.conftest import PATIENCE_S, Site
+from tests.apiserver.redrives import JOB, NOW, end_job, end_pod, make_pod, patch_status, redrive
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 from tests.unit.api.crd_objects import JsonObject
@@ -19,14 +19,6 @@ from tests.unit.api.crd_objects import JsonObject
 pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.together]
 
 MakeSite = Callable[..., Site]
-JOB = "mended-redrive"
-NOW = "2026-01-01T00:00:00Z"
-
-
-def redrive(site: Site, name: str = "mended", **spec: Any) -> JsonObject:
-    metadata = {"name": name, "namespace": site.name}
-    wanted = {"groupRef": {"name": "flights"}, **spec}
-    return {"apiVersion": objects.API_VERSION, "kind": "Redrive", "metadata": metadata, "spec": wanted}
 
 
 def group(site: Site, broker: KafkaBroker) -> None:
@@ -51,41 +43,10 @@ def wait_phase(site: Site, phase: str, reason: str, name: str = "mended") -> Jso
     return eventually(seen, timeout_s=PATIENCE_S, what=f"phase {phase} ({reason})")
 
 
-def patch_status(site: Site, plural: str, name: str, status: JsonObject) -> None:
-    site.client.merge_status(plural, site.name, name, status)
-
-
 def redriven_of(site: Site) -> JsonObject | None:
     """The findings of the group's Redrives, as its state keeps them; None without any."""
     retries: JsonObject = site.get("operatorstates", "flights.consumergroup")["data"].get("retries", {})
     return retries.get("redriven")
-
-
-def make_pod(site: Site, job: JsonObject, name: str) -> None:
-    """The pod of a running Job, as the Job controller would make it."""
-    template = job["spec"]["template"]
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": JOB, "uid": job["metadata"]["uid"], "controller": True}
-    metadata = {"name": name, "namespace": site.name, "labels": template["metadata"]["labels"]}
-    site.apply(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata | {"ownerReferences": [owner]}}
-        | {"spec": template["spec"]}
-    )
-    patch_status(site, "pods", name, {"phase": "Running"})
-
-
-def end_pod(site: Site, name: str, word: JsonObject, *, code: int = 0) -> None:
-    ended = {"exitCode": code, "message": json.dumps(word), "startedAt": NOW, "finishedAt": NOW, "reason": "Completed"}
-    container = {"name": "worker", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
-    statuses = [container | {"state": {"terminated": ended}}]
-    patch_status(site, "pods", name, {"phase": "Failed" if code else "Succeeded", "containerStatuses": statuses})
-
-
-def end_job(site: Site) -> None:
-    """The status that the Job controller leaves; the API server validates it."""
-    times = {"lastProbeTime": NOW, "lastTransitionTime": NOW}
-    conditions = [{"type": kind, "status": "True", **times} for kind in ("SuccessCriteriaMet", "Complete")]
-    done = {"startTime": NOW, "completionTime": NOW, "succeeded": 1, "uncountedTerminatedPods": {}}
-    patch_status(site, "jobs", JOB, {**done, "conditions": conditions})
 
 
 def test_reasons_to_wait_follow_each_other_until_the_job_runs(site: MakeSite, broker: KafkaBroker) -> None:
