@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from fleet_consumer.contract.backfill_ledger import Comparison, Counts, Ledger, Sample
-from fleet_operator.api.v1alpha1 import Backfill, Redrive, conditions
+from fleet_operator.api.v1alpha1 import Backfill, OffsetReset, Redrive, conditions
 from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.planning import times
@@ -22,6 +22,8 @@ from fleet_operator.planning.backfill.readings import BOTH, Progress
 from fleet_operator.planning.backfill.spark import SeenApplication, SparkState
 from fleet_operator.planning.backfill.status import project_backfill_status
 from fleet_operator.planning.observation import OffsetSample, RetryObservation, StuckPartition, WorkerObservation
+from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord
+from fleet_operator.planning.offsets.run import OffsetResetDecision, project_offset_reset_status
 from fleet_operator.planning.redrive.phase import RedriveFacts, RedriveProgress
 from fleet_operator.planning.redrive.status import project_redrive_status
 from fleet_operator.planning.retry.intent import RetryIntent
@@ -29,18 +31,21 @@ from fleet_operator.planning.run import RunDecision
 from fleet_operator.planning.status.consumergroup import project_consumergroup_status
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
 from tests.apiserver.conftest import PATIENCE_S, Site
+from tests.apiserver.offset_reset_rules import reset_to_a_time
 from tests.support.waiting import eventually
 from tests.unit.api.backfill_objects import backfill
-from tests.unit.api.crd_objects import consumer_group, kafka_cluster, redrive, retry_policy
+from tests.unit.api.crd_objects import changed, consumer_group, kafka_cluster, redrive, retry_policy
 from tests.unit.planning import builders
 
-KINDS = ("KafkaCluster", "ConsumerGroup", "RetryPolicy", "Redrive", "Backfill")
+KINDS = ("KafkaCluster", "ConsumerGroup", "RetryPolicy", "Redrive", "Backfill", "OffsetReset")
 COLUMNS = "NAME READY REASON STATE MEMBERS TARGET LAG BEHIND FAILED AGE"
 WIDE_COLUMNS = "REPLICAS PARTS LIMIT PROGRESS RETRY NEXT-DUE ASSIGNOR COORDINATOR MESSAGE"
 REDRIVE_COLUMNS = "NAME GROUP PHASE REASON SELECTED MOVED RATE AGE"
 REDRIVE_WIDE_COLUMNS = "REMAINING GUARDED MOVED-BEFORE FAILED-AGAIN DRY-RUN FINISHED READY MESSAGE"
 BACKFILL_COLUMNS = "NAME GROUP PHASE REASON PROGRESS RATE END FAILED AGE"
 BACKFILL_WIDE_COLUMNS = "THROTTLED ATTEMPTS DRY-RUN DIFFERENT READY MESSAGE"
+OFFSET_RESET_COLUMNS = "NAME GROUP TO PHASE REASON PARTITIONS AGE"
+OFFSET_RESET_WIDE_COLUMNS = "TIME DRY-RUN FINISHED MESSAGE"
 CLUSTER_COLUMNS = "NAME READY REASON BROKERS GROUPS CLUSTER-ID AGE"
 LINE_MAX = 120
 
@@ -111,19 +116,38 @@ def backfill_status() -> dict[str, Any]:
     return project_backfill_status(facts, decision, builders.NOW)
 
 
+def offset_reset_status() -> dict[str, Any]:
+    """An OffsetReset that was done, with every field that is written by then."""
+    record = ResetRecord(
+        digest="",
+        phase=ResetPhase.SUCCEEDED,
+        note="1 partition: the time is after its last record",
+        started_at="2026-11-23T09:00:00Z",
+        finished_at="2026-11-23T09:00:10Z",
+        previous={("orders", 0): 50},
+        offsets={("orders", 0): 10, ("orders", 1): 20},
+    )
+    decision = OffsetResetDecision("Succeeded", conditions.OFFSETS_SET, "all offsets were set", record=record)
+    body = OffsetReset.model_validate(
+        {**reset_to_a_time(), "metadata": {"name": "again", "namespace": "x", "uid": "1"}}
+    )
+    return project_offset_reset_status(body, decision, None, builders.NOW)
+
+
 @pytest.fixture(scope="module")
 def shown(quiet_site: Callable[..., Site]) -> Iterator[Site]:
     """A namespace with one object of each kind, each with a status that no operator will overwrite."""
     made = quiet_site("crd-views")
     place = {"metadata.namespace": made.name}
     made.apply(kafka_cluster(place), consumer_group({**place, "spec.replicas": 2}), redrive(place))
-    made.apply(backfill(place))
+    made.apply(backfill(place), changed(reset_to_a_time(), place))
     made.client.merge_status("backfills", made.name, "again", backfill_status())
+    made.client.merge_status("offsetresets", made.name, "again", offset_reset_status())
     made.client.merge_status("kafkaclusters", made.name, "main", cluster_status())
     made.client.merge_status("consumergroups", made.name, "orders", busy_status())
     made.client.merge_status("redrives", made.name, "mended", redrive_status())
     yield made
-    made.kubectl("delete", "kafkaclusters,consumergroups,redrives,backfills", "--all")
+    made.kubectl("delete", "kafkaclusters,consumergroups,redrives,backfills,offsetresets", "--all")
 
 
 def table(site: Site, *arguments: str) -> tuple[str, str]:
@@ -138,6 +162,7 @@ def test_status_is_stored_as_projected(shown: Site) -> None:
     assert shown.status("kafkaclusters", "main") == cluster_status()
     assert shown.status("redrives", "mended") == redrive_status()
     assert shown.status("backfills", "again") == backfill_status()
+    assert shown.status("offsetresets", "again") == offset_reset_status()
 
 
 def test_columns_of_consumer_groups(shown: Site) -> None:
@@ -154,7 +179,7 @@ def test_wide_columns_of_consumer_groups(shown: Site) -> None:
 
 def test_tables_fit_a_line_of_a_terminal(shown: Site) -> None:
     lines = [line for kind in KINDS for line in shown.kubectl("get", kind, "--ignore-not-found").splitlines()]
-    assert len(lines) == 8
+    assert len(lines) == 10
     assert [line for line in lines if len(line.rstrip()) > LINE_MAX] == []
 
 
@@ -181,12 +206,23 @@ def test_columns_of_redrives(shown: Site) -> None:
     assert row.endswith(" 40 2 5 3 false True moving failed records")
 
 
+def test_columns_of_offset_resets(shown: Site) -> None:
+    header, row = table(shown, "kor")
+    assert header == OFFSET_RESET_COLUMNS
+    assert row.startswith("again orders Time Succeeded OffsetsSet 2 ")
+    header, row = table(shown, "offsetresets", "-o", "wide")
+    assert header == f"{OFFSET_RESET_COLUMNS} {OFFSET_RESET_WIDE_COLUMNS}"
+    assert " 2026-11-23T08:00:00Z false " in row
+    assert row.endswith(" all offsets were set")
+
+
 def test_category_lists_all_kinds(shown: Site) -> None:
     listed = shown.kubectl("get", "consumerfleet", "-o", "name").split()
     assert listed == [
         "backfill.consumerfleet.io/again",
         "consumergroup.consumerfleet.io/orders",
         "kafkacluster.consumerfleet.io/main",
+        "offsetreset.consumerfleet.io/again",
         "redrive.consumerfleet.io/mended",
     ]
 
@@ -216,7 +252,8 @@ def test_object_that_no_operator_has_seen_says_so(quiet_site: Callable[..., Site
     here = quiet_site("crd-unseen")
     place = {"metadata.namespace": here.name}
     here.apply(kafka_cluster(place), consumer_group(place), retry_policy(place), redrive(place), backfill(place))
-    every = "kafkaclusters,consumergroups,retrypolicies,redrives,backfills"
+    here.apply(changed(reset_to_a_time(), place))
+    every = "kafkaclusters,consumergroups,retrypolicies,redrives,backfills,offsetresets"
     seen = json.loads(here.kubectl("get", every, "-o", "json"))
     assert [(body["kind"], body["status"]) for body in seen["items"]] == [
         (kind, {"observedGeneration": -1}) for kind in KINDS
@@ -295,6 +332,8 @@ def test_explain_describes_every_field(shown: Site, kind: str) -> None:
         ("kcg", "spec.handler.python.configMapRef.name=absent", []),
         ("krd", "spec.groupRef.name=orders", ["mended"]),
         ("krd", "status.phase=Running", ["mended"]),
+        ("kor", "spec.groupRef.name=orders", ["again"]),
+        ("kor", "status.phase=Succeeded", ["again"]),
         ("kcl", "spec.sasl.secretRef.name=", ["main"]),
         ("kcl", "spec.tls.caSecretRef.name=ca", []),
         ("kcl", "spec.tls.clientCertSecretRef.name=", ["main"]),
