@@ -47,7 +47,9 @@ class RunMemory:
         if not state.is_final and entry is not None and entry.is_final:
             facts = {**state.facts, "phase": entry.phase, "finishedAt": entry.at}
             state = replace(state, facts=facts, reason=entry.reason, message=entry.message)
-        shown = {name: value for name, value in run.status.items() if name not in self._remembered}
+        # Of a run that came to its end under its own state, that has all that is shown.
+        status = {} if "conditions" in state.facts else run.status
+        shown = {name: value for name, value in status.items() if name not in self._remembered}
         known = {name: value for name, value in state.facts.items() if name in self._known}
         return run.model_copy(update={"status": {**shown, **known}}), state
 

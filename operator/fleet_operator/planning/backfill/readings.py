@@ -31,6 +31,10 @@ APART: Final = ("Live", "Candidate")
 """Passes of a comparison whose handlers are in two images."""
 LEDGER_CHARACTERS_MAX: Final = 512 * 1024
 """Enough for some ranges of each of 5,000 partitions. What people write may not take the operator's time."""
+AT_LEAST: Final = "coveredAtLeast"
+"""The name under which the least number of offsets that were done is remembered."""
+AT_LEAST_STEPS: Final = 20
+"""Steps of that number: each one is a write, and a Backfill may have thousands of slices."""
 EXIT_CODE: Final = re.compile(r"ExitCode: (\d+)")
 
 
@@ -93,15 +97,19 @@ def passes_of(backfill: Backfill, default_image: str) -> tuple[str, ...]:
 
 
 def read_ledger(
-    backfill: Backfill, resolved: ResolvedRange, passes: tuple[str, ...], body: Mapping[str, Any] | None
+    backfill: Backfill,
+    resolved: ResolvedRange,
+    passes: tuple[str, ...],
+    body: Mapping[str, Any] | None,
+    at_least: int | None,
 ) -> Progress | Problem:
-    """The progress that a ledger's ConfigMap shows; `body` is None if there is none."""
+    """The progress that a ledger's ConfigMap shows; `body` is None if there is none. `at_least` offsets were done
+    before; None while no driver had written it."""
     name, total = naming.backfill_ledger(backfill.metadata.name), resolved.offsets * len(passes)
-    covered_before = backfill.status.get("offsetsCovered") or 0
     text = ((body or {}).get("data") or {}).get(LEDGER_KEY)
     began = bool(backfill.status.get("applicationUid")) or backfill.attempts > 1
     if text is None:
-        if (body is None and began) or "slices" in backfill.status:
+        if (body is None and began) or at_least is not None:
             return _unreadable(name, "is gone" if body is None else f"has no {LEDGER_KEY} any more")
         return Progress(ledger=None, passes=passes, covered=0, total=total)
     if len(text) > LEDGER_CHARACTERS_MAX:
@@ -118,9 +126,14 @@ def read_ledger(
     if strange is not None:
         return _unreadable(name, f"has offsets of partition {strange} that are not in the range")
     covered = passes.index(ledger.handlers) * resolved.offsets + resolved.offsets - ledger.offsets_left
-    if covered < covered_before:
-        return _unreadable(name, f"shows {covered} offsets as done, and before it were {covered_before}")
+    if at_least is not None and covered < at_least:
+        return _unreadable(name, f"shows {covered} offsets as done, and before it were at least {at_least}")
     return Progress(ledger=ledger, passes=passes, covered=covered, total=total)
+
+
+def round_down(covered: int, total: int) -> int:
+    """The number of offsets to remember as done, in steps of the whole."""
+    return covered - covered % max(total // AT_LEAST_STEPS, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ from fleet_operator.planning.backfill.ranges import (
     resolve,
 )
 from fleet_operator.planning.backfill.readings import (
+    AT_LEAST,
+    Progress,
     SparkPod,
     backfill_of,
     end_by_message,
@@ -197,7 +199,8 @@ class Memory:
     """Facts about a Backfill that only this process knows, until its end. Times are monotonic seconds.
 
     `ended` is the attempt whose end is in the status, and when this process first saw that. `orders` are those that the
-    driver was last given, at `ordered_at`.
+    driver was last given, at `ordered_at`. The ledger has shown `at_least` so many offsets as done; None before it was
+    written.
     """
 
     watched: Watched = NEVER_WATCHED
@@ -205,6 +208,7 @@ class Memory:
     orders: Control | None = None
     ordered_at: float = 0.0
     range: RangeRead | None = None
+    at_least: int | None = None
 
     def since_end(self, end: AttemptEnd | None, now: float) -> float:
         """Seconds since this process saw the end of the last attempt in status; infinity before the first end."""
@@ -242,7 +246,11 @@ class Gatherer:
         progress = None
         if resolved is not None:
             passes = passes_of(backfill, self._context.settings.spark_image)
-            progress = read_ledger(backfill, resolved, passes, ledger)
+            if memory.at_least is None:
+                memory.at_least = backfill.status.get(AT_LEAST)
+            progress = read_ledger(backfill, resolved, passes, ledger, memory.at_least)
+            if isinstance(progress, Progress) and progress.ledger is not None:
+                memory.at_least = progress.covered
         seen = read_application(application)
         driver = self._driver(backfill, seen, pods)
         written = (ledger or {}).get("data") or {}

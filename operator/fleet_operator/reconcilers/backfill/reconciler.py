@@ -16,7 +16,7 @@ from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, SPARK_APPLICATION
 from fleet_operator.planning.backfill import manifests
 from fleet_operator.planning.backfill.manifests import backfill_config, for_attempt
 from fleet_operator.planning.backfill.phase import BackfillDecision, LiveGroup, control_of, decide
-from fleet_operator.planning.backfill.readings import Kept, Progress, read_kept
+from fleet_operator.planning.backfill.readings import AT_LEAST, Kept, Progress, read_kept, round_down
 from fleet_operator.planning.backfill.spark import read_application
 from fleet_operator.planning.backfill.status import project_backfill_status
 from fleet_operator.planning.fleet.worker_config import worker_config
@@ -111,11 +111,13 @@ class Backfills:
     model = Backfill
     conditions = conditions.BACKFILL_CONDITIONS
     remembered = (
-        *("phase", "topic", "clusterId", "topicId", "resolvedRange", "resolvedTime", "slices", "offsetsCovered"),
-        *("offsetsTotal", "attempts", "applicationName", "applicationUid", "lastEnded", "throttledBy"),
-        *("startedAt", "finishedAt"),
+        *("phase", "topic", "clusterId", "topicId", "resolvedRange", "resolvedTime", AT_LEAST),
+        *("attempts", "applicationName", "applicationUid", "lastEnded", "startedAt", "finishedAt"),
     )
-    counted = ("records", "comparison", "ratePerSecond", "estimatedEnd", "progressText")
+    counted = (
+        *("slices", "offsetsCovered", "offsetsTotal", "records", "comparison"),
+        *("ratePerSecond", "estimatedEnd", "progressText"),
+    )
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -160,7 +162,10 @@ class Backfills:
         return read_kept(backfill, settings, ledger)
 
     async def remember(self, step: BackfillStep, status: JsonObject) -> JsonObject:
-        return pick(status, self, step.decision)
+        facts, at_least = pick(status, self, step.decision), step.found.memory.at_least
+        if at_least is not None and not step.decision.is_final:
+            facts[AT_LEAST] = round_down(at_least, status.get("offsetsTotal", 0))
+        return facts
 
     async def follow_up(self, session: RunSession[Memory], step: BackfillStep) -> None:
         """Give a driver its orders; have the range of one without it read, for the next reconcile."""
@@ -206,7 +211,9 @@ def _orders(found: Gathered) -> Control:
     if before is not None and before.guard is not None:
         paused = before.guard.pause
     else:
-        paused = facts.backfill.status.get("throttledBy") == GUARD
+        # A process that has given no orders yet goes by what the driver says about those of the one before.
+        ledger = facts.progress.ledger if isinstance(facts.progress, Progress) else None
+        paused = ledger is not None and ledger.throttled_by == GUARD
     live = None
     if group is not None and seen is not None:
         lag = view_group(group, seen, None, own_cluster=False).lag

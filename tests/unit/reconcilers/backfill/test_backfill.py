@@ -260,6 +260,31 @@ def test_damaged_ledger_is_neither_a_beginning_nor_an_end(damage: str) -> None:
     run(life)
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["same operator", "another operator"])
+def test_ledger_that_was_set_back_is_no_beginning(restarted: bool) -> None:
+    """Another operator knows it by its memory; the status is lost."""
+
+    def done(world: World) -> int:
+        found = world.ledger()
+        return 0 if found is None else found.slices_done
+
+    async def life(world: World) -> None:
+        world.backfill()
+        await world.live(until=lambda: done(world) == 1)
+        old = world.ledger()
+        assert old is not None
+        await world.live(until=lambda: done(world) == 3)
+        await world.look()
+        if restarted:
+            world.kube.objects[BACKFILL.kind, "shop", "again"]["status"] = {}
+            world.start()
+        world.note(old)
+        await world.look()
+        assert (world.status()["phase"], world.reason()) == ("Failed", "LedgerUnreadable")
+
+    run(life)
+
+
 def test_deleted_ledger_is_no_beginning() -> None:
     async def life(world: World) -> None:
         world.ends = {1: ("after", 143, {})}

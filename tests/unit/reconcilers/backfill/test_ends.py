@@ -43,6 +43,21 @@ def test_lost_status_is_no_end_at_the_old_ledger_with_another_range(attempts: in
     run(life)
 
 
+def test_status_of_an_end_has_nothing_of_the_time_before_it() -> None:
+    """The operator died when the end was remembered and not shown yet."""
+
+    async def life(world: World) -> None:
+        world.backfill()
+        await world.live()
+        ended = world.status()
+        world.kube.objects[BACKFILL.kind, "shop", "again"]["status"] = {"phase": "Running", "throttledBy": "Rate"}
+        world.start()
+        await world.look()
+        assert world.status() == ended
+
+    run(life)
+
+
 def test_lost_status_after_the_end_is_the_same_end_again() -> None:
     async def life(world: World) -> None:
         world.backfill()
