@@ -6,7 +6,6 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from tempfile import NamedTemporaryFile
 from threading import Event, Thread
@@ -49,16 +48,6 @@ SETTINGS: Final = {
 """Settings that a Backfill depends on, whatever `sparkConf` says."""
 SHUFFLE: Final = ("spark.sql.shuffle.partitions", "4")
 """Default of the one join; Spark's own of 200 tasks is for large clusters."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """A slice to play. `connection` are Spark's options for the brokers."""
-
-    number: int
-    planned: Sequence[TaskRange]
-    work: Work
-    connection: Mapping[str, str]
 
 
 class SparkEngine:
@@ -107,23 +96,25 @@ class SparkEngine:
         # The driver is one of those that are registered.
         return cores * max(1, int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1)
 
-    def play(self, each: Slice) -> dict[int, TaskReport]:
-        """Run one slice to its end; the reports of its tasks by Spark's numbers."""
+    def play(
+        self, slice_number: int, planned: Sequence[TaskRange], work: Work, connection: Mapping[str, str]
+    ) -> dict[int, TaskReport]:
+        """Run one slice to its end; the reports of its tasks by Spark's numbers. `connection`: Spark's options."""
         self._spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(self._rows))
         self._reports.value = {}
         columns = columns_of(self._config)
-        function = task_function(each.work, each.number, self._reports)
-        path = self._path(each.number)
+        function = task_function(work, slice_number, self._reports)
+        path = self._path(slice_number)
 
         def run() -> None:
-            rows = self._read(each).mapInArrow(function, schema_of(columns))
+            rows = self._read(planned, connection).mapInArrow(function, schema_of(columns))
             if path is None:
                 rows.write.format("noop").mode("append").save()
             else:
                 rows.write.mode("overwrite").parquet(path)
 
         self._watched(run, "numCompleteTasks")
-        found = {task: report for (number, task), report in self._reports.value.items() if number == each.number}
+        found = {task: report for (number, task), report in self._reports.value.items() if number == slice_number}
         self._adapt(found)
         return found
 
@@ -159,13 +150,13 @@ class SparkEngine:
     def close(self) -> None:
         self._spark.stop()
 
-    def _read(self, each: Slice) -> DataFrame:
+    def _read(self, planned: Sequence[TaskRange], secrets: Mapping[str, str]) -> DataFrame:
         """The records of a slice; a layer holds at most one range of each partition, which is one task."""
         layers = [
-            {part.partition: part for part in each.planned if part.layer == layer}
-            for layer in sorted({part.layer for part in each.planned})
+            {part.partition: part for part in planned if part.layer == layer}
+            for layer in sorted({part.layer for part in planned})
         ]
-        connection = self._java_map(each.connection)
+        connection = self._java_map(secrets)
         return reduce(lambda one, other: one.union(other), (self._layer(layer, connection) for layer in layers))
 
     def _java_map(self, secrets: Mapping[str, str]) -> Any:

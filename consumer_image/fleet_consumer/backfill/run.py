@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from fleet_consumer.backfill.engine import Slice
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.slices import (
     FailedRecord,
@@ -76,7 +75,9 @@ class Engine(Protocol):
     @property
     def cores(self) -> int: ...
 
-    def play(self, each: Slice) -> Mapping[int, TaskReport]: ...
+    def play(
+        self, slice_number: int, planned: Sequence[TaskRange], work: Work, connection: Mapping[str, str]
+    ) -> Mapping[int, TaskReport]: ...
 
     def discard_from(self, number: int) -> None: ...
 
@@ -234,7 +235,7 @@ class Run:
         left = slices_left(ledger.remaining, slice_offsets(pace))
         self._write(replace(ledger, slice_offsets=size, slices_left=left, throttled_by=kept, throttle_message=""))
         began = clock.monotonic()
-        reports = engine.play(Slice(number=ledger.slices_done, planned=planned, work=work, connection=connection))
+        reports = engine.play(ledger.slices_done, planned, work, connection)
         outcome = outcome_of(planned, reports)
         if outcome.failure is not None:
             self._discard(engine)

@@ -266,7 +266,9 @@ class TokenSource:
             under_way = self._under_way
             stuck = under_way is not None and now > under_way.started_at + STUCK_S
             if stuck and self._attempts >= ATTEMPTS_MAX:
-                return TokenRequest.finished(self._usable() or _stuck())
+                seen = f"{ATTEMPTS_MAX} requests for a token have not come to their end"
+                advice = "check the timeouts of the token callback"
+                return TokenRequest.finished(self._usable() or TokenUnavailable(f"{seen}; {advice}"))
             if under_way is None or stuck:
                 under_way = TokenRequest()
                 under_way.started_at = now
@@ -336,9 +338,3 @@ class TokenSource:
             return None
         margin_s = min(MARGIN_S, 0.1 * (token.expires_at - self._fetched_at))
         return token if self._clock.wall() < token.expires_at - margin_s else None
-
-
-def _stuck() -> TokenUnavailable:
-    return TokenUnavailable(
-        f"{ATTEMPTS_MAX} requests for a token have not come to their end; check the timeouts of the token callback"
-    )

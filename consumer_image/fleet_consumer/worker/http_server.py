@@ -115,11 +115,11 @@ def _request_handler(
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
-            make = pages.get(path)
+            make, said = pages.get(path), self.headers.get("Authorization", "")
             try:
                 if make is None:
                     page = Page(404, TEXT, b"no such page\n")
-                elif path in tokens and not self._presents(tokens[path]):
+                elif path in tokens and not hmac.compare_digest(said.encode(), f"Bearer {tokens[path]}".encode()):
                     page = UNAUTHORIZED
                 else:
                     page = make()
@@ -131,10 +131,6 @@ def _request_handler(
             self.send_header("Content-Length", str(len(page.body)))
             self.end_headers()
             self.wfile.write(page.body)
-
-        def _presents(self, token: str) -> bool:
-            said = self.headers.get("Authorization", "")
-            return hmac.compare_digest(said.encode(), f"Bearer {token}".encode())
 
         def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - so named by its base
             """Probes come every few seconds; their requests are no news."""

@@ -211,8 +211,7 @@ class WorkerProcess:
                 self._pass_on_signals,
                 self._look_at_setup,
                 self._look_at_stop,
-                self._look_at_records,
-                self._look_at_hangs,
+                self._note_calls,
             ],
             on_hang=self._hung,
         )
@@ -351,12 +350,10 @@ class WorkerProcess:
         if now >= self._stop_deadline + CLOSE_TIMEOUT_S:
             end_process(NOT_CLOSED, {"stack": stack_of(threading.main_thread().ident)})
 
-    def _look_at_records(self, now: float) -> None:
-        """Note the records in hand for a sudden end."""
-        self._last_word.look(self._held())
-
-    def _look_at_hangs(self, now: float) -> None:
+    def _note_calls(self, now: float) -> None:
+        """Note the calls that hang for the report, and the records in hand for a sudden end."""
         self._state.hangs = tuple((hang, self._clock.wall() - hang.seconds) for hang in self._watchdog.hangs)
+        self._last_word.look(self._held())
 
     def _look_at_setup(self, now: float) -> None:
         """Report a `setup` that does not return; it can only be ended with its process."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.backfill.engine import Slice
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded
 from fleet_consumer.backfill.run import Parts, Run
 from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport
@@ -35,7 +34,7 @@ class World:
         self.controls: list[Control] = []
         self.waits: list[float] = []
         self.prepared: list[tuple[float, float | None]] = []
-        self.played: list[Slice] = []
+        self.played: list[tuple[int, tuple[TaskRange, ...]]] = []
         self.discarded: list[int] = []
         self.joined: list[TaskReport] = []
         self.per_second = 10.0
@@ -87,14 +86,14 @@ class World:
         self.starts += 1
         return self
 
-    def play(self, each: Slice) -> Mapping[int, TaskReport]:
-        self.played.append(each)
+    def play(self, slice_number: int, planned: Sequence[TaskRange], *_order: object) -> Mapping[int, TaskReport]:
+        self.played.append((slice_number, tuple(planned)))
         reports = {}
-        for number, planned in enumerate(each.planned):
-            size = planned.end - planned.first
-            report = TaskReport(first=(planned.partition, planned.first), records_in=size, records_out=size)
+        for number, each in enumerate(planned):
+            size = each.end - each.first
+            report = TaskReport(first=(each.partition, each.first), records_in=size, records_out=size)
             report.seconds = size / self.per_second
-            self.change(planned, report)
+            self.change(each, report)
             reports[number] = report
         self.clock.now += 1.0 + max(report.seconds for report in reports.values())
         return reports
@@ -121,7 +120,7 @@ def test_all_is_covered_and_each_slice_is_noted_before_and_after() -> None:
     assert last.ended
     assert not last.remaining
     assert (last.counts.records_in, last.slices_done, last.slices_left) == (200, 4, 0)
-    assert [each.number for each in world.played] == [0, 1, 2, 3]
+    assert [number for number, _ in world.played] == [0, 1, 2, 3]
     assert [ledger.offsets_left for ledger in world.written if not ledger.slice_offsets] == [200, 150, 100, 50, 0, 0]
     assert world.written[1].slices_left == 4
     assert world.discarded == [0]
@@ -141,7 +140,7 @@ def test_next_attempt_goes_on_at_the_ledger_and_takes_its_rate() -> None:
     first = world.written[0]
     assert (first.attempt, first.problem, first.ended) == (2, None, False)
     assert world.discarded == [7]
-    assert (world.played[0].number, world.played[0].planned) == (7, (TaskRange(1, 60, 70),))
+    assert world.played[0] == (7, (TaskRange(1, 60, 70),))
     assert world.written[-1].slices_done > 8
 
 
@@ -203,11 +202,11 @@ def test_rate_is_shared_among_running_tasks_and_shown_when_it_binds() -> None:
     world.control = Control(records_per_second=8)
     world.change = lambda planned, report: setattr(report, "waited", 3.0)
     assert play(world)
-    assert all(len(each.planned) >= 2 for each in world.played[:1])
+    assert all(len(planned) >= 2 for _, planned in world.played[:1])
     assert world.prepared[0][1] == 4.0, "two cores"
     done = [ledger for ledger in world.written if ledger.slices_done and not ledger.ended]
     assert {each.throttled_by for each in done} == {"Rate"}
-    assert sum(part.end - part.first for part in world.played[0].planned) <= 80
+    assert sum(part.end - part.first for part in world.played[0][1]) <= 80
 
 
 def test_failed_record_ends_the_run_and_its_slice_is_discarded() -> None:
@@ -234,7 +233,7 @@ def test_failed_record_ends_the_run_and_its_slice_is_discarded() -> None:
 def test_missing_report_leaves_the_slice_undone() -> None:
     world = World()
     honest = world.play
-    world.play = lambda each: dict(list(honest(each).items())[:1])  # type: ignore[method-assign]
+    world.play = lambda *order: dict(list(honest(*order).items())[:1])  # type: ignore[method-assign]
     run = world.run()
     run.begin()
     with pytest.raises(BackfillFailed, match="1 of 2 tasks"):

@@ -137,19 +137,16 @@ def _assignors_exist(config: WorkerConfig) -> None:
 
 def _librdkafka_takes_settings(config: WorkerConfig) -> None:
     connection = ConnectionSettings(bootstrap_servers=config.brokers.bootstrap_servers, client_id=config.name)
+    path = "consumer.properties"
     try:
         settings = consumer_config(connection, config.group_id, "read_uncommitted", config.consumer.properties)
         FetchThread(settings, name="check", on_turn=lambda: None, clock=SystemClock()).close(1.0)
-    except PropertyNotAllowed as error:
-        raise SettingsInvalid("consumer.properties", str(error)) from error
-    except Exception as error:  # librdkafka's own refusal: a value out of range, or of the wrong type
-        raise SettingsInvalid("consumer.properties", f"librdkafka refuses them: {error}") from error
-    try:
+        path = "producer.properties"
         RecordProducer(producer_config(connection, config.producer_properties))
     except PropertyNotAllowed as error:
-        raise SettingsInvalid("producer.properties", str(error)) from error
-    except Exception as error:
-        raise SettingsInvalid("producer.properties", f"librdkafka refuses them: {error}") from error
+        raise SettingsInvalid(path, str(error)) from error
+    except Exception as error:  # librdkafka's own refusal: a value out of range, or of the wrong type
+        raise SettingsInvalid(path, f"librdkafka refuses them: {error}") from error
 
 
 STEPS: Final[Sequence[Callable[[WorkerConfig], object]]] = (
