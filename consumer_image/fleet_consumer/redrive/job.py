@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from fleet_consumer.clock import Clock
@@ -51,29 +50,6 @@ class Stopped(Exception):
     reason = "Stopped"
 
 
-@dataclass(slots=True)
-class Outcome:
-    """The counts of a run, earlier starts included; `refused` counts this start only.
-
-    `redriven_to` is the sum of `RedriveProgress.redriven_to` over all partitions of the failed topic: at any later time
-    at most the sum of their ends minus this are records not put back.
-    """
-
-    selected: int = 0
-    moved: int = 0
-    guarded: int = 0
-    moved_before: int = 0
-    failed_again: int = 0
-    refused: int = 0
-    redriven_to: int = 0
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The counts by their published names."""
-        own = {name: getattr(self, field) for name, field in COUNTS.items()}
-        return {**own, "refused": self.refused, "redrivenTo": self.redriven_to}
-
-
 class Run:
     """One start of a run over a failed topic. `reader` keeps its offsets in the run's own group; set `stop` to end it
     early.
@@ -113,9 +89,10 @@ class Run:
         self._refused = 0
         self._log_at = float("-inf")
 
-    def run(self) -> Outcome:
-        """Move all selected records, of all partitions in turns. Raises SettingsInvalid if the topic lacks a partition
-        that the filter names.
+    def run(self) -> dict[str, int]:
+        """Move all selected records, of all partitions in turns; returns the counts.
+
+        Raises SettingsInvalid if the topic lacks a partition that the filter names.
 
         A partition without a leader blocks no other; the run then ends with an error when the others are done.
         """
@@ -125,7 +102,7 @@ class Run:
         LOG.info("redrive begins", extra=_fields(records=remaining, ledger=len(self._ledger)))
         if self._go_through(ranges) and leaderless:
             raise DataPlaneFailed(f"{_names(leaderless)}: no leader available; all other partitions are done")
-        return self._outcome()
+        return self._counts()
 
     def _begin(self) -> tuple[dict[TopicPartition, tuple[int, int]], list[TopicPartition]]:
         """Find the range of each partition, and the partitions without a leader.
@@ -247,9 +224,9 @@ class Run:
             self._stored |= news
         if self._clock.monotonic() >= self._log_at:
             self._log_at = self._clock.monotonic() + LOG_INTERVAL_S
-            outcome = self._outcome()
-            counts = {name: getattr(outcome, name) for name in ("selected", "moved", "guarded", "refused")}
-            LOG.info("redrive goes on", extra=_fields(**counts))
+            counts = self._counts()
+            told = {name: counts[name] for name in ("selected", "moved", "guarded", "refused")}
+            LOG.info("redrive goes on", extra=_fields(**told))
         self._wait(0)
 
     def _write(self, moves: list[tuple[TopicPartition, Choice]]) -> None:
@@ -297,12 +274,18 @@ class Run:
         if self._stop.wait(seconds) if seconds > 0 else self._stop.is_set():
             raise Stopped("stopped before the end; the next start resumes from here")
 
-    def _outcome(self) -> Outcome:
-        counts = {field: sum(getattr(each, field) for each in self._progress.values()) for field in COUNTS.values()}
+    def _counts(self) -> dict[str, int]:
+        """The counts by their published names, earlier starts included; `refused` counts this start only.
+
+        `redrivenTo` is the sum of `RedriveProgress.redriven_to` over all partitions of the failed topic: at any later
+        time at most the sum of their ends minus this are records not put back.
+        """
+        known = self._progress.values()
+        counts = {name: sum(getattr(each, field) for each in known) for name, field in COUNTS.items()}
         # A partition that is not read counts with its log start, one without a leader not at all.
         unread = RedriveProgress(0)
         redriven_to = sum(self._progress.get(each, unread).redriven_to(first) for each, first in self._starts.items())
-        return Outcome(**counts, refused=self._refused, redriven_to=redriven_to)
+        return {**counts, "refused": self._refused, "redrivenTo": redriven_to}
 
     def _now_ms(self) -> int:
         return int(self._clock.wall() * 1000)

@@ -15,8 +15,8 @@ from fleet_consumer.contract import naming, pod
 from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.patterns import SEARCHED_CHARACTERS_MAX
 from fleet_consumer.contract.policies import Policies, parse_policies
+from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_consumer.record import Record
-from fleet_consumer.redrive.job import Outcome
 from fleet_consumer.retry import headers
 from fleet_consumer.retry.budget import PROBES
 from fleet_consumer.retry.failure import Drop, Failure, classify
@@ -171,7 +171,7 @@ def test_documented_numbers_and_topics_equal_the_code() -> None:
 
 def test_documented_last_line_and_exit_codes_equal_the_commands() -> None:
     (line,) = [line for text in blocks("console") for line in text.splitlines() if line.startswith("{")]
-    assert list(json.loads(line)) == ["ok", *Outcome().counts]
+    assert list(json.loads(line)) == ["ok", *COUNTS, "refused", "redrivenTo"]
     codes = (pod.EXIT_OK, pod.EXIT_SETTINGS, pod.EXIT_SURROUNDINGS)
     assert "It ends with {} when it is done, {} when its settings are wrong, {} when".format(*codes) in PAGE
     assert pod.REDRIVE_CONFIG in PAGE

@@ -135,7 +135,7 @@ def _run(config: RedriveConfig, topic: str, stop: threading.Event) -> Mapping[st
         settings = producer_config(connection, config.producer_properties)
         producer = RecordProducer(settings, message_max_bytes=config.max_message_bytes)
         with BoundedReader(consumer_config(connection, group, "read_uncommitted", {})) as reader:
-            return Run(config, topic, reader, producer, stop, SystemClock()).run().counts
+            return Run(config, topic, reader, producer, stop, SystemClock()).run()
 
 
 def summary(config: RedriveConfig, counts: Mapping[str, int]) -> str:

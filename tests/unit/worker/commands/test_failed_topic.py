@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDINGS
-from fleet_consumer.contract.redrive_config import RedriveConfig
-from fleet_consumer.redrive.job import Outcome
+from fleet_consumer.contract.redrive_config import COUNTS, RedriveConfig
 from fleet_consumer.worker import cli
 from fleet_consumer.worker.commands import failed, redrive
 from fleet_consumer.worker.commands.options import parser
@@ -88,7 +87,7 @@ def test_records_of_the_named_topic_are_put_back(brokers: Brokers, monkeypatch: 
 
     def run(config: RedriveConfig, topic: str, _stop: threading.Event) -> Mapping[str, Any]:
         read.append(topic)
-        return Outcome(selected=1, moved=config.partitions).counts
+        return {**dict.fromkeys((*COUNTS, "refused"), 0), "selected": 1, "moved": config.partitions}
 
     monkeypatch.setattr(redrive, "_run", run)
     monkeypatch.setattr(redrive, "_stop_on_signals", lambda _: None)

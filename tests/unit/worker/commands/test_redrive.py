@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet_consumer.contract.pod import EXIT_SETTINGS, EXIT_SURROUNDINGS
-from fleet_consumer.contract.redrive_config import RedriveConfig
+from fleet_consumer.contract.redrive_config import COUNTS, RedriveConfig
 from fleet_consumer.contract.section import SettingsInvalid
-from fleet_consumer.redrive.job import Outcome
 from fleet_consumer.worker import cli
 from fleet_consumer.worker.commands.options import parser
 from fleet_consumer.worker.commands.redrive import by_hand, config_of, summary
@@ -24,7 +23,7 @@ def config(*words: str) -> RedriveConfig:
 
 
 def said(*words: str, **counts: int) -> str:
-    return summary(config(*words), Outcome(**counts).counts)
+    return summary(config(*words), {**dict.fromkeys((*COUNTS, "refused"), 0), **counts})
 
 
 def test_options_are_the_settings_of_a_run_of_its_own() -> None:
@@ -92,7 +91,7 @@ def test_properties_of_the_producer_that_cannot_be_used_are_named(
 def test_summary_says_what_was_done_and_what_was_left() -> None:
     assert said(selected=3, moved=3) == "3 records put back; the retry workers of group 'orders' handle them"
     assert said("--dry-run", selected=3) == "3 records would be put back"
-    assert said(moved_before=2, guarded=1) == (
+    assert said(movedBefore=2, guarded=1) == (
         "0 records put back; 2 put back before; 1 put back 3 times already, and left alone"
     )
     assert "`fleet-consumer failed count` with the same options" in said()
