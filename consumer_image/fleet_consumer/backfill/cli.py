@@ -162,12 +162,9 @@ def check(config: BackfillConfig) -> None:
 def problem_of(error: Exception) -> RunProblem:
     """The error as the ledger and the termination message have it."""
     message = str(error)[:PROBLEM_CHARACTERS_MAX]
-    if isinstance(error, SettingsInvalid):
-        return RunProblem(reason=error.reason, message=message, final=True)
-    if isinstance(error, BackfillFailed):
-        return RunProblem(reason=error.reason, message=message, final=error.final)
-    if isinstance(error, ApiFailed | Superseded):
-        return RunProblem(reason=error.reason, message=message, final=False)
+    if isinstance(error, SettingsInvalid | BackfillFailed | ApiFailed | Superseded):
+        final = error.final if isinstance(error, BackfillFailed) else isinstance(error, SettingsInvalid)
+        return RunProblem(reason=error.reason, message=message, final=final)
     return RunProblem(reason=UNFORESEEN, message=f"{type(error).__name__}: {message}", final=False)
 
 

@@ -135,7 +135,11 @@ def joined_function(topic: str, ignored: Collection[str], reports: Any) -> Calla
         context = TaskContext.get()
         report = TaskReport()
         for batch in batches:
-            rows = [row for each in batch.to_pylist() if (row := judged(topic, each, ignored, report)) is not None]
+            rows: list[Row] = []
+            for each in batch.to_pylist():
+                place = (topic, each["partition"], each["offset"], each["timestamp"], each["key"])
+                live, candidate = (each[side] and json.loads(each[side]) for side in ("live", "candidate"))
+                rows += judged(place, live, candidate, ignored, report)
             if rows:
                 yield batch_of(DIFFERENCE_COLUMNS, rows)
         reports.add({("join", context.partitionId() if context is not None else 0): report})
@@ -143,19 +147,16 @@ def joined_function(topic: str, ignored: Collection[str], reports: Any) -> Calla
     return run
 
 
-def judged(topic: str, joined: dict[str, Any], ignored: Collection[str], report: TaskReport) -> Row | None:
-    """Compare one record's two answers; the row of a difference. A record that one pass did not have differs."""
-    live, candidate = _answer(joined["live"]), _answer(joined["candidate"])
+def judged(
+    place: Row, live: Answer | None, candidate: Answer | None, ignored: Collection[str], report: TaskReport
+) -> list[Row]:
+    """Compare the answers to the record at `place`, its coordinates and key; the row of a difference. A record that one
+    pass did not have differs."""
     verdict = DIFFERENT if live is None or candidate is None else compare(live, candidate, ignored)
     if verdict == EQUAL:
         report.note(EQUAL, None)
-        return None
-    partition, offset = joined["partition"], joined["offset"]
+        return []
+    _, partition, offset, *_ = place
     sample = Sample(partition=partition, offset=offset, live=sample_text(live), candidate=sample_text(candidate))
     report.note(verdict, sample)
-    place = (topic, partition, offset, joined["timestamp"], joined["key"])
-    return (*place, result_text(live), result_text(candidate), error_text(live), error_text(candidate))
-
-
-def _answer(text: str | None) -> Answer | None:
-    return None if text is None else json.loads(text)
+    return [(*place, result_text(live), result_text(candidate), error_text(live), error_text(candidate))]

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fleet_consumer.backfill.comparing import EQUAL, answer_of, compare, dumped, error_text, result_text, sample_text
+from fleet_consumer.backfill.comparing import EQUAL, answer_of, dumped, judged
 from fleet_consumer.backfill.rows import (
     ANSWER_COLUMNS,
     DIFFERENCE_COLUMNS,
@@ -38,7 +38,6 @@ from fleet_consumer.backfill.work import (
 from fleet_consumer.backfill.writing import FailedTopic, SinkTopic
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig
-from fleet_consumer.contract.backfill_ledger import Sample
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Produce
 from fleet_consumer.retry.failure import Drop, OutputNotListed, OutputRefused, classify, without_words
@@ -263,35 +262,23 @@ class _Compared(Taker):
         self._ignored = frozenset(config.compare.ignore_fields)
 
     def take(self, group: Sequence[Raw]) -> int | None:
-        live, candidate = (self._perform(side, group) for side in (LIVE, CANDIDATE))
-        for raw, one, other in zip(group, live, candidate, strict=True):
+        results = [self._perform(side, group) for side in (LIVE, CANDIDATE)]
+        for raw, one, other in zip(group, *results, strict=True):
             self._report.records_in += 1
+            self._report.records_out += len(one.produces)
             if one.error is None and other.error is None and one.produces == other.produces:
-                self._report.records_out += len(one.produces)
                 self._report.note(EQUAL, None)
                 continue
-            self._differ(raw, one, other)
+            place = (self._config.topic, raw.partition, raw.offset, raw.timestamp, raw.key)
+            text = self._config.worker.handler.error_text
+            live, candidate = (answer_of(each, self._policy, error_text=text) for each in (one, other))
+            rows = judged(place, live, candidate, self._ignored, self._report)
+            self.rows += rows if self._config.sink.parquet is not None else []
         return None
 
     def _perform(self, side: str, group: Sequence[Raw]) -> list[Result]:
         # Each handler gets records of its own: it may change them, and decoding does.
         return self._sides[side]([raw.record(self._config.topic) for raw in group])
-
-    def _differ(self, raw: Raw, one: Result, other: Result) -> None:
-        text = self._config.worker.handler.error_text
-        live, candidate = (answer_of(each, self._policy, error_text=text) for each in (one, other))
-        self._report.records_out += len(one.produces)
-        verdict = compare(live, candidate, self._ignored)
-        if verdict == EQUAL:
-            self._report.note(EQUAL, None)
-            return
-        sides = (sample_text(live), sample_text(candidate))
-        sample = Sample(partition=raw.partition, offset=raw.offset, live=sides[0], candidate=sides[1])
-        self._report.note(verdict, sample)
-        if self._config.sink.parquet is not None:
-            place = (self._config.topic, raw.partition, raw.offset, raw.timestamp, raw.key)
-            results = (result_text(live), result_text(candidate), error_text(live), error_text(candidate))
-            self.rows.append((*place, *results))
 
 
 class _Answered(Taker):

@@ -72,20 +72,19 @@ class SinkTopic:
     def __init__(self, config: BackfillConfig, topic: str, message_max_bytes: int | None) -> None:
         self._config = config
         self._writer = TopicWriter(config, topic, message_max_bytes)
-        self._open: list[tuple[Raw, int, list[SendHandle]]] = []
+        self._open: list[tuple[Raw, list[SendHandle]]] = []
 
     def send(self, raw: Raw, produces: Sequence[Produce]) -> None:
         """Begin to write a record's outputs."""
-        handles = [self._send(raw, number, each) for number, each in enumerate(produces)]
-        self._open.append((raw, len(handles), handles))
+        self._open.append((raw, [self._send(raw, number, each) for number, each in enumerate(produces)]))
 
     def settle(self) -> list[tuple[Raw, int, ProduceFailed]]:
         """Wait for all writes; the records of which an output was refused, with the number of those."""
         opened, self._open = self._open, []
-        refusals = iter(self._writer.settle([handle for _, _, handles in opened for handle in handles]))
+        refusals = iter(self._writer.settle([handle for _, handles in opened for handle in handles]))
         refused = []
-        for raw, count, _ in opened:
-            errors = [error for _, error in zip(range(count), refusals, strict=False) if error is not None]
+        for raw, handles in opened:
+            errors = [error for _, error in zip(handles, refusals, strict=False) if error is not None]
             if errors:
                 refused.append((raw, len(errors), errors[0]))
         return refused

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -109,14 +108,11 @@ def test_error_texts_may_stay_out() -> None:
 
 def test_join_of_stored_answers() -> None:
     report = TaskReport()
-    done = dumped(answer_of(outputs(VALUE), None))
-    later = dumped(answer_of(outputs(Produce("t", b'{"a": 1, "at": 6}')), None))
-    place: dict[str, Any] = {"partition": 1, "offset": 7, "timestamp": 5, "key": b"k"}
-    assert judged("topic", {**place, "live": done, "candidate": done}, (), report) is None
-    assert judged("topic", {**place, "live": done, "candidate": later}, ("at",), report) is None
-    assert judged("topic", {**place, "live": done, "candidate": None}, (), report) == (
-        *("topic", 1, 7, 5, b"k"),
-        *(result_text(json.loads(done)), None, None, None),
-    )
+    done = json.loads(dumped(answer_of(outputs(VALUE), None)))
+    later = json.loads(dumped(answer_of(outputs(Produce("t", b'{"a": 1, "at": 6}')), None)))
+    place = ("topic", 1, 7, 5, b"k")
+    assert judged(place, done, done, (), report) == []
+    assert judged(place, done, later, ("at",), report) == []
+    assert judged(place, done, None, (), report) == [(*place, result_text(done), None, None, None)]
     assert report.compared == {"equal": 2, "different": 1}
     assert report.samples[0].candidate == "no record"
