@@ -268,7 +268,7 @@ def retry_document(
 
 def _offsets(loop: Loop, field: str) -> dict[str, dict[str, int]]:
     offsets: dict[str, dict[str, int]] = {}
-    for (topic, number), partition in sorted(dict(loop.progress.partitions).items()):
+    for (topic, number), partition in sorted(dict(loop.partitions).items()):
         offset = getattr(partition, field)
         if offset is not None:
             offsets.setdefault(topic, {})[str(number)] = offset
@@ -297,7 +297,7 @@ def _stuck(state: WorkerState) -> list[dict[str, object]]:
     for hang, since in state.hangs:
         add(_coordinates(hang.record), "HandlerTimeout", "its handler does not return", since)
     if state.session is not None:
-        for (topic, number), partition in sorted(dict(state.session.loop.progress.partitions).items()):
+        for (topic, number), partition in sorted(dict(state.session.loop.partitions).items()):
             hold = partition.hold
             if hold is not None:
                 add(Place(topic, number, hold.offset), hold.reason, hold.message, hold.since)

@@ -153,7 +153,7 @@ class WorkerCollector:
     def _gauges(self) -> Iterator[Metric]:
         joined, _ = ready(self._state)
         session = self._state.session
-        partitions = dict(session.loop.progress.partitions) if session else {}
+        partitions = dict(session.loop.partitions) if session else {}
         generation = session.consumer.membership().generation if session else -1
         in_flight = session.loop.in_flight if session else 0
         held = sum(partition.hold is not None for partition in partitions.values())
@@ -172,7 +172,7 @@ class WorkerCollector:
 
     def _partitions(self, session: Session | None) -> Iterator[Metric]:
         """Only of partitions that this worker owns; what is not known is absent."""
-        partitions = dict(session.loop.progress.partitions) if session else {}
+        partitions = dict(session.loop.partitions) if session else {}
         ends = session.loop.ends.look(partitions) if session and partitions else NO_ENDS
         now, retries = self._clock.wall(), self._labels.role == Role.RETRY
         values: dict[str, list[tuple[tuple[str, ...], float]]] = {name: [] for name in PARTITION_GAUGES}
@@ -195,7 +195,7 @@ class WorkerCollector:
 
 def _behind(session: Session | None, topic: str, number: int, end: int | None, now: float) -> float | None:
     assert session is not None, "partitions are a session's"
-    partition = session.loop.progress.partitions.get(TopicPartition(topic, number))
+    partition = session.loop.partitions.get(TopicPartition(topic, number))
 
     def in_hand() -> Record | None:
         record = session.loop.in_hand

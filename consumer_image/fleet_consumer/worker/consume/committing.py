@@ -10,7 +10,7 @@ from fleet_consumer.group.errors import ConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.consume.parts import LoopParts
-from fleet_consumer.worker.consume.progress import ConsumeProgress, Partitions, committable, note_commit
+from fleet_consumer.worker.consume.progress import Partitions, committable, note_commit
 from fleet_consumer.worker.logs import fields, now_text
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -29,10 +29,10 @@ class CommitsRefused(Exception):
 class Committing:
     """The commits of one loop. `mark` is the breaker's, which all of them carry."""
 
-    def __init__(self, parts: LoopParts, progress: ConsumeProgress) -> None:
+    def __init__(self, parts: LoopParts, partitions: Partitions) -> None:
         self._parts = parts
         self._interval_s = parts.commit_interval_s
-        self._progress = progress
+        self._partitions = partitions
         self._due_at = parts.clock.monotonic() + self._interval_s
         self._in_flight = False
         self.mark = ""
@@ -53,7 +53,7 @@ class Committing:
     def commit(self) -> None:
         """Commit what moved since the last commit; returns at once."""
         self._due_at = self._parts.clock.monotonic() + self._interval_s
-        offsets = committable(self._progress.partitions, self.mark)
+        offsets = committable(self._partitions, self.mark)
         if offsets:
             self._in_flight = True
             self._parts.consumer.commit_async(offsets, self._committed)
@@ -76,7 +76,7 @@ class Committing:
 
     def note(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None) -> None:
         """Count a commit that was answered, and keep what became of it by partition."""
-        note_commit(self._progress.partitions, offsets, error, self._parts.clock.wall())
+        note_commit(self._partitions, offsets, error, self._parts.clock.wall())
         if error is None:
             self._parts.stats.commits += 1
         else:
@@ -88,7 +88,7 @@ class Committing:
     def refused(self) -> CommitsRefused | None:
         """The refusals that last. Any thread."""
         now, found = self._parts.clock.wall(), []
-        for topic_partition, partition in sorted(dict(self._progress.partitions).items()):
+        for topic_partition, partition in sorted(dict(self._partitions).items()):
             refused = partition.refused
             if refused is not None and (refused.refusal.lasting or now >= refused.since + REFUSED_LONG_S):
                 found.append((f"partition {topic_partition.topic}-{topic_partition.partition}", refused))

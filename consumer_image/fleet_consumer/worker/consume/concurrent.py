@@ -70,7 +70,7 @@ class Suspects:
 
     def put_aside(self, run: Run) -> None:
         """Have a run wait for its turns; its partition is not read meanwhile."""
-        partition = self._loop.progress.partitions.get(run.topic_partition)
+        partition = self._loop.partitions.get(run.topic_partition)
         if partition is not None:
             if run.topic_partition not in self.aside:
                 # Wherever the last poll ended: no commit may go back to offsets between that were deleted.
@@ -93,7 +93,7 @@ class Suspects:
             return True
         if self._calls.out:
             return False
-        partitions = self._loop.progress.partitions
+        partitions = self._loop.partitions
         topic_partition = min(self.aside, key=lambda each: self._notes.deaths(partitions[each]))
         if partitions[topic_partition].unfinished:
             return True  # what it has written is not acknowledged yet
@@ -197,7 +197,7 @@ class ConcurrentRounds:
 
     def drain(self) -> None:
         """Let what has begun come to its end. Polls go on, so the membership is kept however long it takes."""
-        self._forget_waiting(dict(self._loop.progress.partitions))
+        self._forget_waiting(dict(self._loop.partitions))
         # Anything in flight is with the executor, or may still get there.
         while self._calls.out or (self.in_flight and self._goes_on()):
             if self._loop.drain_over:
@@ -216,7 +216,7 @@ class ConcurrentRounds:
         every call is taken, because then no new record could begin anyway.
         """
         limit = self._limit()
-        wait_s = self._parts.intake.before_poll(self._loop.progress.partitions, POLL_TIMEOUT_S)
+        wait_s = self._parts.intake.before_poll(self._loop.partitions, POLL_TIMEOUT_S)
         if not self.in_flight:
             return self._loop.poll(min(SHORT_POLL_S, wait_s) if self._open_writes else wait_s, max_records=limit)
         records = self._loop.poll(0.0, max_records=limit) if limit else Records([])
@@ -236,7 +236,7 @@ class ConcurrentRounds:
     def handle(self, runs: list[Run], careful: list[Run]) -> None:
         if not self._loop.draining:
             for run in runs:
-                self._pending.take_up(run, self._loop.progress.partitions[run.topic_partition])
+                self._pending.take_up(run, self._loop.partitions[run.topic_partition])
             for run in careful:
                 self._suspects.put_aside(run)
         self._stats.batches += bool(runs)
@@ -244,7 +244,7 @@ class ConcurrentRounds:
         if self._parts.consumer.holds_session():
             # In doubt another member may own the records; either a heartbeat gets through, or they are lost.
             self._issue()
-        self._open_writes = self._writing.tend(self._loop.progress.partitions) or wrote
+        self._open_writes = self._writing.tend(self._loop.partitions) or wrote
         self._regulate()
 
     def _issue(self) -> None:
@@ -282,7 +282,7 @@ class ConcurrentRounds:
     def _regulate(self) -> None:
         """Pause partitions whose window is full, until it is half empty."""
         window = self._concurrency.window
-        for topic_partition, partition in self._loop.progress.partitions.items():
+        for topic_partition, partition in self._loop.partitions.items():
             behind = len(partition.unfinished)
             full = WINDOW_FULL in self._parts.pauses.reasons.get(topic_partition, ())
             if behind >= window and not full:

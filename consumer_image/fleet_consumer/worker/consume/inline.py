@@ -109,7 +109,7 @@ class InlineRounds:
     def receive(self) -> Records:
         awaits = self._writing.open
         most_s = ACK_LOOK_S if awaits else POLL_TIMEOUT_S
-        self._wait_s = self._parts.intake.before_poll(self._loop.progress.partitions, most_s)
+        self._wait_s = self._parts.intake.before_poll(self._loop.partitions, most_s)
         limit = 1 if self._loop.pace is Pace.PROBE else None
         return self._loop.poll(0.0 if awaits else self._wait_s, max_records=limit)
 
@@ -140,7 +140,7 @@ class InlineRounds:
         progress: reading starts again at the committed offset, and handling the old run as well would move the new
         progress past records that nobody has handled.
         """
-        partition = self._loop.progress.partitions[run.topic_partition]
+        partition = self._loop.partitions[run.topic_partition]
         if run.topic_partition not in self._batch:
             _take_up(partition, run)
         self._batch[run.topic_partition] = partition
@@ -168,7 +168,7 @@ class InlineRounds:
     def _handle_with_care(self, run: Run) -> None:
         """Hand out a run a few records at a time, and commit before each time how many are going to be in hand."""
         topic_partition, records = run.topic_partition, run.records
-        partition = self._loop.progress.partitions.get(topic_partition)
+        partition = self._loop.partitions.get(topic_partition)
         if partition is None:
             return  # it went while others of this poll were handled
         position = self._parts.consumer.position(topic_partition)
@@ -285,7 +285,7 @@ class InlineRounds:
         self._watch.record = None
         self._watch.due = False
         self._loop.poll(0.0, max_records=0)
-        while not self._parts.consumer.holds_session() and self._loop.progress.partitions and not self._loop.draining:
+        while not self._parts.consumer.holds_session() and self._loop.partitions and not self._loop.draining:
             self._loop.poll(POLL_TIMEOUT_S, max_records=0)
         self._writing.expect(self._batch)
         self._writing.follow(0.0)

@@ -21,7 +21,6 @@ from fleet_consumer.worker.consume.notes import Notes
 from fleet_consumer.worker.consume.parts import LoopParts, Topics
 from fleet_consumer.worker.consume.progress import (
     BREAKER_OPEN,
-    ConsumeProgress,
     PartitionProgress,
     Partitions,
     note_polled,
@@ -77,7 +76,7 @@ class Rounds(Protocol):
 class Loop:
     """One member's work, from subscribing to closing. All methods belong to one thread, except `stop`.
 
-    Any thread may ask `ends`, and read `topics`, `progress`, `in_flight`, `in_hand`, `error` and `beat_at`
+    Any thread may ask `ends`, and read `topics`, `partitions`, `in_flight`, `in_hand`, `error` and `beat_at`
     (monotonic seconds at the end of the last round). `at_once` is how many records of a partition the rounds may have
     in hand at once. Callbacks of a rebalance run inside polls and `close`. Making one starts nothing.
     """
@@ -91,10 +90,10 @@ class Loop:
         self._drain_until: float | None = None
         self._gives_up = False
         self.topics = parts.topics
-        self.progress = ConsumeProgress()
-        self.committing = Committing(parts, self.progress)
+        self.partitions: dict[TopicPartition, PartitionProgress] = {}
+        self.committing = Committing(parts, self.partitions)
         self.ends = Ends(parts.consumer, parts.clock)
-        self.notes = Notes(parts, self.progress, self.committing, at_once=at_once)
+        self.notes = Notes(parts, self.partitions, self.committing, at_once=at_once)
         self.unreadable = Unreadable(parts)
         self.pace = Pace.FULL
         self.idle = False
@@ -151,7 +150,7 @@ class Loop:
         self.adjust_pace()
         records = self._rounds.receive()
         self._parts.stats.poll_wait_seconds += self._clock.monotonic() - before
-        partitions = self.progress.partitions
+        partitions = self.partitions
         note_polled(self._consumer, records, partitions)
         self._parts.skips.look()
         self.unreadable.look(partitions)
@@ -176,7 +175,7 @@ class Loop:
                 self._consumer.close(timeout_s)
             finally:
                 # A close that broke has not given everything back, and no call may outlive its session unsent.
-                self._rounds.forget(self.progress.partitions)
+                self._rounds.forget(self.partitions)
 
     def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
         """Records, none after an error, which is logged, shown for a while and followed by a pause.
@@ -209,27 +208,27 @@ class Loop:
             return
         self.pace = pace
         change = self._parts.pauses.pause if pace is Pace.STOP else self._parts.pauses.resume
-        for topic_partition in self.progress.partitions:
+        for topic_partition in self.partitions:
             change(topic_partition, BREAKER_OPEN)
 
     def come_round(self) -> None:
         """At each commit interval, begin partitions that have handed out nothing yet, and commit."""
         if self.committing.due:
-            note_starts(self._consumer, self.progress.partitions, self.progress.partitions)
-            self._parts.readings.begin(self.progress.partitions)
+            note_starts(self._consumer, self.partitions, self.partitions)
+            self._parts.readings.begin(self.partitions)
             self.notes.begin()
             self.committing.commit()
         self.beat_at = self._clock.monotonic()
 
     def owns(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
         """True while the partition is in the assignment that this progress belongs to."""
-        return self.progress.partitions.get(topic_partition) is partition
+        return self.partitions.get(topic_partition) is partition
 
     def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         self._parts.stats.rebalances += 1
         for topic_partition in partitions:
             partition = PartitionProgress()
-            self.progress.partitions[topic_partition] = partition
+            self.partitions[topic_partition] = partition
             self.notes.assigned(topic_partition, partition)
             if self.pace is Pace.STOP:
                 self._parts.pauses.pause(topic_partition, BREAKER_OPEN)
@@ -237,9 +236,9 @@ class Loop:
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit what is finished of partitions that are about to go, so that nobody repeats it."""
-        note_starts(self._consumer, partitions, self.progress.partitions)
+        note_starts(self._consumer, partitions, self.partitions)
         self.notes.find()
-        going = {each: self.progress.partitions[each] for each in partitions if each in self.progress.partitions}
+        going = {each: self.partitions[each] for each in partitions if each in self.partitions}
         self._rounds.finish(going, self._revoke_wait_s)
         self._parts.readings.try_to_begin(going, self._revoke_wait_s / 3)
         for topic_partition, partition in going.items():
@@ -256,7 +255,7 @@ class Loop:
         LOG.warning("partitions lost", extra=fields(partitions=_names(partitions)))
 
     def _forget(self, partitions: Sequence[TopicPartition]) -> None:
-        owned = self.progress.partitions
+        owned = self.partitions
         self._rounds.forget({each: owned.pop(each) for each in partitions if each in owned})
         self._parts.writing.forget(partitions)
         self._parts.intake.forget(partitions)

@@ -19,7 +19,6 @@ from fleet_consumer.worker.consume.committing import Committing
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.progress import (
     SUSPECT,
-    ConsumeProgress,
     PartitionProgress,
     Partitions,
     committable,
@@ -45,9 +44,9 @@ class Notes:
     `at_once` is how many records of a partition the loop may have in hand at once.
     """
 
-    def __init__(self, parts: LoopParts, progress: ConsumeProgress, committing: Committing, *, at_once: int) -> None:
+    def __init__(self, parts: LoopParts, partitions: Partitions, committing: Committing, *, at_once: int) -> None:
         self._parts = parts
-        self._progress = progress
+        self._partitions = partitions
         self._committing = committing
         self._at_once = at_once
         self._by = PROCESS
@@ -66,13 +65,13 @@ class Notes:
         if not self.careful:
             return [], runs
         apart = [run for run in runs if run.topic_partition in self.careful]
-        apart.sort(key=lambda run: self.deaths(self._progress.partitions[run.topic_partition]))
+        apart.sort(key=lambda run: self.deaths(self._partitions[run.topic_partition]))
         return apart, [run for run in runs if run.topic_partition not in self.careful]
 
     def _noted(self, runs: list[Run]) -> list[Run]:
         if any(run.topic_partition in self.unwritten for run in runs):
             # So that one question is asked for all.
-            note_starts(self._parts.consumer, self.unwritten, self._progress.partitions)
+            note_starts(self._parts.consumer, self.unwritten, self._partitions)
         self.begin()
         for run in runs:
             if run.topic_partition in self.unwritten:
@@ -97,7 +96,7 @@ class Notes:
             return
         if self.find():
             # Nothing is committed of a partition whose reading is not known, so its note would not be written either.
-            known, begun = self._progress.partitions, self.unwritten - self.unread
+            known, begun = self._partitions, self.unwritten - self.unread
             ready = {each: known[each] for each in begun if known[each].reading is not None}
             missing = self.write(ready)
             for topic_partition in ready.keys() - missing:
@@ -109,7 +108,7 @@ class Notes:
 
     def find(self) -> bool:
         """Read the notes of the partitions whose start is known; whether that was done."""
-        partitions = self._progress.partitions
+        partitions = self._partitions
         try:
             self._read({each: partitions[each] for each in self.unread if partitions[each].start is not None})
         except FatalConsumerError:

@@ -182,13 +182,6 @@ def committable(partitions: Partitions, mark: str = "") -> dict[TopicPartition, 
     return {each: offset for each, part in partitions.items() if (offset := part.committable(mark)) is not None}
 
 
-class ConsumeProgress:
-    """All partitions that this worker owns now."""
-
-    def __init__(self) -> None:
-        self.partitions: dict[TopicPartition, PartitionProgress] = {}
-
-
 def note_commit(
     partitions: Partitions, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None, now: float
 ) -> None:

@@ -272,7 +272,7 @@ class ProgressPrinter:
         counts, retry_error = self._counts(stats)
         if self._state is None or session is None:
             return counts
-        held = (each.hold.message for each in dict(session.loop.progress.partitions).values() if each.hold is not None)
+        held = (each.hold.message for each in dict(session.loop.partitions).values() if each.hold is not None)
         error = current_error(self._state) or self._state.handler_error() or next(held, retry_error)
         membership = session.consumer.membership()
         owned = sum(len(partitions) for partitions in membership.assignment.values())
@@ -297,7 +297,7 @@ class ProgressPrinter:
 
 def _lag(session: Session) -> str:
     """Records that are not committed, of all partitions; nothing while the brokers have not told the ends of all."""
-    partitions = dict(session.loop.progress.partitions)
+    partitions = dict(session.loop.partitions)
     ends = session.loop.ends.look(partitions) if partitions else {}
     lags = [lag_of(partition, ends.get(each)) for each, partition in partitions.items()]
     return "" if not lags or None in lags else f" lag={sum(filter(None, lags))}"

@@ -222,7 +222,7 @@ def test_one_slow_record_stops_its_partition_only_past_the_window_and_no_other()
     assert shop.bench.pauses.reasons == {P0: frozenset({"WindowFull"})}
     shop.commit()
     assert shop.consumer.offsets == {P0: 0, P1: 100}
-    assert len(shop.bench.loop.progress.partitions[P0].unfinished) <= 20
+    assert len(shop.bench.loop.partitions[P0].unfinished) <= 20
     shop.executor.finish(0)
     shop.bench.steps(2)
     shop.finish_all()
@@ -239,7 +239,7 @@ def test_partition_with_a_refused_output_is_held_and_resumes_later() -> None:
     shop.bench.clock.now += 6
     shop.bench.steps(1)
     assert set(shop.bench.pauses.reasons) == {P0, P1}
-    assert shop.bench.loop.progress.partitions[P0].hold is not None
+    assert shop.bench.loop.partitions[P0].hold is not None
     shop.bench.producer.silent = False
     shop.bench.steps(10)
     assert shop.bench.pauses.reasons == {}
@@ -348,7 +348,7 @@ def test_memory_is_bounded_however_much_waits(batch: bool) -> None:
     shop.bench.steps(200)
     bound = 250 if batch else 50
     assert shop.bench.loop.in_flight <= bound
-    assert sum(len(each.unfinished) for each in shop.bench.loop.progress.partitions.values()) <= bound
+    assert sum(len(each.unfinished) for each in shop.bench.loop.partitions.values()) <= bound
 
 
 def test_output_that_is_not_listed_holds_its_partition_beside_others() -> None:
@@ -356,7 +356,7 @@ def test_output_that_is_not_listed_holds_its_partition_beside_others() -> None:
     shop.bench.steps(1)
     shop.finish_all()
     shop.commit()
-    hold = shop.bench.loop.progress.partitions[P0].hold
+    hold = shop.bench.loop.partitions[P0].hold
     assert (hold.offset, hold.reason) == (0, "OutputNotListed")
     assert shop.consumer.offsets == {P0: 0, P1: 3}
     assert shop.bench.topic("_fleet.g.failed") == []

@@ -130,6 +130,6 @@ def test_record_that_stays_in_a_log_that_was_cut_is_sought_back_to() -> None:
     deleted = Deleted()
     deleted.steps(2)
     assert deleted.handled == [COMMIT]
-    deleted.bench.loop.progress.partitions[P0].position = 500
+    deleted.bench.loop.partitions[P0].position = 500
     deleted.steps(40)
     assert deleted.handled == ALL

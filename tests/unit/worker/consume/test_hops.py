@@ -123,7 +123,7 @@ def test_hop_that_cannot_be_written_holds_its_partition_and_nothing_is_skipped(r
     bench = Bench(fail, {P0: [b"0", b"1"]}, policies=lambda: policies("5s"))
     bench.producer.refuse = lambda topic, value, headers: ProduceFailed(topic, reason, "no")
     bench.steps(20)
-    hold = bench.loop.progress.partitions[P0].hold
+    hold = bench.loop.partitions[P0].hold
     assert hold is not None
     assert hold.offset == 0
     assert bench.consumer.offsets == {P0: 0}

@@ -109,7 +109,7 @@ def test_output_that_is_not_listed_holds_its_partition_and_fails_no_record(answe
     """It is the deployment's error: the record comes again when `handler.outputs` has the topic."""
     bench = Bench(lambda record: answer if record.partition == 0 else None, {P0: values(3), P1: values(3)})
     bench.steps(60)
-    hold = bench.loop.progress.partitions[P0].hold
+    hold = bench.loop.partitions[P0].hold
     assert hold is not None
     assert (hold.offset, hold.reason) == (0, "OutputNotListed")
     assert "topic 'elsewhere' is not among the listed outputs (out); add it to `handler.outputs`" in hold.message
@@ -341,5 +341,5 @@ def test_fatal_error_leaves_the_loop() -> None:
 def test_member_shows_committed_and_position() -> None:
     bench = Bench(lambda record: None, {P0: values(3)})
     bench.steps(12)
-    partition = bench.loop.progress.partitions[P0]
+    partition = bench.loop.partitions[P0]
     assert json.dumps([partition.position, partition.committed]) == "[3, 3]"

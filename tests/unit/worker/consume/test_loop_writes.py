@@ -20,7 +20,7 @@ def test_partition_without_acknowledgements_is_held_while_others_continue() -> N
     bench.steps(1)
     bench.clock.now += ACK_WAIT_S
     bench.steps(1)
-    hold = bench.loop.progress.partitions[P0].hold
+    hold = bench.loop.partitions[P0].hold
     assert hold is not None
     assert (hold.offset, hold.reason) == (0, "Unacknowledged")
     bench.consumer.logs[P0] += values(4)
@@ -29,7 +29,7 @@ def test_partition_without_acknowledgements_is_held_while_others_continue() -> N
     assert bench.stats.done == 4
     bench.producer.silent = False
     bench.steps(1)
-    assert bench.loop.progress.partitions[P0].hold is None
+    assert bench.loop.partitions[P0].hold is None
     bench.steps(1)
     bench.loop.close(1)
     assert bench.consumer.offsets == {P0: 8, P1: 4}
@@ -48,7 +48,7 @@ def test_write_that_fails_is_sent_again_with_backoff_and_never_skipped() -> None
 
     bench.producer.refuse = refuse
     bench.steps(1)
-    hold = bench.loop.progress.partitions[P0].hold
+    hold = bench.loop.partitions[P0].hold
     assert hold is not None
     assert (hold.offset, hold.reason) == (0, "TopicNotFound")
     bench.steps(100)

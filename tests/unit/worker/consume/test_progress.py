@@ -12,7 +12,6 @@ from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.headers import Reading
 from fleet_consumer.worker.consume.outbox import Outgoing
 from fleet_consumer.worker.consume.progress import (
-    ConsumeProgress,
     PartitionProgress,
     Unfinished,
     committable,
@@ -81,19 +80,18 @@ def test_write_that_failed_is_not_finished() -> None:
 
 
 def test_offset_is_committed_once() -> None:
-    progress = ConsumeProgress()
-    progress.partitions[PARTITION] = begun()
-    progress.partitions[PARTITION].handled(5, 0)
-    offsets = committable(progress.partitions)
+    partitions = {PARTITION: begun()}
+    partitions[PARTITION].handled(5, 0)
+    offsets = committable(partitions)
     assert offsets == {PARTITION: entry(6, 0)}
-    note_commit(progress.partitions, offsets, None, 0.0)
-    assert committable(progress.partitions) == {}
+    note_commit(partitions, offsets, None, 0.0)
+    assert committable(partitions) == {}
 
 
 def test_commit_of_a_partition_that_went_away_is_ignored() -> None:
-    progress = ConsumeProgress()
-    note_commit(progress.partitions, {PARTITION: entry(6, 0)}, None, 0.0)
-    assert progress.partitions == {}
+    partitions: dict[TopicPartition, PartitionProgress] = {}
+    note_commit(partitions, {PARTITION: entry(6, 0)}, None, 0.0)
+    assert partitions == {}
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=20), st.randoms(use_true_random=False))

@@ -56,7 +56,7 @@ def test_producer_that_cannot_be_made_holds_the_partition_and_no_rule_drops_its_
         bench.steps(1)
         while executor is not None and executor.jobs:
             executor.finish()
-    partition = bench.loop.progress.partitions[P0]
+    partition = bench.loop.partitions[P0]
     assert (bench.stats.dropped, bench.stats.done) == (0, 0)
     assert partition.hold is not None
     assert partition.hold.reason == "ProduceFailed"
@@ -82,7 +82,7 @@ def test_record_that_fails_stays_while_the_producer_of_its_hop_cannot_be_made(mo
     bench = Bench(fails, {P0: values(2)}, policies=lambda: found)
     shop = Closed(monkeypatch, bench)
     bench.steps(3)
-    hold = bench.loop.progress.partitions[P0].hold
+    hold = bench.loop.partitions[P0].hold
     assert hold is not None
     assert "SettingsRefused" in hold.message
     shop.closed = False

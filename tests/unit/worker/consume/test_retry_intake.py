@@ -182,7 +182,7 @@ def test_copy_is_recognized_after_a_rebalance_from_records_before_the_committed_
     count = REBUILD_RECORDS + 500
     shop = Shop(lambda record: seen.append(record.offset), [(0, hop(n)) for n in range(count)], committed=count)
     shop.pass_time(2)
-    assert shop.bench.loop.progress.partitions[R0].start == count
+    assert shop.bench.loop.partitions[R0].start == count
     shop.lay((0, hop(499)), (0, hop(500)), (0, hop(9999)))
     shop.bench.steps(2)
     assert seen == [499, 9999], "499 lies before the window"

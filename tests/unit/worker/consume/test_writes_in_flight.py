@@ -233,7 +233,7 @@ def test_partition_with_an_unwritable_hop_is_held_while_others_continue() -> Non
     shop.consumer.logs[P1] = log(P1, 3)
     shop.producer.refuse = refusing("TOPIC_AUTHORIZATION_FAILED", b"0-0")
     shop.bench.steps(20)
-    hold = shop.bench.loop.progress.partitions[P0].hold
+    hold = shop.bench.loop.partitions[P0].hold
     assert hold is not None
     assert (hold.offset, hold.reason) == (0, "AuthorizationFailed")
     assert shop.bench.pauses.reasons[P0] == {WRITES_HELD}
@@ -244,7 +244,7 @@ def test_partition_with_an_unwritable_hop_is_held_while_others_continue() -> Non
     shop.producer.refuse = lambda topic, value, headers: None
     shop.bench.clock.now += 2 * BACKOFF_FIRST_S
     shop.bench.steps(20)
-    assert shop.bench.loop.progress.partitions[P0].hold is None
+    assert shop.bench.loop.partitions[P0].hold is None
     assert shop.offsets_of(P0) == list(range(8))
     shop.commit()
     assert shop.consumer.offsets == {P0: 8, P1: 3}
@@ -254,10 +254,10 @@ def test_partition_with_a_late_acknowledgement_is_held_in_the_middle_of_a_backlo
     shop = Shop(40, lambda offset: offset == 0)
     shop.producer.slow = {b"0-0"}
     shop.bench.steps(3)
-    assert shop.bench.loop.progress.partitions[P0].hold is None
+    assert shop.bench.loop.partitions[P0].hold is None
     shop.bench.clock.now += ACK_WAIT_S
     shop.bench.steps(1)
-    hold = shop.bench.loop.progress.partitions[P0].hold
+    hold = shop.bench.loop.partitions[P0].hold
     assert hold is not None
     assert (hold.offset, hold.reason) == (0, "Unacknowledged")
     seen = shop.offsets_of(P0)
@@ -287,7 +287,7 @@ def test_unacknowledged_hop_of_a_long_batch_is_reported_before_the_batch_ends() 
     held: list[bool] = []
 
     def handle(record: Record) -> None:
-        held.append(bench.loop.progress.partitions[P0].hold is not None)
+        held.append(bench.loop.partitions[P0].hold is not None)
         bench.clock.now += 1.0
         bench.watch.due = True
         if record.offset == 0:
@@ -312,7 +312,7 @@ def test_loop_with_too_many_open_writes_waits_before_handling_more(monkeypatch: 
     shop.producer.silent = False
     shop.bench.steps(10)
     assert shop.offsets_of(P0) == list(range(9))
-    assert all(each.size == 0 for each in shop.bench.loop.progress.partitions.values())
+    assert all(each.size == 0 for each in shop.bench.loop.partitions.values())
 
 
 def test_bound_includes_acknowledged_writes_behind_an_open_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,4 +408,4 @@ def test_nothing_is_committed_past_an_unwritten_record(actions: list[str], slow:
         bench.steps(1)
     bench.loop.close(1)
     assert bench.consumer.offsets == {P0: 12, P1: 12}
-    assert bench.loop.progress.partitions == {}
+    assert bench.loop.partitions == {}

@@ -153,7 +153,7 @@ def test_progress_shows_the_lag_once_the_ends_of_all_partitions_are_known(
     partitions[parts[0]].start, partitions[parts[1]].committed = 5, 10
     known = {each: end for each, end in zip(parts, ends, strict=True) if end is not None}
     loop = Mock(in_flight=2, error=None)
-    loop.progress.partitions, loop.ends.look.return_value, loop.committing.refused = partitions, known, None
+    loop.partitions, loop.ends.look.return_value, loop.committing.refused = partitions, known, None
     session = Mock(loop=loop)
     session.consumer.membership.return_value = Membership(group_id="orders")
     state = WorkerState("local", 300.0, None, Stats(done=3))
