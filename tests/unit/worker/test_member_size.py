@@ -20,7 +20,7 @@ def holding(message: str) -> Lived:
     """A worker that holds all its partitions, those of the highest numbers for longest."""
     lived = Lived()
     for number, place in enumerate(PLACES):
-        partition = lived.bench.loop.partitions[place] = PartitionProgress()
+        partition = lived.bench.loop.partitions[place] = PartitionProgress(place)
         partition.position = partition.committed = 10**10 + number
         partition.hold = Hold(partition.position, NOW - number, "Unacknowledged", message)
     lived.bench.parts.pauses.reasons = dict.fromkeys(PLACES, frozenset({WRITES_HELD, WINDOW_FULL}))

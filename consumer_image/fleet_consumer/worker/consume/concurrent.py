@@ -40,7 +40,6 @@ from fleet_consumer.worker.consume.progress import SUSPECT, WINDOW_FULL, Partiti
 class _Part:
     """The part of a partition that is in hand by itself."""
 
-    topic_partition: TopicPartition
     partition: PartitionProgress
     count: int
     began: float
@@ -97,7 +96,7 @@ class Suspects:
         topic_partition = min(self.aside, key=lambda each: self._notes.deaths(partitions[each]))
         if partitions[topic_partition].unfinished:
             return True  # what it has written is not acknowledged yet
-        if not self._hand_out(topic_partition, partitions[topic_partition]):
+        if not self._hand_out(partitions[topic_partition]):
             return True
         self._issue()
         return False
@@ -120,17 +119,17 @@ class Suspects:
             self._pending.begin(work)
             self._calls.give(work)
 
-    def _hand_out(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
+    def _hand_out(self, partition: PartitionProgress) -> bool:
         """Begin with the next part of what waits aside. True when any of it is in hand now."""
-        records = self.aside[topic_partition]
+        records = self.aside[partition.topic_partition]
         probe = self._loop.pace is Pace.PROBE
         most = 1 if probe else len(records) if self._batch else _side_by_side(records)
-        count, error = self._notes.take(topic_partition, partition, records[:most])
+        count, error = self._notes.take(partition, records[:most])
         if not count:
             return False
-        works = self._pending.works(topic_partition, partition, records[:count])
+        works = self._pending.works(partition, records[:count])
         del records[:count]
-        self._alone = _Part(topic_partition, partition, count, self._parts.clock.monotonic())
+        self._alone = _Part(partition, count, self._parts.clock.monotonic())
         for work in works:
             # Without an order key: nothing of their partition is anywhere else, and no two of them have one key.
             work.order_key = None
@@ -142,16 +141,16 @@ class Suspects:
 
     def _come_back(self, alone: _Part) -> None:
         self._alone, self._turn_of_others = None, True
-        topic_partition, partition = alone.topic_partition, alone.partition
-        if not self._loop.owns(topic_partition, partition):
+        partition, topic_partition = alone.partition, alone.partition.topic_partition
+        if not self._loop.owns(partition):
             return
-        self._notes.came_back(topic_partition, partition, alone.count, self._parts.clock.monotonic() - alone.began)
+        self._notes.came_back(partition, alone.count, self._parts.clock.monotonic() - alone.began)
         records = self.aside.get(topic_partition, [])
         if topic_partition not in self._notes.careful or not records:
             self.aside.pop(topic_partition, None)
             self._parts.pauses.resume(topic_partition, SUSPECT)
             if records:
-                self._pending.take_up(Run(topic_partition, records), partition)
+                self._pending.take_up(partition, records)
             self._loop.committing.soon()
 
 
@@ -236,7 +235,7 @@ class ConcurrentRounds:
     def handle(self, runs: list[Run], careful: list[Run]) -> None:
         if not self._loop.draining:
             for run in runs:
-                self._pending.take_up(run, self._loop.partitions[run.topic_partition])
+                self._pending.take_up(self._loop.partitions[run.topic_partition], run.records)
             for run in careful:
                 self._suspects.put_aside(run)
         self._stats.batches += bool(runs)
@@ -263,7 +262,7 @@ class ConcurrentRounds:
             self._pending.in_flight -= len(work.entries)
             self._stats.handling.observe(seconds)
             staying = []
-            if self._loop.owns(work.topic_partition, work.partition):
+            if self._loop.owns(work.partition):
                 for entry, result in zip(work.entries, results, strict=True):
                     if not self._parts.outcomes.conclude(entry, result):
                         staying.append(entry)

@@ -152,7 +152,7 @@ class InlineRounds:
         work = [(run, self._begin(run), error or skipped) for run, skipped in parts]
         owns = self._loop.owns
         for run, partition, instead in work:
-            if owns(run.topic_partition, partition) and not self._handle_run(run, partition, instead):
+            if owns(partition) and not self._handle_run(run, partition, instead):
                 break
         self._watch.record = None
         batch, self._batch = self._batch, {}
@@ -160,9 +160,9 @@ class InlineRounds:
         self._writing.expect(batch)
         if self._stayed:
             self._stayed = False
-            for topic_partition, partition in {run.topic_partition: partition for run, partition, _ in work}.items():
-                if owns(topic_partition, partition):
-                    self._seek_back(topic_partition, partition)
+            for partition in dict.fromkeys(partition for _, partition, _ in work):
+                if owns(partition):
+                    self._seek_back(partition)
             self._loop.adjust_pace()
 
     def _handle_with_care(self, run: Run) -> None:
@@ -180,21 +180,21 @@ class InlineRounds:
             self._writing.follow(ACK_WAIT_S)
             if partition.unfinished:
                 break  # what was written is not acknowledged
-            count, error = notes.take(topic_partition, partition, records)
+            count, error = notes.take(partition, records)
             if not count:
                 break
             part = Run(topic_partition, records[:count])
             began, until = self._clock.monotonic(), part.next_offset
             self._handle_batch([part], error)
-            if not self._loop.owns(topic_partition, partition):
+            if not self._loop.owns(partition):
                 return
-            notes.came_back(topic_partition, partition, count, self._clock.monotonic() - began)
+            notes.came_back(partition, count, self._clock.monotonic() - began)
             if partition.position != until:
                 break
             records = records[count:]
         notes.write({topic_partition: partition}, self._loop.committing.mark)
         if records:
-            self._seek_back(topic_partition, partition)
+            self._seek_back(partition)
 
     def _handle_run(self, run: Run, partition: PartitionProgress, error: Exception | None = None) -> bool:
         """Handle a run's records in order; with an `error` they fail with it. False when the whole batch is to be given
@@ -234,7 +234,7 @@ class InlineRounds:
                 paused = self._clock.monotonic()
                 goes_on = self._look_around()
                 times.leave_out(paused)
-                if not goes_on or not self._loop.owns(run.topic_partition, partition):
+                if not goes_on or not self._loop.owns(partition):
                     count = _place(records, record, max(0, after - 1)) + 1
                     pacing.succeeded(count - after)
                     times.end(count)
@@ -265,15 +265,15 @@ class InlineRounds:
             partition.timestamp = last.timestamp
         self._stats.done += count - apart
 
-    def _seek_back(self, topic_partition: TopicPartition, partition: PartitionProgress) -> None:
+    def _seek_back(self, partition: PartitionProgress) -> None:
         """Records of a batch that was given up come again: polls go on at the first that nobody has handled.
 
         Never ahead: a position that is lower, or being looked up, is that of another log. The consumer has gone over to
         it since these records were polled, because the topic was made anew or its log was cut.
         """
-        position = self._parts.consumer.position(topic_partition)
+        position = self._parts.consumer.position(partition.topic_partition)
         if partition.next_offset is not None and position is not None and partition.next_offset < position:
-            self._parts.consumer.seek(topic_partition, partition.next_offset)
+            self._parts.consumer.seek(partition.topic_partition, partition.next_offset)
 
     def _look_around(self) -> bool:
         """Between two records of a long batch: poll without taking records, settle, commit. False to give the batch up.

@@ -280,7 +280,7 @@ class RetryIntake(Intake):
         for topic_partition, partition in partitions.items():
             if topic_partition not in self._windows:
                 if partition.start is None:
-                    note_start(self._consumer, topic_partition, partition)
+                    note_start(self._consumer, partition)
                 if partition.start is not None:
                     starts[topic_partition] = partition.start
         if not starts:

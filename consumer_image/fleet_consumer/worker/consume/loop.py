@@ -220,16 +220,15 @@ class Loop:
             self.committing.commit()
         self.beat_at = self._clock.monotonic()
 
-    def owns(self, topic_partition: TopicPartition, partition: PartitionProgress) -> bool:
+    def owns(self, partition: PartitionProgress) -> bool:
         """True while the partition is in the assignment that this progress belongs to."""
-        return self.partitions.get(topic_partition) is partition
+        return self.partitions.get(partition.topic_partition) is partition
 
     def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         self._parts.stats.rebalances += 1
         for topic_partition in partitions:
-            partition = PartitionProgress()
-            self.partitions[topic_partition] = partition
-            self.notes.assigned(topic_partition, partition)
+            partition = self.partitions[topic_partition] = PartitionProgress(topic_partition)
+            self.notes.assigned(partition)
             if self.pace is Pace.STOP:
                 self._parts.pauses.pause(topic_partition, BREAKER_OPEN)
         LOG.info("partitions assigned", extra=fields(partitions=_names(partitions)))
@@ -241,9 +240,9 @@ class Loop:
         going = {each: self.partitions[each] for each in partitions if each in self.partitions}
         self._rounds.finish(going, self._revoke_wait_s)
         self._parts.readings.try_to_begin(going, self._revoke_wait_s / 3)
-        for topic_partition, partition in going.items():
+        for partition in going.values():
             died = self._gives_up and self._rounds.has_in_hand(partition)
-            self.notes.release(topic_partition, partition, died=died)
+            self.notes.release(partition, died=died)
         committed = self.committing.commit_leaving(going, self._revoke_wait_s)
         self._forget(partitions)
         LOG.info("partitions revoked", extra=fields(partitions=_names(partitions), committed=committed))
@@ -290,10 +289,10 @@ class Unreadable:
         self._look_at = now + LOOK_S
         for topic_partition, data in self._parts.consumer.unreadable().items():
             if topic_partition in partitions:
-                self._look(topic_partition, data, partitions)
+                self._look(partitions[topic_partition], data)
 
-    def _look(self, topic_partition: TopicPartition, data: PartitionError, partitions: Partitions) -> None:
-        parts, partition, offset = self._parts, partitions[topic_partition], data.offset
+    def _look(self, partition: PartitionProgress, data: PartitionError) -> None:
+        parts, topic_partition, offset = self._parts, partition.topic_partition, data.offset
         if topic_partition in parts.pauses.reasons or parts.consumer.position(topic_partition) != offset:
             return  # records before it are held back
         further = parts.intake.not_needed(topic_partition, offset)

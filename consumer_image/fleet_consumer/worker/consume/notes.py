@@ -79,11 +79,11 @@ class Notes:
                 self._parts.pauses.pause(run.topic_partition, SUSPECT)
         return [run for run in runs if run.topic_partition not in self.unwritten]
 
-    def assigned(self, topic_partition: TopicPartition, partition: PartitionProgress) -> None:
+    def assigned(self, partition: PartitionProgress) -> None:
         """A partition has come; nothing of it is committed before its note is read."""
         partition.note = None
-        self.unread.add(topic_partition)
-        self.unwritten.add(topic_partition)
+        self.unread.add(partition.topic_partition)
+        self.unwritten.add(partition.topic_partition)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop partitions that are not owned any more."""
@@ -154,12 +154,10 @@ class Notes:
         """Number of processes that died at the record that comes next."""
         return 0 if partition.caution is None else partition.caution.deaths
 
-    def take(
-        self, topic_partition: TopicPartition, partition: PartitionProgress, records: Sequence[Record]
-    ) -> tuple[int, Exception | None]:
+    def take(self, partition: PartitionProgress, records: Sequence[Record]) -> tuple[int, Exception | None]:
         """Number of records that may be handed out now, 0 where that could not be committed; and the error of one
         that is not to be handed out (any more). For a partition in which nothing is unfinished."""
-        place = self._parts.skips.first(topic_partition, records)
+        place = self._parts.skips.first(partition.topic_partition, records)
         if place == 0:
             return 1, skipped()
         records = records[:place]
@@ -171,16 +169,14 @@ class Notes:
         if self._parts.clock.monotonic() < self._again_at:
             return 0, None
         count, partition.note = caution.take(len(records))
-        if self.write({topic_partition: partition}):
+        if self.write({partition.topic_partition: partition}):
             self._again_at = self._parts.clock.monotonic() + AGAIN_S
             partition.note = caution.waiting
             return 0, None
         partition.in_hand = True
         return count, None
 
-    def came_back(
-        self, topic_partition: TopicPartition, partition: PartitionProgress, count: int, seconds: float
-    ) -> None:
+    def came_back(self, partition: PartitionProgress, count: int, seconds: float) -> None:
         """Note that so many records taken with care have been through their handlers, up to the next offset."""
         partition.in_hand, caution = False, partition.caution
         if caution is None or not caution.careful:
@@ -188,12 +184,13 @@ class Notes:
         goes_on = caution.came_back(partition.next_offset or 0, count, seconds)
         partition.note = caution.waiting
         if not goes_on:
-            self.careful.discard(topic_partition)
-            LOG.info("the partition is handled at full speed again", extra=fields(**topic_partition._asdict()))
+            place = partition.topic_partition
+            self.careful.discard(place)
+            LOG.info("the partition is handled at full speed again", extra=fields(**place._asdict()))
 
-    def release(self, topic_partition: TopicPartition, partition: PartitionProgress, *, died: bool) -> None:
+    def release(self, partition: PartitionProgress, *, died: bool) -> None:
         """Prepare a partition's last commit. `died`: not in order, whatever is in hand counts as it stands."""
-        if topic_partition in self.unread or died:
+        if partition.topic_partition in self.unread or died:
             return
         partition.in_hand = False
         partition.note = "" if partition.caution is None else partition.caution.released

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.handlers.performing import Result
 from fleet_consumer.librdkafka.fetched import as_read
-from fleet_consumer.record import Record, Run, TopicPartition
+from fleet_consumer.record import Record
 from fleet_consumer.worker.breaker.pacing import Pace
 from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.intake import Intake
@@ -135,7 +135,6 @@ class Work:
     an `error` they fail with it, in place of a call. Parked work begins again at `not_before` (monotonic seconds).
     """
 
-    topic_partition: TopicPartition
     partition: PartitionProgress
     entries: list[Unfinished]
     order_key: OrderKey | None
@@ -223,16 +222,15 @@ class Pending:
         self._begun: dict[PartitionProgress, int] = {}
         self.in_flight = 0
 
-    def take_up(self, run: Run, partition: PartitionProgress) -> None:
+    def take_up(self, partition: PartitionProgress, records: Sequence[Record]) -> None:
         """Take up these records, to be finished here; each is kept as it was read, and its handler has its own."""
-        for work in self.works(run.topic_partition, partition, run.records):
+        for work in self.works(partition, records):
             self._key_order.add(work.order_key, work)
 
-    def works(
-        self, topic_partition: TopicPartition, partition: PartitionProgress, records: Sequence[Record]
-    ) -> list[Work]:
+    def works(self, partition: PartitionProgress, records: Sequence[Record]) -> list[Work]:
         """Records as work: entered in their partition's progress, but not yet waiting in the order of their keys."""
         works: list[Work] = []
+        topic_partition = partition.topic_partition
         present = self._intake.present
         for record in records:
             shown = record if present is None else present(record)
@@ -249,7 +247,7 @@ class Pending:
                 # Records without a key have no order to keep: their sender spread them at random.
                 by_key = None if read.key is None else (*topic_partition, read.key)
                 order_key = topic_partition if self._concurrency.batch else by_key
-                works.append(Work(topic_partition, partition, [entry], order_key, self._report, [shown]))
+                works.append(Work(partition, [entry], order_key, self._report, [shown]))
         last = as_read(records[-1])
         partition.handled(last.offset, last.leader_epoch)
         partition.timestamp = last.timestamp
@@ -281,7 +279,7 @@ class Pending:
 
     def _to_skip(self, work: Work) -> Work:
         """This work as far as the next record that is passed by, which goes alone; the rest follows as parked."""
-        place = self._skips.first(work.topic_partition, [entry.record for entry in work.entries])
+        place = self._skips.first(work.partition.topic_partition, [entry.record for entry in work.entries])
         if place is None:
             return work
         count = place or 1
@@ -319,9 +317,7 @@ class Pending:
         records = [self._intake.retell(as_read(entry.record)) for entry in entries]
         if work.rest is not None:
             entries, records = entries + work.rest.entries, records + work.rest.records
-        again = Work(
-            work.topic_partition, work.partition, entries, work.order_key, self._report, records, not_before=not_before
-        )
+        again = Work(work.partition, entries, work.order_key, self._report, records, not_before=not_before)
         if pace is Pace.PROBE:
             self.parked.appendleft(again)
         else:

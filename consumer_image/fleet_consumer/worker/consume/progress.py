@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from fleet_consumer.consumer.consumer import Consumer
@@ -72,6 +72,7 @@ class RefusedCommit:
     since: float
 
 
+@dataclass(slots=True, eq=False)
 class PartitionProgress:
     """One assigned partition. `start` is where its reading began, None while that is not known; `position` is the next
     offset to take up, None before the first record. `unfinished` is in the order of offsets; `size` is the sum of its
@@ -83,30 +84,25 @@ class PartitionProgress:
     threads. `caught_up_at` (wall clock) is when a scrape last found nothing left; only scrapes use it,
     and write it."""
 
-    __slots__ = (
-        "_epoch", "_gap", "caught_up_at", "caution", "committed", "gone", "hold", "in_hand", "mark", "note", "position",
-        "reading", "refused", "size", "start", "timestamp", "unfinished",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.start: int | None = None
-        self.position: int | None = None
-        self.committed: int | None = None
-        self.timestamp: int | None = None
-        self.caught_up_at = float("-inf")
-        self.mark = ""
-        self.reading: Reading | None = None
-        self.refused: RefusedCommit | None = None
-        self.note: str | None = ""
-        self.in_hand = False
-        self.gone = False
-        self.caution: Caution | None = None
-        self.hold: Hold | None = None
-        self.unfinished: deque[Unfinished] = deque()
-        self.size = 0
-        self._epoch = -1
-        # Offsets up to the end of the partition at which there is nothing to read, until something is read again.
-        self._gap: tuple[int, int] | None = None
+    topic_partition: TopicPartition
+    start: int | None = None
+    position: int | None = None
+    committed: int | None = None
+    timestamp: int | None = None
+    caught_up_at: float = float("-inf")
+    mark: str = ""
+    reading: Reading | None = None
+    refused: RefusedCommit | None = None
+    note: str | None = ""
+    in_hand: bool = False
+    gone: bool = False
+    caution: Caution | None = None
+    hold: Hold | None = None
+    unfinished: deque[Unfinished] = field(default_factory=deque)
+    size: int = 0
+    _epoch: int = -1
+    # Offsets up to the end of the partition at which there is nothing to read, until something is read again.
+    _gap: tuple[int, int] | None = None
 
     def begin(self, unfinished: Unfinished) -> None:
         """The record that was handled last is not finished before its writes are."""
@@ -206,21 +202,19 @@ def note_commit(
 LOG = logging.getLogger("fleet_consumer.worker")
 
 
-def note_start(
-    consumer: Consumer, topic_partition: TopicPartition, partition: PartitionProgress, offset: int | None = None
-) -> None:
+def note_start(consumer: Consumer, partition: PartitionProgress, offset: int | None = None) -> None:
     """Note where the reading of a partition begins: at `offset` if it is known, else at the consumer's position.
 
     Reading begins where the last commit ended, so these lines explain every record that comes twice.
     """
     if offset is None:
         try:
-            offset = consumer.position(topic_partition)
+            offset = consumer.position(partition.topic_partition)
         except ConsumerError:
             return  # it is just being lost; its next owner notes its start
     if offset is not None:
         partition.start = offset
-        LOG.info("partition started", extra=fields(**topic_partition._asdict(), offset=offset))
+        LOG.info("partition started", extra=fields(**partition.topic_partition._asdict(), offset=offset))
 
 
 def note_starts(consumer: Consumer, asked: Iterable[TopicPartition], partitions: Partitions) -> None:
@@ -228,7 +222,7 @@ def note_starts(consumer: Consumer, asked: Iterable[TopicPartition], partitions:
     for topic_partition in asked:
         partition = partitions.get(topic_partition)
         if partition is not None and partition.start is None:
-            note_start(consumer, topic_partition, partition)
+            note_start(consumer, partition)
 
 
 def note_polled(consumer: Consumer, records: Records, partitions: Partitions) -> None:
@@ -241,12 +235,12 @@ def note_polled(consumer: Consumer, records: Records, partitions: Partitions) ->
     for run in records.runs:
         partition = partitions[run.topic_partition]
         if partition.start is None:
-            note_start(consumer, run.topic_partition, partition, run.records[0].offset)
+            note_start(consumer, partition, run.records[0].offset)
         partition.read()
     for topic_partition, gap in records.gaps.items():
         partition = partitions[topic_partition]
         if partition.start is None:
-            note_start(consumer, topic_partition, partition, gap.first)
+            note_start(consumer, partition, gap.first)
         partition.pass_gap(gap.first, gap.next)
 
 

@@ -87,7 +87,7 @@ class Writing:
         for topic_partition, partition in list(self._awaited.items()):
             self._count(partition)
             oldest = _first_unwritten(partition)
-            if oldest is None or self._hold_if_stuck(topic_partition, partition, oldest, now):
+            if oldest is None or self._hold_if_stuck(partition, oldest, now):
                 del self._awaited[topic_partition]
         if now >= self._look_at:
             self._look_at = now + LOOK_INTERVAL_S
@@ -129,7 +129,7 @@ class Writing:
             if oldest is None:
                 continue
             still_open = True
-            self._hold_if_stuck(topic_partition, partition, oldest, now)
+            self._hold_if_stuck(partition, oldest, now)
         self._look_after_held(now)
         return still_open
 
@@ -150,9 +150,7 @@ class Writing:
             self._held.pop(topic_partition, None)
             self._awaited.pop(topic_partition, None)
 
-    def _hold_if_stuck(
-        self, topic_partition: TopicPartition, partition: PartitionProgress, oldest: Unfinished, now: float
-    ) -> bool:
+    def _hold_if_stuck(self, partition: PartitionProgress, oldest: Unfinished, now: float) -> bool:
         """Hold a partition whose oldest write failed or takes too long, unless something else can be written for it."""
         overdue = now - oldest.handled_at >= ACK_WAIT_S
         if not overdue and not _failed(oldest):
@@ -160,16 +158,16 @@ class Writing:
         self._mend(partition)
         if not overdue and not _failed(oldest):
             return False
-        self._hold(topic_partition, partition, now)
+        self._hold(partition, now)
         return True
 
     def _look_after_held(self, now: float) -> None:
-        for topic_partition, held in list(self._held.items()):
+        for held in list(self._held.values()):
             partition = held.partition
             self._count(partition)
             self._mend(partition)
             if _first_unwritten(partition) is None:
-                self._release(topic_partition, partition)
+                self._release(partition)
                 continue
             partition.hold = _hold_of(partition, partition.hold, self._clock.wall())
             if now >= held.retry_at:
@@ -190,20 +188,22 @@ class Writing:
                     self._outcomes.refused(unfinished, write)
                     break
 
-    def _hold(self, topic_partition: TopicPartition, partition: PartitionProgress, now: float) -> None:
+    def _hold(self, partition: PartitionProgress, now: float) -> None:
         partition.hold = hold = _hold_of(partition, None, self._clock.wall())
-        self._held[topic_partition] = _Held(partition, now + BACKOFF_FIRST_S, BACKOFF_FIRST_S)
-        self._pauses.pause(topic_partition, WRITES_HELD)
+        place = partition.topic_partition
+        self._held[place] = _Held(partition, now + BACKOFF_FIRST_S, BACKOFF_FIRST_S)
+        self._pauses.pause(place, WRITES_HELD)
         LOG.error(
             "partition held: its writes are not acknowledged",
-            extra=fields(**topic_partition._asdict(), offset=hold.offset, reason=hold.reason, error=hold.message),
+            extra=fields(**place._asdict(), offset=hold.offset, reason=hold.reason, error=hold.message),
         )
 
-    def _release(self, topic_partition: TopicPartition, partition: PartitionProgress) -> None:
-        del self._held[topic_partition]
+    def _release(self, partition: PartitionProgress) -> None:
+        place = partition.topic_partition
+        del self._held[place]
         partition.hold = None
-        self._pauses.resume(topic_partition, WRITES_HELD)
-        LOG.info("partition released: its writes are acknowledged", extra=fields(**topic_partition._asdict()))
+        self._pauses.resume(place, WRITES_HELD)
+        LOG.info("partition released: its writes are acknowledged", extra=fields(**place._asdict()))
 
 
 def _first_unwritten(partition: PartitionProgress) -> Unfinished | None:

@@ -21,7 +21,7 @@ def record(offset: int, seconds_ago: float) -> Record:
 
 
 def partition(*, start: int = 0, position: int | None = None, ago: float = 0) -> PartitionProgress:
-    found = PartitionProgress()
+    found = PartitionProgress(P0)
     found.start = start
     if position is not None:
         found.handled(position - 1, 0)

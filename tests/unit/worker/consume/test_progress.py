@@ -35,7 +35,7 @@ class Written(Outgoing):
 
 
 def begun() -> PartitionProgress:
-    partition = PartitionProgress()
+    partition = PartitionProgress(PARTITION)
     partition.reading = Reading()
     return partition
 

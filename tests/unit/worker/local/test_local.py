@@ -149,7 +149,7 @@ def test_progress_shows_the_lag_once_the_ends_of_all_partitions_are_known(
     ends: tuple[int | None, ...], told: str
 ) -> None:
     parts = [TopicPartition("orders", number) for number in range(2)]
-    partitions = {parts[0]: PartitionProgress(), parts[1]: PartitionProgress()}
+    partitions = {each: PartitionProgress(each) for each in parts}
     partitions[parts[0]].start, partitions[parts[1]].committed = 5, 10
     known = {each: end for each, end in zip(parts, ends, strict=True) if end is not None}
     loop = Mock(in_flight=2, error=None)
