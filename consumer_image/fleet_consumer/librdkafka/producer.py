@@ -104,9 +104,10 @@ class SendHandle:
         self.error: ProduceFailed | None = None
 
     def _refused(self, error: KafkaError) -> None:
-        self._failed(error.name(), error.str() + ADVICE.get(error.code(), ""))
+        self.failed(error.name(), error.str() + ADVICE.get(error.code(), ""))
 
-    def _failed(self, reason: str, detail: str) -> None:
+    def failed(self, reason: str, detail: str) -> None:
+        """Note that the record was not written."""
         self.error, self.done = ProduceFailed(self.topic, reason, detail), True
 
 
@@ -200,7 +201,7 @@ class RecordProducer:
                 # refused because it did not lead the partition yet. Written twice is the safe side.
                 self._produce(producer, handle, key, value, headers, partition, sent + 1)
             else:
-                handle._failed("NoOffset", f"acknowledged {sent} times without an offset: nobody knows if it is there")
+                handle.failed("NoOffset", f"acknowledged {sent} times without an offset: nobody knows if it is there")
 
         extra: dict[str, Any] = {} if partition is None else {"partition": partition}
         for attempt in range(2):
@@ -209,7 +210,7 @@ class RecordProducer:
                 return
             except BufferError as full:
                 if attempt:
-                    handle._failed("QueueFull", str(full))
+                    handle.failed("QueueFull", str(full))
                 elif not self._served(producer, 1.0):
                     return
             except KafkaException as refused:
@@ -258,7 +259,7 @@ class RecordProducer:
             _give_up(self._dense)
         self._sort_out()
         for handle in self._open:
-            handle._failed("_FATAL", "librdkafka gave its producer up")
+            handle.failed("_FATAL", "librdkafka gave its producer up")
         self._open = []
 
     def _sort_out(self) -> None:

@@ -17,6 +17,7 @@ from fleet_consumer.record import Record
 from fleet_consumer.worker.commands import redrive, skip
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import PodIdentity
+from fleet_consumer.worker.consume.outbox import Outgoing
 from fleet_consumer.worker.lifecycle.watchdog import Watch
 from fleet_consumer.worker.session import WorkerContext, open_session
 from fleet_consumer.worker.stats import Stats
@@ -51,7 +52,7 @@ def without_policies() -> None:
     )
     session = open_session(worker)
     try:
-        session.loop._parts.outcomes._outbox.write("flights-done", key=None, value=b"v")
+        session.loop._parts.outcomes._outbox.send(Outgoing("flights-done", None, b"v", ()))
     finally:
         session.consumer.close()
 

@@ -40,8 +40,8 @@ WRITE_BYTES: Final = 1024
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """One record to be written, with the handle of its latest send, and by whom it was sent. One that is `withheld` is
-    never sent, for the reason given."""
+    """One record to be written, with the handle of its latest send, and by whom it was sent. `partition` None lets the
+    key choose. One that is `withheld` is never sent, for the reason given."""
 
     topic: str
     key: bytes | str | None
@@ -87,49 +87,30 @@ class Outbox:
         # Why there is no producer. It is tried again after the next look at the writes, not for each of a batch's.
         self._refusal: Exception | None = None
 
-    def write(
-        self,
-        topic: str,
-        *,
-        key: bytes | str | None,
-        value: bytes | str | None,
-        headers: Headers = (),
-        partition: int | None = None,
-    ) -> Outgoing:
-        """Send a record; returns at once, unless the producer's queue is full, which takes up to a second.
-
-        `partition` None lets the key choose.
-        """
-        outgoing = Outgoing(topic, key, value, headers, partition)
-        self.send(outgoing)
-        return outgoing
-
     def write_all(self, produces: Sequence[Produce], listed: Collection[str]) -> list[Outgoing]:
         """Send the outputs of a record; all of them are withheld if one is for a topic that is not `listed`."""
-        outgoing = [Outgoing(each.topic, each.key, each.value, each.headers) for each in produces]
         bad = next((each.topic for each in produces if each.topic not in listed), None)
-        for each in outgoing:
-            if bad is not None:
-                each.withheld = ProduceFailed(bad, OUTPUT_NOT_LISTED, not_listed(bad, listed))
-            self.send(each)
-        return outgoing
+        withheld = None if bad is None else ProduceFailed(bad, OUTPUT_NOT_LISTED, not_listed(bad, listed))
+        return [
+            self.send(Outgoing(each.topic, each.key, each.value, each.headers, withheld=withheld)) for each in produces
+        ]
 
-    def send(self, outgoing: Outgoing) -> None:
-        """Send a record, or send it again. An earlier copy may have been written after all: at least once."""
+    def send(self, outgoing: Outgoing) -> Outgoing:
+        """Send a record, or send it again. An earlier copy may have been written after all: at least once.
+
+        Returns at once, unless the producer's queue is full, which takes up to a second.
+        """
         if outgoing.withheld is not None:
-            return
+            return outgoing
         broken = outgoing.error is not None and outgoing.error.reason in BROKEN_PRODUCER_REASONS
         # Many records report one broken producer: only the first of them replaces it.
         if broken and self._producer is not None and outgoing._sender is self._producer:
             self._producer.abandon()
             self._producer = None
-        outgoing._sender = producer = self._ready()
-        if producer is None:
-            assert self._refusal is not None, "there is a producer, or the reason why not"
-            outgoing._handle = _failed(outgoing.topic, self._refusal)
-            return
+        outgoing._sender = None
         try:
-            outgoing._handle = producer.send(
+            outgoing._sender = self._ready()
+            outgoing._handle = outgoing._sender.send(
                 outgoing.topic,
                 key=outgoing.key,
                 value=outgoing.value,
@@ -137,15 +118,20 @@ class Outbox:
                 partition=outgoing.partition,
             )
         except Exception as error:
-            outgoing._handle = _failed(outgoing.topic, error)
+            outgoing._handle = SendHandle(outgoing.topic)
+            outgoing._handle.failed(type(error).__name__, str(error))
+        return outgoing
 
-    def _ready(self) -> RecordProducer | None:
-        """The producer; None, with the reason in `_refusal`, while it cannot be made."""
-        if self._producer is None and self._refusal is None:
+    def _ready(self) -> RecordProducer:
+        """The producer; raises `_refusal` while it cannot be made."""
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        if self._producer is None:
             try:
                 self._producer = self._make_producer()
             except Exception as error:
                 self._refusal = error
+                raise
         return self._producer
 
     def wait(self, timeout_s: float) -> None:
@@ -153,10 +139,3 @@ class Outbox:
         self._refusal = None
         if self._producer is not None:
             self._producer.flush(timeout_s)
-
-
-def _failed(topic: str, error: Exception) -> SendHandle:
-    """The handle of a record that librdkafka was never given."""
-    handle = SendHandle(topic)
-    handle.error, handle.done = ProduceFailed(topic, type(error).__name__, str(error)), True
-    return handle

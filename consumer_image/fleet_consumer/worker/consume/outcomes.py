@@ -235,7 +235,7 @@ class Outcomes:
             self._stats.passed_by(Place(read.topic, read.partition, read.offset), PassedBy(self._clock.wall()))
         policies = self._rules.policies()
         partition = None if policies is None else partition_of(key, story_of(shown).origin, policies.partitions)
-        return self._outbox.write(topic, key=key, value=shown.value, headers=way.headers, partition=partition)
+        return self._outbox.send(Outgoing(topic, key, shown.value, way.headers, partition))
 
     def _calls(self, failure: Failure, error: BaseException | None) -> dict[str, str]:
         """The traceback, for the log: once a minute for each place in the code. One place may fail a topic."""

@@ -8,7 +8,7 @@ import pytest
 
 from fleet_consumer.librdkafka.settings import SettingsRefused
 from fleet_consumer.record import Produce, Record
-from fleet_consumer.worker.consume.outbox import Outbox
+from fleet_consumer.worker.consume.outbox import Outbox, Outgoing
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.writing import BACKOFF_FIRST_S
 from tests.support.clock import StillClock
@@ -100,7 +100,7 @@ def test_producer_that_cannot_be_made_is_tried_once_between_two_looks_at_the_wri
         raise SettingsRefused("no")
 
     box = Outbox(make)
-    writes = [box.write("out", key=None, value=b"v") for _ in range(100)]
+    writes = [box.send(Outgoing("out", None, b"v", ())) for _ in range(100)]
     assert len(tries) == 1
     assert all(write.done and write.error is not None for write in writes)
     box.wait(0)
@@ -117,7 +117,7 @@ def test_send_that_raises_is_a_failed_write_and_not_the_records_error() -> None:
         raise OSError("cannot read the password")
 
     producer.send = raises
-    write = Outbox(lambda: producer).write("out", key=None, value=b"v")
+    write = Outbox(lambda: producer).send(Outgoing("out", None, b"v", ()))
     assert write.done
     assert write.error is not None
     assert str(write.error) == "could not write to topic 'out': OSError: cannot read the password"

@@ -15,7 +15,7 @@ from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import Produce, Record, TopicPartition
 from fleet_consumer.retry.headers import DETAILS
 from fleet_consumer.worker.consume import writing
-from fleet_consumer.worker.consume.outbox import WRITE_BYTES, Outbox
+from fleet_consumer.worker.consume.outbox import WRITE_BYTES, Outbox, Outgoing
 from fleet_consumer.worker.consume.progress import BREAKER_OPEN, WRITES_HELD
 from fleet_consumer.worker.consume.writing import ACK_LOOK_S, ACK_WAIT_S, BACKOFF_FIRST_S
 from tests.support.clock import StillClock
@@ -338,7 +338,7 @@ def test_broken_producer_is_replaced_once_and_its_open_writes_are_sent_again() -
         return made[-1]
 
     box = Outbox(make)
-    writes = [box.write("out", key=None, value=value) for value in (b"a", b"b", b"c")]
+    writes = [box.send(Outgoing("out", None, value, ())) for value in (b"a", b"b", b"c")]
     made[0].refuse = refusing("_FATAL", b"a", b"b")
     made[0].slow = {b"c"}
     box.wait(0)
