@@ -29,7 +29,6 @@ from fleet_operator.planning.labels import (
     APPLIED_ANNOTATION,
     INPUTS_ANNOTATION,
     KNOWN_ANNOTATION,
-    PARTS_ANNOTATION,
     SIBLINGS_ANNOTATION,
 )
 from fleet_operator.runtime.settings import Settings
@@ -51,7 +50,7 @@ CHILDREN = ("statefulsets", "configmaps", "services", "poddisruptionbudgets", "p
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 VOLATILE = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "generation")
 """`generation` counts steps: a scaling and a new revision may be applied together or one after the other."""
-DIGESTS = {APPLIED_ANNOTATION, INPUTS_ANNOTATION, PARTS_ANNOTATION, SIBLINGS_ANNOTATION}
+DIGESTS = {APPLIED_ANNOTATION, INPUTS_ANNOTATION, SIBLINGS_ANNOTATION}
 TOUCHED = "consumerfleet.io/retry-policies"
 """Pods created within the second of the publication are annotated once more than necessary."""
 UNCOMPARED = ("coordinator", "transitions", "lagApproximate", "retry")

@@ -9,7 +9,7 @@ StatefulSet also carries a digest of the inputs of its revision, and as long as 
 A revision's record is a ConfigMap, and the operator runs pods from the template in it. So that the right to write
 ConfigMaps does not become the right to run any pod, the StatefulSet carries the digests of the templates rendered from
 the spec: whoever may change a StatefulSet may run pods anyway. A record without a digest there is ignored, whatever its
-content. A StatefulSet without the annotation is older than the annotation.
+content.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from fleet_consumer.contract.naming import content_hash, revision_config
@@ -30,7 +30,7 @@ from fleet_operator.planning.fleet.readings import read_fleet, read_revision
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.foreign_json import read_object
-from fleet_operator.planning.labels import INPUTS_ANNOTATION, KNOWN_ANNOTATION, PARTS_ANNOTATION
+from fleet_operator.planning.labels import INPUTS_ANNOTATION, KNOWN_ANNOTATION
 from fleet_operator.planning.state.fleet import RevisionMark, RevisionState
 
 CONNECTION_CHARACTERS: Final = 16
@@ -38,14 +38,11 @@ CONNECTION_CHARACTERS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Digests of what a revision was planned from: of the `whole`, of the group's own part, and of the `connection`.
-
-    The parts are empty where an operator noted the whole alone.
-    """
+    """Digests of what a revision was planned from: of the `whole`, of the group's own part, and of the `connection`."""
 
     whole: str
-    group: str = ""
-    connection: str = ""
+    group: str
+    connection: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +177,7 @@ def is_known(stateful_set: Mapping[str, Any] | None, record: RevisionRecord) -> 
 
     Without a StatefulSet nothing was ever run, so there is nothing to go back to.
     """
-    if stateful_set is None:
-        return False
-    if KNOWN_ANNOTATION not in (stateful_set["metadata"].get("annotations") or {}):
-        return True
-    return _digests(stateful_set).get(record.hash) == template_digest(record.pod_template)
+    return _digests(stateful_set or {}).get(record.hash) == template_digest(record.pod_template)
 
 
 def known_to(stateful_set: Mapping[str, Any] | None) -> frozenset[str]:
@@ -199,27 +192,24 @@ def _digests(stateful_set: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_inputs(stateful_set: Mapping[str, Any], inputs: Inputs | None) -> dict[str, Any]:
     """The StatefulSet with the digests of its revision's inputs, if they are known."""
-    metadata = stateful_set["metadata"]
-    added = {INPUTS_ANNOTATION: inputs.whole} if inputs else {}
-    if inputs is not None and inputs.group:
-        parts = {"group": inputs.group, "connection": inputs.connection}
-        added[PARTS_ANNOTATION] = json.dumps(parts, sort_keys=True)
-    return {**stateful_set, "metadata": {**metadata, "annotations": {**metadata["annotations"], **added}}}
+    return dict(stateful_set) if inputs is None else _noted(stateful_set, INPUTS_ANNOTATION, asdict(inputs))
 
 
 def inputs_of(stateful_set: Mapping[str, Any] | None) -> Inputs | None:
     """The noted digests of the inputs of the StatefulSet's revision."""
     annotations = (stateful_set or {}).get("metadata", {}).get("annotations") or {}
-    whole = annotations.get(INPUTS_ANNOTATION)
-    parts = read_object(annotations.get(PARTS_ANNOTATION)) or {}
-    if not whole:
-        return None
-    return Inputs(str(whole), *(str(parts.get(key) or "") for key in ("group", "connection")))
+    found = read_object(annotations.get(INPUTS_ANNOTATION)) or {}
+    names = [each.name for each in fields(Inputs)]
+    return Inputs(*(str(found[name]) for name in names)) if found.keys() >= set(names) else None
 
 
 def with_known(stateful_set: Mapping[str, Any], templates: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The StatefulSet with the digests of these templates, by revision."""
-    digests = {revision: template_digest(template) for revision, template in sorted(templates.items())}
+    digests = {revision: template_digest(template) for revision, template in templates.items()}
+    return _noted(stateful_set, KNOWN_ANNOTATION, digests)
+
+
+def _noted(stateful_set: Mapping[str, Any], annotation: str, digests: Mapping[str, str]) -> dict[str, Any]:
     metadata = stateful_set["metadata"]
-    annotations = {**metadata["annotations"], KNOWN_ANNOTATION: json.dumps(digests, sort_keys=True)}
+    annotations = {**metadata["annotations"], annotation: json.dumps(digests, sort_keys=True)}
     return {**stateful_set, "metadata": {**metadata, "annotations": annotations}}

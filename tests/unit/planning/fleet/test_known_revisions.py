@@ -31,6 +31,6 @@ def test_annotation_that_cannot_be_read_names_nothing(told: str) -> None:
     assert not is_known({"metadata": {"annotations": {KNOWN_ANNOTATION: told}}}, OURS)
 
 
-def test_fleet_from_before_keeps_its_records_and_no_fleet_has_none() -> None:
-    assert is_known(BARE, OURS)
+def test_fleet_that_names_no_template_has_no_records_and_neither_has_no_fleet() -> None:
+    assert not is_known(BARE, OURS)
     assert not is_known(None, OURS)

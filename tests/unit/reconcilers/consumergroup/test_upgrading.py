@@ -15,7 +15,7 @@ from fleet_operator.planning.fleet.revision import connection_digest
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord
 from fleet_operator.planning.fleet.waves import Turn
-from fleet_operator.planning.labels import PARTS_ANNOTATION
+from fleet_operator.planning.labels import INPUTS_ANNOTATION
 from fleet_operator.planning.state.fleet import RevisionState
 from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.state.upgrade import Phase, Upgrade, UpgradeState
@@ -114,7 +114,7 @@ def test_changed_connection_waits_for_its_turn() -> None:
     body = held.fleet.stateful_set(before, PartPlan(part=MAIN, target=hash_of(held), replicas=1))
     main = before.parts[MAIN].body
     assert main is not None
-    assert body["metadata"]["annotations"][PARTS_ANNOTATION] == main["metadata"]["annotations"][PARTS_ANNOTATION]
+    assert body["metadata"]["annotations"][INPUTS_ANNOTATION] == main["metadata"]["annotations"][INPUTS_ANNOTATION]
     going = plan_of(moved(before, turn=Turn(waves=True, connection=True)))
     assert hash_of(going) != hash_of(first)
     assert upgrade_of(going).connection == connection_digest(cluster("elsewhere:9092"))
@@ -147,11 +147,11 @@ def test_without_waves_a_changed_connection_rolls_at_once() -> None:
     assert hash_of(plan_of(moved(before, turn=Turn()))) != hash_of(plan_of(before))
 
 
-def test_fleet_of_an_operator_that_noted_no_parts_does_not_wait() -> None:
+def test_fleet_whose_inputs_are_not_known_does_not_wait() -> None:
     before = fleet()
     main = before.parts[MAIN].body
     assert main is not None
-    del main["metadata"]["annotations"][PARTS_ANNOTATION]
+    del main["metadata"]["annotations"][INPUTS_ANNOTATION]
     assert hash_of(plan_of(moved(before))) != hash_of(plan_of(replace(before, cluster=cluster())))
 
 
