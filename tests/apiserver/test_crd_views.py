@@ -119,7 +119,6 @@ def backfill_status() -> dict[str, Any]:
 def offset_reset_status() -> dict[str, Any]:
     """An OffsetReset that was done, with every field that is written by then."""
     record = ResetRecord(
-        digest="",
         phase=ResetPhase.SUCCEEDED,
         note="1 partition: the time is after its last record",
         started_at="2026-11-23T09:00:00Z",

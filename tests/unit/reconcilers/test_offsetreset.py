@@ -180,7 +180,7 @@ def test_dry_run_is_no_event_of_offsets_that_were_set() -> None:
 def test_offsets_of_many_partitions_are_told_as_far_as_an_event_goes(topic: str) -> None:
     numbers = range(5000)
     before, after = ({(topic, n): n + first for n in numbers[skipped:]} for first, skipped in ((50, 1), (10, 0)))
-    note = describe_moves(ResetRecord(digest="", previous=before, offsets=after))
+    note = describe_moves(ResetRecord(previous=before, offsets=after))
     shown = note.count("->")
     assert len(note) <= NOTE_CHARACTERS_MAX
     assert 2 < shown <= 20
