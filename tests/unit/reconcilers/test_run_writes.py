@@ -1,4 +1,4 @@
-"""What is remembered of a run is written for decisions that rest on it, and not for each count that is shown."""
+"""Writes of the memory of a run: for decisions that rest on it, and not for each count that is shown."""
 
 from __future__ import annotations
 

@@ -67,13 +67,19 @@ def decide_offsets(
 def offsets_after(
     gathered: Gathered, observed: GroupObservation | None, decision: ExpiryDecision, now: float
 ) -> OffsetsState:
-    """The state of offsets after a decision. The memory of a group that takes the place of a namesake may be older."""
+    """The state of offsets after a decision.
+
+    The memory of a group that takes the place of a namesake may be older. While another object owns the Kafka group,
+    there is none of what is done to it. What was observed before it began may lack the commits that there were then.
+    """
     seen = shorten_id(observed.assignor) if observed is not None else ""
     before = gathered.state.offsets
     began, inherited = before.began, before.inherited
-    if gathered.state == GroupState() or not gathered.own_state:
+    if gathered.older is not None:
+        began = inherited = None
+    elif began is None or gathered.state == GroupState() or not gathered.own_state:
         began, inherited = now, None
-    if inherited is None and began is not None and observed is not None:
+    if inherited is None and began is not None and observed is not None and observed.observed_at >= began:
         inherited = bool(observed.committed)
     return OffsetsState(
         kept_at=decision.kept_at,

@@ -169,7 +169,8 @@ class ConsumerGroupReconciler:
         # An idle group gives no other sign that would requeue it.
         skips = awaits_skips((status.get("offsets") or {}).get("skipped") or ())
         reports = awaits_report(status["transitions"], gathered.worker_reports, self._context.clock.wall())
-        watched = FRESH_SECONDS if skips or reports or needs_revisit(facts) else None
+        unjudged = facts.observed_group is not None and plan.state.offsets.is_unjudged
+        watched = FRESH_SECONDS if skips or reports or unjudged or needs_revisit(facts) else None
         watched = OWNED_SECONDS if gathered.older is not None else watched
         wishes = (plan.requeue_after if facts.refusal is None else REFUSED_RETRY_S, watched, plan.expiry.requeue_after)
         return min((wish for wish in wishes if wish is not None), default=None)

@@ -1,0 +1,59 @@
+"""The memory of what was done to a Kafka group: when it began, and whether the group had commits then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet_operator.planning.claims import Claim
+from fleet_operator.planning.observation import GroupObservation
+from fleet_operator.planning.offsets.expiry import ExpiryDecision
+from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.offsets import OffsetsState
+from fleet_operator.planning.state.upgrade import UpgradeState
+from fleet_operator.reconcilers.consumergroup.offsets import offsets_after
+from tests.unit.planning.builders import NOW, observed_group
+from tests.unit.reconcilers.consumergroup.test_decide import gathered
+
+OLDER = Claim(cluster="cluster-a", group_id="orders", created_at="", namespace="former", name="orders")
+
+
+def after(before: OffsetsState, seen: GroupObservation | None, **changes: Any) -> tuple[float | None, bool | None]:
+    """The begin of the memory, and what is judged of it."""
+    state = GroupState(offsets=before, upgrade=UpgradeState(image="worker:1"))
+    found = offsets_after(gathered(**{"state": state} | changes), seen, ExpiryDecision(), NOW)
+    return found.began, found.inherited
+
+
+def seen(at: float, *, commits: bool) -> GroupObservation:
+    group = observed_group()
+    return replace(group, observed_at=at, committed=group.committed if commits else {})
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_memory_is_judged_by_an_observation_that_was_made_after_it_began(commits: bool) -> None:
+    known = OffsetsState(began=NOW - 10)
+    assert after(known, None) == (NOW - 10, None)
+    assert after(known, seen(NOW - 11, commits=commits)) == (NOW - 10, None), "commits may have come since"
+    assert after(known, seen(NOW - 9, commits=commits)) == (NOW - 10, commits)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_judgement_stands(commits: bool) -> None:
+    known = OffsetsState(began=NOW - 10, inherited=commits)
+    assert after(known, seen(NOW, commits=not commits)) == (NOW - 10, commits)
+
+
+@pytest.mark.parametrize("lost", [{"state": GroupState()}, {"own_state": False}])
+def test_memory_of_a_new_object_begins_now(lost: dict[str, Any]) -> None:
+    known = OffsetsState(began=NOW - 10, inherited=False)
+    assert after(known, seen(NOW - 1, commits=True), **lost) == (NOW, None)
+
+
+def test_memory_begins_when_the_object_becomes_the_owner_of_its_group() -> None:
+    """What the owner before has done to the group in the meantime is not known here."""
+    known = OffsetsState(began=NOW - 1000, inherited=False)
+    assert after(known, seen(NOW, commits=False), older=OLDER) == (None, None)
+    assert after(OffsetsState(), seen(NOW - 1, commits=True)) == (NOW, None)
