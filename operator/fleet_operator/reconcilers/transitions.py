@@ -53,6 +53,10 @@ ON_THE_WAY: Final = frozenset(
 """Reasons of conditions that are not good yet, or not meant to be: nothing to warn of."""
 
 
+ALWAYS_TOLD: Final = frozenset({conditions.READY, conditions.COMPLETE})
+"""Conditions that are told when they become good, also where nobody was warned before."""
+
+
 class Turn(NamedTuple):
     """A condition that turned."""
 
@@ -87,7 +91,7 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
         was_bad = old.get("status") in {"True", "False"} - {good}
         if is_good and not was_bad and (condition["type"] != conditions.READY or old.get("status") == good):
             continue
-        if is_good and old.get("reason") in ON_THE_WAY and condition["type"] != conditions.READY:
+        if is_good and old.get("reason") in ON_THE_WAY and condition["type"] not in ALWAYS_TOLD:
             continue  # nobody was warned: of a thousand new groups each would say it for each of its conditions
         note = f"{condition['type']}: {condition['message']}"
         calm = is_good or condition["reason"] in ON_THE_WAY

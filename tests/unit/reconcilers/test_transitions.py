@@ -105,3 +105,8 @@ def test_upgrade_is_told_of_when_it_begins_arrives_or_fails() -> None:
     assert (stopped.type, stopped.reason) == ("Warning", "UpgradeStopped")
     assert "connection" in stopped.note
     assert "Progressing is False" in stopped.note
+
+
+def test_run_that_succeeds_is_told_of_though_nobody_was_warned() -> None:
+    (turn,) = turns(status(Complete=("False", "Running")), status(Complete=("True", "AllMoved")))
+    assert (turn.type, turn.reason, turn.note) == ("Normal", "AllMoved", "Complete: Complete is True")

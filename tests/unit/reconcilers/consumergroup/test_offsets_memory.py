@@ -53,7 +53,7 @@ def test_memory_of_a_new_object_begins_now(lost: dict[str, Any]) -> None:
 
 
 def test_memory_begins_when_the_object_becomes_the_owner_of_its_group() -> None:
-    """What the owner before has done to the group in the meantime is not known here."""
+    """Nothing is known of what the owner before has done to the group."""
     known = OffsetsState(began=NOW - 1000, inherited=False)
     assert after(known, seen(NOW, commits=False), older=OLDER) == (None, None)
     assert after(OffsetsState(), seen(NOW - 1, commits=True)) == (NOW, None)
