@@ -163,7 +163,7 @@ def metrics() -> set[str]:
     """Every metric of workers and of the operator, as Prometheus stores them."""
     state = WorkerState(revision="", max_poll_interval_s=1.0, instance_id=None)
     state.breaker = lambda: BreakerSnapshot("Closed", 0.0, 0.0)
-    state.retry = lambda: retry_document("main", None, (), state.stats)
+    state.retry = lambda: retry_document("main", None, {}, state.stats)
     text = metrics_page(state, GroupLabels("", "", "", ""), SystemClock())().decode() + Metrics().text().decode()
     found: set[str] = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE):

@@ -34,7 +34,7 @@ def worker_page() -> str:
     """The page of a worker that has everything there is to show."""
     lived = Lived()
     lived.state.breaker = lambda: BreakerSnapshot("Closed", 0.0, 0.0)
-    lived.state.retry = lambda: retry_document("main", None, (), lived.bench.stats)
+    lived.state.retry = lambda: retry_document("main", None, {}, lived.bench.stats)
     lived.bench.stats.hopped("5s")
     render = metrics_page(lived.state, LABELS._replace(role="main"), lived.bench.clock)
     render()  # ends of partitions are only asked for while somebody looks

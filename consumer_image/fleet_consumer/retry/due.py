@@ -9,7 +9,7 @@ Pure: times are milliseconds of the wall clock and are passed in. One thread use
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fleet_consumer.record import Record, TopicPartition
@@ -42,11 +42,10 @@ class DueClock:
         self._heads: dict[TopicPartition, Waiting] = {}
         self._paused: set[TopicPartition] = set()
 
-    def assign(self, delays_s: Mapping[TopicPartition, int]) -> None:
-        """Add these partitions; their heads are unknown yet."""
-        for partition, delay_s in delays_s.items():
-            self.forget([partition])
-            self._delays_ms[partition] = delay_s * 1000
+    def assign(self, partition: TopicPartition, delay_s: int) -> None:
+        """Add a partition; its head is unknown yet."""
+        self.forget([partition])
+        self._delays_ms[partition] = delay_s * 1000
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:

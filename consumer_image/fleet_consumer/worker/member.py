@@ -17,10 +17,10 @@ from fleet_consumer.contract.policies import Policies
 from fleet_consumer.contract.skips import Place
 from fleet_consumer.group.errors import DataPlaneFailed, NoOffsetForPartition
 from fleet_consumer.group.membership import Membership
-from fleet_consumer.record import Record
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.retry.due import Waiting
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.consume.committing import CommitsRefused
-from fleet_consumer.worker.consume.intake import WaitingHead
 from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.lifecycle.watchdog import Hang
 from fleet_consumer.worker.logs import MESSAGE_CHARACTERS_MAX, now_text
@@ -247,14 +247,14 @@ def _breaker(breaker: BreakerSnapshot | None) -> dict[str, object] | None:
 
 
 def retry_document(
-    role: str, policies: Policies | None, waiting: tuple[WaitingHead, ...], stats: Stats
+    role: str, policies: Policies | None, waiting: Mapping[TopicPartition, Waiting], stats: Stats
 ) -> dict[str, Any]:
     """A worker's view of its group's retry flow. `policies` is None until their file was read once."""
     return {
         "role": role,
         "waiting": [
-            {"topic": head.topic, "partition": head.partition, "offset": head.offset, "dueAt": now_text(head.due_at)}
-            for head in waiting[:ENTRIES_MAX]
+            {**place._asdict(), "offset": head.offset, "dueAt": now_text(head.due_at / 1000)}
+            for place, head in sorted(waiting.items())[:ENTRIES_MAX]
         ],
         "waitingCount": len(waiting),
         "suppressed": stats.suppressed,

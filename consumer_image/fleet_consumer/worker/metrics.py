@@ -6,6 +6,7 @@ They are read from plain counters at each scrape: nothing on the way of a record
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partialmethod
 from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -15,8 +16,6 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.distribution import own_version
-from fleet_consumer.librdkafka.fetched import as_read
-from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.consume.lags import NO_ENDS, lag_of, seconds_behind
 from fleet_consumer.worker.member import WorkerState, ready
@@ -83,17 +82,16 @@ class WorkerCollector:
         self._labels = labels
         self._clock = clock
 
-    def _counter(self, name: str, text: str, samples: Samples, *labels: str) -> CounterMetricFamily:
-        family = CounterMetricFamily(f"{PREFIX}{name}", text, labels=[*GroupLabels._fields, *labels])
+    def _family(
+        self, kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, samples: Samples, *labels: str
+    ) -> Metric:
+        family = kind(f"{PREFIX}{name}", text, labels=[*GroupLabels._fields, *labels])
         for values, value in samples:
             family.add_metric([*self._labels, *values], value)
         return family
 
-    def _gauge(self, name: str, text: str, samples: Samples, *labels: str) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(f"{PREFIX}{name}", text, labels=[*GroupLabels._fields, *labels])
-        for values, value in samples:
-            family.add_metric([*self._labels, *values], value)
-        return family
+    _counter = partialmethod(_family, CounterMetricFamily)
+    _gauge = partialmethod(_family, GaugeMetricFamily)
 
     def _histogram(self, name: str, text: str, histogram: Histogram) -> HistogramMetricFamily:
         buckets, sofar = [], 0
@@ -174,35 +172,24 @@ class WorkerCollector:
         """Only of partitions that this worker owns; what is not known is absent."""
         partitions = dict(session.loop.partitions) if session else {}
         ends = session.loop.ends.look(partitions) if session and partitions else NO_ENDS
+        in_hand = (lambda: session.loop.in_hand) if session else lambda: None
         now, retries = self._clock.wall(), self._labels.role == Role.RETRY
         values: dict[str, list[tuple[tuple[str, ...], float]]] = {name: [] for name in PARTITION_GAUGES}
         for (topic, number), partition in partitions.items():
-            end = ends.get(TopicPartition(topic, number))
+            end = ends.get(partition.topic_partition)
             found = {
                 "position_offset": partition.next_offset,
                 "committed_offset": partition.committed,
                 "end_offset": end,
                 "lag_records": lag_of(partition, end),
                 # Records of retry topics wait on purpose; how late they are is `due_lateness_seconds`.
-                "behind_seconds": None if retries else _behind(session, topic, number, end, now),
+                "behind_seconds": None if retries else seconds_behind(partition, end, in_hand, now),
             }
             for name, value in found.items():
                 if value is not None:
                     values[name].append(((topic, str(number)), value))
         for name, text in PARTITION_GAUGES.items():
             yield self._gauge(f"partition_{name}", text, values[name], "topic", "partition")
-
-
-def _behind(session: Session | None, topic: str, number: int, end: int | None, now: float) -> float | None:
-    assert session is not None, "partitions are a session's"
-    partition = session.loop.partitions.get(TopicPartition(topic, number))
-
-    def in_hand() -> Record | None:
-        record = session.loop.in_hand
-        read = None if record is None else as_read(record)
-        return read if read is not None and (read.topic, read.partition) == (topic, number) else None
-
-    return None if partition is None else seconds_behind(partition, end, in_hand, now)
 
 
 def _by_label(counts: dict[str, int]) -> Samples:

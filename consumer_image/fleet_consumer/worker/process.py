@@ -392,7 +392,7 @@ class WorkerProcess:
         file, session = self._worker.policy_file, self._state.session
         if file is None:
             return None
-        heads = () if session is None else session.intake.heads
+        heads = {} if session is None else session.intake.heads
         return retry_document(self._worker.role.value, file.content, heads, self._stats)
 
     def _labels(self) -> GroupLabels:

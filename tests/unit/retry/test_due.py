@@ -20,7 +20,8 @@ def run(*appended: int, first: int = 100, partition: TopicPartition = PARTITION)
 
 def clock(**delays: int) -> DueClock:
     made = DueClock()
-    made.assign({PARTITION: delays.get("delay", 30), OTHER: 5, REDRIVE: 0})
+    for partition, delay in ((PARTITION, delays.get("delay", 30)), (OTHER, 5), (REDRIVE, 0)):
+        made.assign(partition, delay)
     return made
 
 
@@ -102,7 +103,7 @@ def test_partition_that_went_away_is_not_resumed_and_starts_anew_when_it_returns
     made.split(PARTITION, run(T), T + 1)
     made.forget([PARTITION])
     assert made.take_due(T + 10**6) == []
-    made.assign({PARTITION: 30})
+    made.assign(PARTITION, 30)
     assert made.waiting == {}
     assert made.split(PARTITION, run(T), T + 30_000) == 1
 
@@ -111,5 +112,5 @@ def test_partition_assigned_again_without_having_gone_forgets_its_head() -> None
     """After an assignment nothing of a wait is left: a stale one would leave the partition paused for ever."""
     made = clock()
     made.split(PARTITION, run(T), T + 1)
-    made.assign({PARTITION: 30})
+    made.assign(PARTITION, 30)
     assert made.next_due_at is None

@@ -19,8 +19,8 @@ from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, FencedI
 from fleet_consumer.group.membership import Membership, Rejoin
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Produce, Record, TopicPartition
+from fleet_consumer.retry.due import Waiting
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
-from fleet_consumer.worker.consume.intake import WaitingHead
 from fleet_consumer.worker.consume.writing import ACK_WAIT_S
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.lifecycle.watchdog import Hang
@@ -201,9 +201,9 @@ def test_member_shows_the_last_gap_in_each_partition_of_a_retry_topic() -> None:
 def test_member_and_metrics_show_retries() -> None:
     lived = Lived()
     lived.state.breaker = lambda: BreakerSnapshot("HalfOpen", 1_700_000_000.0, 66.66)
-    head = WaitingHead("_fleet.g.retry.5s", 1, 42, 1_700_000_005.25)
+    heads = {TopicPartition("_fleet.g.retry.5s", 1): Waiting(42, 1_700_000_000_250, 1_700_000_005_250)}
     stats = lived.state.stats = Stats(suppressed=2, unknown_policies=1)
-    lived.state.retry = lambda: retry_document("retry", policies("5s"), (head,), stats)
+    lived.state.retry = lambda: retry_document("retry", policies("5s"), heads, stats)
     document = member_document(lived.state)
     assert document["breaker"] == {"state": "HalfOpen", "since": "2023-11-14T22:13:20.000Z", "failurePercent": 66.7}
     assert document["retry"] == {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet_consumer.record import TopicPartition
-from fleet_consumer.worker.consume.intake import WaitingHead
+from fleet_consumer.retry.due import Waiting
 from fleet_consumer.worker.consume.progress import WINDOW_FULL, WRITES_HELD, Hold, PartitionProgress
 from fleet_consumer.worker.http_server import json_page
 from fleet_consumer.worker.member import ENTRIES_MAX, member_document, retry_document
@@ -24,7 +24,7 @@ def holding(message: str) -> Lived:
         partition.position = partition.committed = 10**10 + number
         partition.hold = Hold(partition.position, NOW - number, "Unacknowledged", message)
     lived.bench.parts.pauses.reasons = dict.fromkeys(PLACES, frozenset({WRITES_HELD, WINDOW_FULL}))
-    heads = tuple(WaitingHead(*place, 7, NOW) for place in PLACES)
+    heads = {place: Waiting(7, round(NOW * 1000), round(NOW * 1000)) for place in PLACES}
     lived.state.retry = lambda: retry_document("retry", None, heads, lived.state.stats)
     return lived
 

@@ -12,8 +12,9 @@ Whatever is known here of a partition ends with its assignment. Used by the cons
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from fleet_consumer.clock import Clock
@@ -22,7 +23,7 @@ from fleet_consumer.contract import naming
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
 from fleet_consumer.record import Record, Run, TopicPartition
-from fleet_consumer.retry.due import DueClock
+from fleet_consumer.retry.due import DueClock, Waiting
 from fleet_consumer.retry.headers import Story, clamped, read
 from fleet_consumer.retry.routing import retried
 from fleet_consumer.retry.suppression import REBUILD_RECORDS, Window, identity
@@ -33,16 +34,6 @@ from fleet_consumer.worker.logs import LineBudget, about, fields
 from fleet_consumer.worker.stats import Stats
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingHead:
-    """The record at which a partition of a retry topic waits, and when it is due (wall clock, seconds)."""
-
-    topic: str
-    partition: int
-    offset: int
-    due_at: float
-
-
 class Intake:
     """Stands between polls and handlers: that of main workers. Used by the consume loop's thread only."""
 
@@ -50,7 +41,7 @@ class Intake:
     """Turns a record as it was read into the handler's, None for a copy that is passed over; None in place of the
     function where both are the same record."""
 
-    heads: tuple[WaitingHead, ...] = ()
+    heads: Mapping[TopicPartition, Waiting] = MappingProxyType({})
     """The records that are waited for now. Any thread."""
 
     def retell(self, record: Record) -> Record:
@@ -186,7 +177,7 @@ class RetryIntake(Intake):
             for topic_partition in due:
                 if topic_partition not in self._kept:
                     self._pauses.resume(topic_partition, NOT_DUE)
-            self._show_heads()
+            self.heads = self._due.waiting
         if self._ready():
             return 0.0
         next_ms = self._due.next_due_at
@@ -214,7 +205,7 @@ class RetryIntake(Intake):
                 fresh.setdefault(run.topic_partition, []).extend(records)
         for topic_partition, records in fresh.items():
             self._admit(Run(topic_partition, records), now_ms, admitted)
-        self._show_heads()
+        self.heads = self._due.waiting
         return admitted
 
     def _admit(self, run: Run, now_ms: int, admitted: list[Run]) -> None:
@@ -248,9 +239,9 @@ class RetryIntake(Intake):
         for topic_partition, kept in list(self._kept.items()):
             if self._consumer.position(topic_partition) != kept.position:
                 del self._kept[topic_partition]
-                self._due.assign({topic_partition: self._delay_s(topic_partition.topic)})
+                self._due.assign(topic_partition, self._delay_s(topic_partition.topic))
                 self._pauses.resume(topic_partition, NOT_DUE)
-                self._show_heads()
+                self.heads = self._due.waiting
             elif topic_partition not in waiting and self._pauses.reasons.get(topic_partition) == ONLY_NOT_DUE:
                 ready.append(topic_partition)
         return ready
@@ -269,7 +260,7 @@ class RetryIntake(Intake):
             self._histories.pop(topic_partition, None)
             self._kept.pop(topic_partition, None)
             self._due.forget([topic_partition])
-        self._show_heads()
+        self.heads = self._due.waiting
 
     def _begin(self, partitions: Partitions) -> set[TopicPartition]:
         """Go back a little in partitions that are new, now that it is known where they begin; which were sought.
@@ -290,7 +281,7 @@ class RetryIntake(Intake):
         sought = set()
         for topic_partition, start in starts.items():
             self._windows[topic_partition] = Window()
-            self._due.assign({topic_partition: self._delay_s(topic_partition.topic)})
+            self._due.assign(topic_partition, self._delay_s(topic_partition.topic))
             first, end = bounds.get(topic_partition, (start, start))
             # Never before the beginning of the log: it would count as skipped what was handled. Nor where the log ends
             # before the start: what is below it now is not what was committed.
@@ -375,12 +366,6 @@ class RetryIntake(Intake):
         if not topic.startswith(self._retry_prefix):
             return 0
         return naming.parse_delay(topic.removeprefix(self._retry_prefix))
-
-    def _show_heads(self) -> None:
-        self.heads = tuple(
-            WaitingHead(*topic_partition, head.offset, head.due_at / 1000)
-            for topic_partition, head in sorted(self._due.waiting.items())
-        )
 
     def _now_ms(self) -> int:
         return int(self._clock.wall() * 1000)

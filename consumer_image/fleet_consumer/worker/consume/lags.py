@@ -13,6 +13,7 @@ from typing import Final
 from fleet_consumer.clock import Clock
 from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.coordinator.flows import Ticket
+from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.worker.consume.progress import PartitionProgress
 
@@ -84,13 +85,16 @@ def seconds_behind(
     """Age of the oldest record in hand, or else of the one handled last; 0 when none is left to handle.
 
     By the records' own timestamps (`now` is wall clock), None without one, or while it is not known whether any is
-    left. A record that came after this function has last found none left is no older than that. `in_hand` gives this
-    partition's record on the loop's own thread.
+    left. A record that came after this function has last found none left is no older than that. `in_hand` gives the
+    record on the loop's own thread, of whichever partition.
     """
     try:
         record: Record | None = partition.unfinished[0].record
     except IndexError:
-        record = in_hand()
+        held = in_hand()
+        record = None if held is None else as_read(held)
+        if record is not None and (record.topic, record.partition) != partition.topic_partition:
+            record = None
     if record is not None:
         return _age(record.timestamp, now)
     committed, position = partition.committed or 0, partition.next_offset
