@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 from fleet_consumer.consumer.settings import ConsumerSettings
@@ -25,14 +25,6 @@ from fleet_consumer.record import TopicPartition
 
 LOOK_S = 30.0
 """The longest interval of these checks: each is one small request, as often as ten heartbeats."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogChanges:
-    """Partitions of topics that were created again, and the leader epochs of the others."""
-
-    remade: frozenset[TopicPartition] = frozenset()
-    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -93,9 +85,9 @@ class LogWatch:
         ahead = position is not None and offset > max(position, log.reached)
         return log.former_id if ahead and log.former_id is not None else log.topic_id
 
-    def changes(self, partitions: Collection[TopicPartition]) -> LogChanges:
+    def changes(self, partitions: Collection[TopicPartition]) -> LogsSeen:
         """The findings of the last check about `partitions`, the ones that are read; starts the next check."""
-        look, found = self._look, LogChanges()
+        look, found = self._look, LogsSeen()
         if look is not None and look.done:
             self._look = None
             if look.result is not None:
@@ -109,14 +101,14 @@ class LogWatch:
             self._look = self._group.see_logs(known, delay_s=0.0 if nameless else self._every_s)
         return found
 
-    def _compare(self, seen: LogsSeen, partitions: Collection[TopicPartition]) -> LogChanges:
+    def _compare(self, seen: LogsSeen, partitions: Collection[TopicPartition]) -> LogsSeen:
         for part, topic_id in seen.ids.items():
             self._logs[part].topic_id = self._logs[part].topic_id or topic_id
         # Found under another id since the check began, a partition is read anew already.
         remade = frozenset(
             part for part in seen.remade if part in partitions and self._logs[part].topic_id != seen.ids[part]
         )
-        return LogChanges(remade, {part: epoch for part, epoch in seen.epochs.items() if part not in remade})
+        return LogsSeen(seen.ids, remade, {part: epoch for part, epoch in seen.epochs.items() if part not in remade})
 
 
 class SoughtChecks:
