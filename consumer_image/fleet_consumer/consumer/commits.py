@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.consumer.engine import CallGuard, Engine
@@ -21,14 +22,14 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 CommitCallback = Callable[[Offsets, Exception | None], None]
 
 
+@dataclass(slots=True, eq=False)
 class _Request:
     """A commit in as many requests as it takes, and the tickets of those that have not ended."""
 
-    def __init__(self, offsets: Offsets, callback: CommitCallback | None = None) -> None:
-        self.offsets = offsets
-        self.callback = callback
-        self.parts: dict[Ticket[None], Offsets] = {}
-        self.open: set[Ticket[None]] = set()
+    offsets: Offsets
+    callback: CommitCallback | None = None
+    parts: dict[Ticket[None], Offsets] = field(default_factory=dict)
+    open: set[Ticket[None]] = field(default_factory=set)
 
     def wait(self, until: float, clock: Clock) -> bool:
         """Wait for the end of all parts; False at the timeout."""

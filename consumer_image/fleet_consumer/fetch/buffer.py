@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Message
@@ -38,60 +38,45 @@ News = OutOfRange | End
 """Queue entries that are no runs."""
 
 
+@dataclass(slots=True, eq=False)
 class PartitionBuffer:
     """One partition during one ownership or since one seek. A new one replaces it, and what it still holds is void.
 
     Belongs to the user's thread; a reader only carries a reference, to label a run.
     """
 
-    __slots__ = (
-        "current",
-        "dropped",
-        "held",
-        "held_bytes",
-        "held_records",
-        "leader_epoch",
-        "on_hold",
-        "paused",
-        "position",
-        "topic_partition",
-    )
-
-    def __init__(
-        self, topic_partition: TopicPartition, position: int, leader_epoch: int = -1, *, paused: bool = False
-    ) -> None:
-        self.topic_partition = topic_partition
-        self.position = position
-        self.leader_epoch = leader_epoch
-        self.paused = paused
-        self.current = True
-        self.held: deque[list[Message] | News] = deque()
-        # librdkafka has stopped fetching it, because too much is held.
-        self.on_hold = False
-        # Its held records were dropped since: seek when the pause ends.
-        self.dropped = False
-        # The number of records held back by the pause, and about how many bytes of memory they take.
-        self.held_records = self.held_bytes = 0
+    topic_partition: TopicPartition
+    position: int
+    leader_epoch: int = -1
+    paused: bool = False
+    current: bool = True
+    held: deque[list[Message] | News] = field(default_factory=deque)
+    # librdkafka has stopped fetching it, because too much is held.
+    on_hold: bool = False
+    # Its held records were dropped since: seek when the pause ends.
+    dropped: bool = False
+    # The number of records held back by the pause, and about how many bytes of memory they take.
+    held_records: int = 0
+    held_bytes: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class ReadAhead:
     """The queue between the reader and the user's thread, with the counts that make back-pressure.
 
     `received…` are written by readers, `taken…` by the user's thread; the difference is waiting.
     """
 
-    __slots__ = ("_queue", "held_back", "moved", "received", "received_bytes", "taken", "taken_bytes")
-
-    def __init__(self) -> None:
-        # Buffers whose position `take` moved, with the former position and leader epoch, until the user has the
-        # records.
-        self.moved: list[tuple[PartitionBuffer, int, int]] = []
-        # Paused partitions of which records were held back since this was last cleared.
-        self.held_back: set[PartitionBuffer] = set()
-        # Buffer, entry, and the number of bytes of its values.
-        self._queue: deque[tuple[PartitionBuffer, list[Message] | News, int]] = deque()
-        self.received = self.received_bytes = 0
-        self.taken = self.taken_bytes = 0
+    # Buffers whose position `take` moved, with the former position and leader epoch, until the user has the records.
+    moved: list[tuple[PartitionBuffer, int, int]] = field(default_factory=list)
+    # Paused partitions of which records were held back since this was last cleared.
+    held_back: set[PartitionBuffer] = field(default_factory=set)
+    # Buffer, entry, and the number of bytes of its values.
+    _queue: deque[tuple[PartitionBuffer, list[Message] | News, int]] = field(default_factory=deque)
+    received: int = 0
+    received_bytes: int = 0
+    taken: int = 0
+    taken_bytes: int = 0
 
     @property
     def waiting(self) -> int:

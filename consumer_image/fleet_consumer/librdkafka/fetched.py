@@ -97,14 +97,13 @@ HABIT_RECORDS = 1_000
 """The number of records handed out before their readings are judged: a few readings come from the consume loop."""
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Habits:
     """Counts of the fields that handlers read from messages. Only hints: threads may lose counts of each other."""
 
-    __slots__ = ("fill", "handed", "readings")
-
-    def __init__(self) -> None:
-        self.fill = False
-        self.handed = self.readings = 0
+    fill: bool = False
+    handed: int = 0
+    readings: int = 0
 
     def hand_out(self, count: int) -> bool:
         """Count records that are handed out; returns whether to fill them. Once true, it stays so."""

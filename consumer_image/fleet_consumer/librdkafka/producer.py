@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -93,15 +94,13 @@ class ProduceFailed(Exception):
         return self.reason in REFUSED_RECORD_REASONS
 
 
+@dataclass(slots=True, eq=False)
 class SendHandle:
     """One record on its way. `done` turns true once; `error` is then None (written) or why it was not."""
 
-    __slots__ = ("done", "error", "topic")
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-        self.done = False
-        self.error: ProduceFailed | None = None
+    topic: str
+    done: bool = False
+    error: ProduceFailed | None = None
 
     def _refused(self, error: KafkaError) -> None:
         self.failed(error.name(), error.str() + ADVICE.get(error.code(), ""))

@@ -41,6 +41,7 @@ STACK_FRAMES_MAX: Final = 5
 """Innermost frames of a hung handler that are logged: enough to see which call it waits in."""
 
 
+@dataclass(slots=True, eq=False)
 class Watch:
     """State shared by the consume loop and the watchdog.
 
@@ -48,11 +49,8 @@ class Watch:
     watchdog once a second, and lowered by the loop, as the sign to look after what cannot wait for the batch's end.
     """
 
-    __slots__ = ("due", "record")
-
-    def __init__(self) -> None:
-        self.record: Record | None = None
-        self.due = False
+    record: Record | None = None
+    due: bool = False
 
 
 class Held(NamedTuple):
