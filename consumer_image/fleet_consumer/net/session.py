@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Generator
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from fleet_consumer.net.addresses import BrokerAddress
@@ -39,20 +40,16 @@ _SIZE: Final = struct.Struct(">i")
 _TLS_ALERT: Final = b"\x15\x03"
 
 
+@dataclass(slots=True, eq=False)
 class Call(Generic[ResponseT]):
     """A request in flight and, once `done`, its response or error. Only the client's own thread may use it."""
 
-    __slots__ = ("_response", "address", "deadline", "error", "request", "timeout_s")
-
-    def __init__(
-        self, address: BrokerAddress, request: Request[ResponseT], *, timeout_s: float, deadline: float
-    ) -> None:
-        self.address = address
-        self.request: Request[Any] = request
-        self.timeout_s = timeout_s
-        self.deadline = deadline
-        self.error: NetError | None = None
-        self._response: Response | None = None
+    address: BrokerAddress
+    request: Request[Any]
+    timeout_s: float = field(kw_only=True)
+    deadline: float = field(kw_only=True)
+    error: NetError | None = None
+    _response: Response | None = None
 
     @property
     def done(self) -> bool:

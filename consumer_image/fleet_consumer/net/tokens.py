@@ -18,6 +18,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from email.message import Message
 from functools import partial
 from typing import IO, Any, Final
@@ -218,22 +219,14 @@ ATTEMPTS_MAX: Final = 4
 _SYSTEM_CLOCK: Final = SystemClock()
 
 
+@dataclass(slots=True, eq=False)
 class TokenRequest:
     """A pending request for a token. `result` is written before `done` turns true, and never changes after it."""
 
-    def __init__(self) -> None:
-        self.done = False
-        self.result: OAuthToken | NetError = TokenUnavailable("the token has not arrived yet")
-        self.started_at = 0.0
-        self.listeners: list[Callable[[], None]] = []
-
-    @classmethod
-    def finished(cls, result: OAuthToken | NetError) -> TokenRequest:
-        """A request that is done from the start."""
-        request = cls()
-        request.result = result
-        request.done = True
-        return request
+    started_at: float = 0.0
+    done: bool = False
+    result: OAuthToken | NetError = field(default_factory=lambda: TokenUnavailable("the token has not arrived yet"))
+    listeners: list[Callable[[], None]] = field(default_factory=list)
 
 
 class TokenSource:
@@ -260,18 +253,17 @@ class TokenSource:
         with self._lock:
             now = self._clock.monotonic()
             if self._token is not None and self._age_share(self._token) < REFRESH_SHARE:
-                return TokenRequest.finished(self._token)
+                return TokenRequest(now, done=True, result=self._token)
             if now < self._retry_at and self._failure is not None:
-                return TokenRequest.finished(self._usable() or self._failure)
+                return TokenRequest(now, done=True, result=self._usable() or self._failure)
             under_way = self._under_way
             stuck = under_way is not None and now > under_way.started_at + STUCK_S
             if stuck and self._attempts >= ATTEMPTS_MAX:
                 seen = f"{ATTEMPTS_MAX} requests for a token have not come to their end"
                 advice = "check the timeouts of the token callback"
-                return TokenRequest.finished(self._usable() or TokenUnavailable(f"{seen}; {advice}"))
+                return TokenRequest(now, done=True, result=self._usable() or TokenUnavailable(f"{seen}; {advice}"))
             if under_way is None or stuck:
-                under_way = TokenRequest()
-                under_way.started_at = now
+                under_way = TokenRequest(now)
                 threading.Thread(target=self._fetch, args=(under_way,), name="token", daemon=True).start()
                 self._under_way = under_way  # after the start, which may fail
                 self._attempts += 1

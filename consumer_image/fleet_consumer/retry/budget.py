@@ -12,6 +12,7 @@ Pure: times are seconds of a monotonic clock and are passed in. One thread uses 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -35,6 +36,7 @@ class BreakerState(StrEnum):
     HALF_OPEN = "HalfOpen"
 
 
+@dataclass(slots=True, eq=False)
 class Breaker:
     """One worker's window and state. `budget` may be replaced at any time, when the policy was edited.
 
@@ -42,18 +44,18 @@ class Breaker:
     `makes_way`: the record that failed last moves on although the breaker is not closed.
     """
 
-    def __init__(self, budget: Budget, now: float) -> None:
-        self.budget = budget
-        self.state = BreakerState.CLOSED
-        self.since = now
-        self.until: float | None = None
-        self.makes_way = False
-        self._probed = 0
-        self._in_vain = 0
-        self._in_a_row = 0
-        # (second, successes, failures), oldest first: one entry for each second with a result.
-        self._seconds: deque[list[int]] = deque()
-        self._successes = self._failures = 0
+    budget: Budget
+    since: float
+    state: BreakerState = BreakerState.CLOSED
+    until: float | None = None
+    makes_way: bool = False
+    _probed: int = 0
+    _in_vain: int = 0
+    _in_a_row: int = 0
+    # (second, successes, failures), oldest first: one entry for each second with a result.
+    _seconds: deque[list[int]] = field(default_factory=deque)
+    _successes: int = 0
+    _failures: int = 0
 
     def look(self, now: float) -> BreakerState:
         """The state at `now`; an open breaker becomes half open after its cooldown."""

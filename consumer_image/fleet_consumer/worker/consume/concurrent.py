@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_consumer.librdkafka.fetched import as_read
@@ -34,15 +33,6 @@ from fleet_consumer.worker.consume.loop import POLL_TIMEOUT_S, Loop
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pending import Calls, Concurrency, Pending, Work
 from fleet_consumer.worker.consume.progress import SUSPECT, WINDOW_FULL, PartitionProgress, Partitions
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The part of a partition that is in hand by itself."""
-
-    partition: PartitionProgress
-    count: int
-    began: float
 
 
 class Suspects:
@@ -62,7 +52,8 @@ class Suspects:
         self._batch = concurrency.batch
         self.aside: dict[TopicPartition, list[Record]] = {}
         """The records that wait for care."""
-        self._alone: _Part | None = None
+        # The partition of which a part is in hand by itself, how many records that has, and since when.
+        self._alone: tuple[PartitionProgress, int, float] | None = None
         # Of the part in hand, what no call has taken yet.
         self._waiting: deque[Work] = deque()
         self._turn_of_others = False
@@ -84,7 +75,7 @@ class Suspects:
             self._issue()
             if self._calls.out or self._waiting:
                 return False
-            self._come_back(self._alone)
+            self._come_back(*self._alone)
         if not self.aside or stopping or self._loop.pace is Pace.STOP:
             return True
         if self._turn_of_others:
@@ -129,7 +120,7 @@ class Suspects:
             return False
         works = self._pending.works(partition, records[:count])
         del records[:count]
-        self._alone = _Part(partition, count, self._parts.clock.monotonic())
+        self._alone = partition, count, self._parts.clock.monotonic()
         for work in works:
             # Without an order key: nothing of their partition is anywhere else, and no two of them have one key.
             work.order_key = None
@@ -139,12 +130,12 @@ class Suspects:
                 self._calls.conclude(work, error)
         return True
 
-    def _come_back(self, alone: _Part) -> None:
+    def _come_back(self, partition: PartitionProgress, count: int, began: float) -> None:
         self._alone, self._turn_of_others = None, True
-        partition, topic_partition = alone.partition, alone.partition.topic_partition
+        topic_partition = partition.topic_partition
         if not self._loop.owns(partition):
             return
-        self._notes.came_back(partition, alone.count, self._parts.clock.monotonic() - alone.began)
+        self._notes.came_back(partition, count, self._parts.clock.monotonic() - began)
         records = self.aside.get(topic_partition, [])
         if topic_partition not in self._notes.careful or not records:
             self.aside.pop(topic_partition, None)
