@@ -1,7 +1,7 @@
 """The calls of polls: what is asked, how it is waited for, and how answers are read. Used by one thread.
 
 Most groups are as they were at the last poll, and a broker that is asked the same answers with the same bytes. Such an
-answer is not decoded again: it is the very object that came before, and so is what was derived from it.
+answer is not decoded again: it is the very object that came before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from fleet_operator.observe import aggregation
 from fleet_operator.observe.aggregation import GroupFacts, Offsets
 
 ResponseT = TypeVar("ResponseT", bound=Response)
-T = TypeVar("T")
 POLL_SECONDS: Final = 8.0
 
 
@@ -40,13 +39,12 @@ def wait(client: NetworkClient, calls: Iterable[Call[Any]], stopping: Callable[[
 class _Repeated:
     """A request, its last encoding and its last answer. Everything else is the request's own."""
 
-    __slots__ = ("_answered", "_encoded", "derived", "request")
+    __slots__ = ("_answered", "_encoded", "request")
 
     def __init__(self, request: Request[Any]) -> None:
         self.request = request
         self._encoded: tuple[int, bytes] | None = None
         self._answered: tuple[int, bytes, Response] | None = None
-        self.derived: tuple[Response, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.request, name)
@@ -82,19 +80,6 @@ class Repeats:
 
     def end_poll(self) -> None:
         self._known, self._made = self._made, {}
-
-
-def derived(call: Call[ResponseT], make: Callable[[ResponseT], T]) -> T:
-    """Result of `make` for a call's response; made once for each answer of a repeated request.
-
-    One request has one such result: always call it with the same function.
-    """
-    response, repeated = call.response, call.request
-    if not isinstance(repeated, _Repeated):
-        return make(response)
-    if repeated.derived is None or repeated.derived[0] is not response:
-        repeated.derived = (response, make(response))
-    return cast("T", repeated.derived[1])
 
 
 Asked = tuple[str, ...]
@@ -138,7 +123,7 @@ class Questions:
                         facts[group.group_id].described = group
         for asked, fetched in self.fetched:
             if _blame(fetched, asked, facts):
-                for group_id, positions in derived(fetched, aggregation.positions).items():
+                for group_id, positions in aggregation.positions(fetched.response).items():
                     if group_id not in facts:
                         continue
                     if isinstance(positions, str):
@@ -152,7 +137,7 @@ def read(calls: Iterable[Call[ListOffsetsResponse]]) -> dict[str, Offsets]:
     found: dict[str, Offsets] = {}
     for call in calls:
         if call.error is None:
-            for topic, offsets in derived(call, aggregation.offsets_by_topic).items():
+            for topic, offsets in aggregation.offsets_by_topic(call.response).items():
                 found[topic] = found[topic] | offsets if topic in found else offsets
     return found
 

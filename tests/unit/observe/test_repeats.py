@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_consumer.net import BrokerAddress, Call
 from fleet_consumer.wire.errors import MalformedMessage
 from fleet_consumer.wire.groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from fleet_consumer.wire.message import Request
-from fleet_operator.observe.calls import Repeats, derived
+from fleet_operator.observe.calls import Repeats
 
 REQUEST = DescribeGroupsRequest(groups=("g",))
 VERSION = DescribeGroupsRequest.MAX_VERSION
@@ -19,13 +17,6 @@ def answer(state: str = "Stable", version: int = VERSION) -> bytes:
         error_code=0, group_id="g", group_state=state, protocol_type="consumer", protocol_data="range", members=()
     )
     return DescribeGroupsResponse(groups=(group,)).encode(version)
-
-
-def call(request: Request[DescribeGroupsResponse], body: bytes) -> Call[DescribeGroupsResponse]:
-    """A call of the request that was answered with these bytes."""
-    made: Call[DescribeGroupsResponse] = Call(BrokerAddress("broker", 1), request, timeout_s=1.0, deadline=0.0)
-    made.succeed(request.decode_response(VERSION, body))
-    return made
 
 
 def test_answer_of_the_same_bytes_is_the_same_object_from_look_to_look() -> None:
@@ -99,19 +90,3 @@ def test_look_that_was_abandoned_costs_no_memory_of_the_one_before() -> None:
     repeats.end_poll()
     repeats.of(2, REQUEST)  # and then nothing: no end
     assert repeats.of(1, REQUEST) is first
-
-
-def test_result_is_derived_once_from_each_answer() -> None:
-    made: list[str] = []
-
-    def state(response: DescribeGroupsResponse) -> list[str]:
-        made.append(response.groups[0].group_state)
-        return [response.groups[0].group_state]
-
-    repeated = Repeats().of(1, REQUEST)
-    first = derived(call(repeated, answer()), state)
-    assert derived(call(repeated, answer()), state) is first
-    assert derived(call(repeated, answer("Empty")), state) == ["Empty"]
-    assert derived(call(repeated, answer()), state) == ["Stable"]
-    assert made == ["Stable", "Empty", "Stable"]
-    assert derived(call(REQUEST, answer()), state) == ["Stable"], "of a request that is made once, too"
