@@ -288,14 +288,6 @@ class GroupFacts:
         return self.error or reason_of(described.error_code)
 
 
-def by_topic(offsets: Offsets) -> dict[str, Offsets]:
-    """Offsets of everybody, so that a group can take its own without walking over all of them."""
-    sorted_out: dict[str, Offsets] = defaultdict(dict)
-    for key, offset in offsets.items():
-        sorted_out[key[0]][key] = offset
-    return dict(sorted_out)
-
-
 def extend_history(history: History, ends: Offsets, now: float) -> History:
     """Each partition's samples with this one added; partitions that did not answer keep theirs."""
     added = {key: _add_sample(history.get(key, ()), observation.OffsetSample(now, end)) for key, end in ends.items()}

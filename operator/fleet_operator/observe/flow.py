@@ -122,7 +122,8 @@ class FlowMemory:
     """Memory of polls for later ones. Times are monotonic seconds, those of records epoch milliseconds."""
 
     settings: TopicConfigs = field(default_factory=TopicConfigs)
-    starts: Offsets = field(default_factory=dict)
+    starts: dict[str, Offsets] = field(default_factory=dict)
+    """First offsets of the managed topics' logs, by topic."""
     found_delays: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Delays found on the cluster, by main group, for the groups that asked for them."""
     _starts_due: dict[str, float] = field(default_factory=dict)
@@ -140,18 +141,19 @@ class FlowMemory:
     def starts_wanted(self, topics: Collection[str], now: float) -> set[str]:
         """The managed topics whose starts should be asked for in this poll."""
         gone = {*self._starts_due, *self._there}.difference(topics)
-        for times in (self._starts_due, self._there):
-            for topic in gone & times.keys():
-                del times[topic]
-        for offsets in (self.starts, self._beyond, self._uncommitted) if gone else ():
+        for topic in gone:
+            self._starts_due.pop(topic, None)
+            self._there.pop(topic, None)
+            self.starts.pop(topic, None)
+        for offsets in (self._beyond, self._uncommitted) if gone else ():
             for key in [key for key in offsets if key[0] in gone]:
                 del offsets[key]
         return {topic for topic in topics if self._starts_due.get(topic, 0.0) <= now}
 
-    def take_starts(self, topics: Collection[str], answered: Offsets, now: float) -> None:
-        """Remember the starts that were read."""
-        self.starts |= {key: start for key, start in answered.items() if key[0] in topics}
-        for topic in {topic for topic, _ in answered} & set(topics):
+    def take_starts(self, topics: Iterable[str], answered: Mapping[str, Offsets], now: float) -> None:
+        """Remember the starts that were read of these topics."""
+        for topic in answered.keys() & topics:
+            self.starts[topic] = self.starts.get(topic, {}) | answered[topic]
             self._starts_due[topic] = now + STARTS_SECONDS
 
     def ask_starts(self, topic: str) -> None:
@@ -180,7 +182,7 @@ class FlowMemory:
     def _span(self, key: Partition, committed: Offsets | None, ends: Offsets, delay_ms: int) -> Span | None:
         """The records that are still to be read. A commit beyond the end is believed when it is there twice: when the
         end was asked before the commit, both may have moved on in between."""
-        end, start = ends.get(key), self.starts.get(key)
+        end, start = ends.get(key), self.starts.get(key[0], {}).get(key)
         if end is None or committed is None:
             return None
         if start is None or end < start:  # a new partition, or a topic made anew

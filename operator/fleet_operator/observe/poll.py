@@ -360,10 +360,8 @@ class Poll:
         """Give each group the offsets of its topics; returns the ends of all logs."""
         logs, now = self.cluster.logs, self.clock.wall()
         starts = read(questions.starts)
-        flow_starts = {key: start for topic in questions.managed for key, start in starts.get(topic, {}).items()}
-        self.part.flow.take_starts(questions.managed, flow_starts, self.clock.monotonic())
-        managed = aggregation.by_topic(self.part.flow.starts)
-        begun = {topic: managed.get(topic, {}) | starts.get(topic, {}) for topic in {*managed, *starts}}
+        self.part.flow.take_starts(questions.managed, starts, self.clock.monotonic())
+        begun = starts | self.part.flow.starts
         logs.take_starts(begun)
         ends = {read_committed: read(calls) for read_committed, calls in questions.ends.items()}
         for read_committed, found in ends.items():

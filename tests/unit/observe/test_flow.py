@@ -74,7 +74,8 @@ class Cluster:
         topics = {name: TopicObservation(partitions=count) for name, count in counts.items()}
         for name in (TOPIC, REDRIVE):
             topics.setdefault(name, TopicObservation(partitions=0, error="TopicNotFound"))
-        self.memory.take_starts(set(topics), {key: log.start for key, log in self.logs.items()}, 0.0)
+        starts = {topic: {key: log.start for key, log in self.logs.items() if key[0] == topic} for topic in topics}
+        self.memory.take_starts(topics, starts, 0.0)
         ends = {key: log.end for key, log in self.logs.items()}
         assert INTEREST.retry
         spans = self.memory.spans(INTEREST.retry, facts, topics, ends)
