@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from fleet_operator.clients.kinds import Kind
 from fleet_operator.clients.kube import KubeError
@@ -31,19 +31,6 @@ class Result:
     """Success of a reconcile: done until something changes, or due again `requeue_after` seconds from now."""
 
     requeue_after: float | None = None
-
-
-class Queue(Protocol):
-    """The keys of one kind that should be reconciled: now, as new objects before all that wait, or within a delay in
-    seconds."""
-
-    def add(self, key: Key) -> None: ...
-    def add_new(self, key: Key) -> None: ...
-    def add_after(self, key: Key, delay: float) -> None: ...
-
-
-Queues = Mapping[Kind, Queue]
-"""The queue of each kind that has a controller."""
 
 
 class Dispatcher:
@@ -157,3 +144,7 @@ class Dispatcher:
             "retry_in_seconds": round(delay, 2),
         }
         log.error("reconcile failed", extra=fields, exc_info=error if stack else None)
+
+
+Queues = Mapping[Kind, Dispatcher]
+"""The queue of each kind that has a controller."""

@@ -9,6 +9,7 @@ import pytest
 from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.reconcilers.routing import CALM_SECONDS, Router
 from fleet_operator.runtime.cache import Key
+from fleet_operator.runtime.dispatcher import Dispatcher
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
 from tests.support.clock import StillClock
@@ -16,7 +17,7 @@ from tests.support.clock import StillClock
 GROUP = ("shop", "orders")
 
 
-class Queue:
+class Queue(Dispatcher):
     """Takes down keys with their delays; None for those that are due at once."""
 
     def __init__(self) -> None:

@@ -12,24 +12,25 @@ from fleet_operator.clients.kube import KubeClient
 from fleet_operator.reconcilers.registry import CONTROLLERS, WATCHED
 from fleet_operator.reconcilers.routing import Router
 from fleet_operator.runtime.cache import Key
+from fleet_operator.runtime.dispatcher import Dispatcher
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
 from tests.support.clock import StillClock
 
 
-class Queue:
+class Queue(Dispatcher):
     """Takes down the keys of one kind."""
 
     def __init__(self, kind: Kind, queued: list[tuple[Kind, Key]]) -> None:
-        self._kind, self._queued = kind, queued
+        self.of, self.queued = kind, queued
 
     def add(self, key: Key) -> None:
-        self._queued.append((self._kind, key))
+        self.queued.append((self.of, key))
 
     add_new = add
 
     def add_after(self, key: Key, delay: float) -> None:
-        self._queued.append((self._kind, key))
+        self.queued.append((self.of, key))
 
 
 class World:
