@@ -200,8 +200,8 @@ def test_login_is_renewed_with_a_new_token_on_the_same_connection(broker: Script
 @pytest.mark.together
 def test_requests_continue_while_the_new_token_is_late_and_stop_when_the_login_expires(broker: ScriptedBroker) -> None:
     """A broker cuts the connection of whoever uses an ended login; until its end it is as good as ever."""
-    broker.on(SaslAuthenticateRequest, accept(lifetime_ms=2_000))
-    callback = Callback(lifetime_s=2.0)
+    broker.on(SaslAuthenticateRequest, accept(lifetime_ms=5_000))
+    callback = Callback(lifetime_s=5.0)
     with connected(broker.address, sasl=sasl(callback), connect_timeout_ms=500) as client:
         list_groups(client, broker)
         callback.gate.clear()
