@@ -1,7 +1,7 @@
 """A worker's own account of its membership, over its `/member` endpoint.
 
-DescribeGroups reports neither generation nor leader; the workers know both. This is a courtesy for people reading
-status: the operator may run where pods cannot be reached, so no answer is an ordinary outcome and never an error.
+DescribeGroups does not report the generation; the workers know it. This is a courtesy for people reading status: the
+operator may run where pods cannot be reached, so no answer is an ordinary outcome and never an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fleet_operator.clients.bodies import read_body
 from fleet_operator.planning import times
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.lag import lag_bucket
-from fleet_operator.planning.observation import BreakerObservation, Gap, StuckPartition, WorkerObservation, WorkerRejoin
+from fleet_operator.planning.observation import CLOSED, Gap, StuckPartition, WorkerObservation, WorkerRejoin
 from fleet_operator.planning.status.consumergroup import STUCK_MAX, STUCK_MESSAGE_MAX
 from fleet_operator.planning.status.members import ID_CHARACTERS_MAX, TOPIC_CHARACTERS_MAX
 from fleet_operator.planning.status.problems import DEPLOYMENT_REASONS
@@ -90,23 +90,20 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
         answer = read_json(body)
         error = answer.get("error") or {}
         ended = answer.get("ended") or {}
+        breaker = answer.get("breaker")
         return WorkerObservation(
             pod=pod,
             # No member of a group has an id that was cut, so that such a worker counts as foreign, and scaling holds.
             member_id=_text(answer.get("memberId"), ID_CHARACTERS_MAX),
-            instance_id=_text(answer.get("instanceId"), ID_CHARACTERS_MAX) or None,
             generation=_number(answer.get("generation", -1), GENERATION_MAX),
-            leader=bool(answer.get("leader", False)),
-            assignor=_text(answer.get("assignor")),
             state=_text(answer.get("state")),
-            revision=_text(answer.get("revision")),
             stuck=_stuck_partitions(answer.get("stuck") or ()),
             error_reason=_text(error.get("reason")),
             error_message=_text(error.get("message"), MESSAGE_CHARACTERS_MAX),
             ended_reason=_text(ended.get("reason")),
             ended_message=_text(ended.get("message"), MESSAGE_CHARACTERS_MAX),
             ended_since=_time(ended.get("since")),
-            breaker=_breaker(answer.get("breaker")),
+            breaker=_text(breaker["state"]) if breaker else CLOSED,
             # In steps: that one record more has failed is no news to reconcile a group for.
             failed={
                 _kind(entry): lag_bucket(_number(entry["records"], OFFSET_MAX))
@@ -119,17 +116,6 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
-
-
-def _breaker(value: dict[str, Any] | None) -> BreakerObservation | None:
-    if not value:
-        return None
-    percent = value.get("failurePercent")
-    return BreakerObservation(
-        state=_text(value["state"]),
-        since=_time(value.get("since")),
-        failure_percent=None if percent is None else _finite(percent),
-    )
 
 
 def _kind(entry: dict[str, Any]) -> tuple[str, str]:

@@ -93,7 +93,6 @@ def aggregate_group(facts: GroupFacts, last: GroupObservation | None, now: float
         group_id=facts.group_id,
         observed_at=now,
         state=state,
-        protocol_type=described.protocol_type,
         assignor=described.protocol_data,
         coordinator_id=facts.coordinator_id,
         members=members,

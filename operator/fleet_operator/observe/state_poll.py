@@ -144,7 +144,6 @@ def update(last: GroupObservation, suspected: _Suspect, described: DescribedGrou
     return replace(
         last,
         state=state,
-        protocol_type=described.protocol_type,
         assignor=described.protocol_data,
         coordinator_id=suspected.node_id,
         members=members,

@@ -226,7 +226,6 @@ class GroupObservation:
     group_id: str
     observed_at: float
     state: str = UNKNOWN_STATE
-    protocol_type: str = ""
     assignor: str = ""
     coordinator_id: int | None = None
     members: tuple[MemberObservation, ...] = ()
@@ -394,43 +393,27 @@ CLOSED: Final = "Closed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerObservation:
-    """A worker's failure budget: `state` is Closed, Open or HalfOpen, `since` when it became so.
-
-    The share of failures changes all the time, so it does not count in comparisons.
-    """
-
-    state: str = CLOSED
-    since: float | None = None
-    failure_percent: float | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerObservation:
     """One worker's report, from its `/member` endpoint.
 
     `error_…` is its present error; `ended_…` the error that ended its last session, reported until a session has run
     for a while. `failed` counts the records that it failed since its process began, by reason and error class, in
-    powers of two. `skipped` has what it passed by on request. `expired` are the last gaps
-    that it met in partitions of retry topics. `heard_at`: when it answered. `revoking`: its group's rebalance waits
-    until its handler has let go of partitions.
+    powers of two. `skipped` has what it passed by on request. `expired` are the last gaps that it met in partitions of
+    retry topics. `breaker`: Closed, Open or HalfOpen, Closed without one. `heard_at`: when it answered. `revoking`: its
+    group's rebalance waits until its handler has let go of partitions.
     """
 
     pod: str
     member_id: str = ""
-    instance_id: str | None = None
     generation: int = -1
-    leader: bool = False
-    assignor: str = ""
     state: str = ""
-    revision: str = ""
     stuck: tuple[StuckPartition, ...] = ()
     error_reason: str = ""
     error_message: str = ""
     ended_reason: str = ""
     ended_message: str = ""
     ended_since: float | None = None
-    breaker: BreakerObservation | None = None
+    breaker: str = CLOSED
     failed: Mapping[tuple[str, str], int] = field(default_factory=dict)
     skipped: Mapping[Place, PassedBy] = field(default_factory=dict)
     expired: tuple[Gap, ...] = ()
@@ -441,4 +424,4 @@ class WorkerObservation:
     @property
     def breaker_open(self) -> bool:
         """True if the worker's breaker is open or half open."""
-        return self.breaker is not None and self.breaker.state != CLOSED
+        return self.breaker != CLOSED

@@ -97,7 +97,6 @@ def observed_group(**changes: Any) -> GroupObservation:
         group_id="orders",
         observed_at=NOW - 1,
         state="Stable",
-        protocol_type="consumer",
         assignor="range",
         coordinator_id=1,
         members=(member(0, {"orders": (0, 1)}), member(1, {"orders": (2, 3)})),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.clients.worker_status import WorkerStatusClient
-from fleet_operator.planning.observation import BreakerObservation, WorkerObservation
+from fleet_operator.planning.observation import WorkerObservation
 from fleet_operator.reconcilers.worker_watch import (
     ASKED_PER_SECOND_MAX,
     CALM_SECONDS,
@@ -24,7 +24,7 @@ from tests.support.clock import StillClock
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
 GROUP = ("shop", "orders")
-OPEN = BreakerObservation(state="Open")
+OPEN = "Open"
 
 
 class Answers(WorkerStatusClient):

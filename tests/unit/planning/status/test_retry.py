@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import (
-    BreakerObservation,
     Gap,
     ManagedTopic,
     RetryObservation,
@@ -164,16 +163,16 @@ def test_shown_time_is_never_far_from_the_truth(steps: list[float]) -> None:
 
 
 def test_open_breaker_degrades_the_group_and_names_the_workers() -> None:
-    opened = BreakerObservation(state="Open", since=NOW, failure_percent=80.0)
+    opened = "Open"
     workers = (WorkerObservation(pod="orders-fleet-0", breaker=opened), WorkerObservation(pod="orders-fleet-1"))
     given_ = facts(workers=workers)
     status = project(given_)
     assert condition(status, "Degraded") == ("True", "BreakerOpen")
     assert "orders-fleet-0" in message(status, "Degraded")
     assert given_.open_breakers == ("orders-fleet-0",)
-    trying = replace(workers[0], breaker=BreakerObservation(state="HalfOpen"))
+    trying = replace(workers[0], breaker="HalfOpen")
     assert condition(project(facts(workers=(trying,))), "Degraded") == ("True", "BreakerOpen")
-    closed = replace(workers[0], breaker=BreakerObservation())
+    closed = replace(workers[0], breaker="Closed")
     assert condition(project(facts(workers=(closed,))), "Degraded")[0] == "False"
 
 

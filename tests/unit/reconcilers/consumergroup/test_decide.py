@@ -14,7 +14,7 @@ from fleet_operator.planning.fleet.parts import MAIN, RETRY, read_part
 from fleet_operator.planning.fleet.revision import Revision, with_known
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.labels import RETRY_VOLUME
-from fleet_operator.planning.observation import BreakerObservation, RetryObservation, WorkerObservation
+from fleet_operator.planning.observation import RetryObservation, WorkerObservation
 from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.state.fleet import RevisionState
@@ -79,8 +79,8 @@ def running(name: str, **spec: Any) -> JsonObject:
         ((), None),
         ((WorkerObservation(pod="orders-0"),), None),
         ((WorkerObservation(pod="orders-0"), WorkerObservation(pod="orders-retry-0")), False),
-        ((WorkerObservation(pod="orders-0", breaker=BreakerObservation(state="Open")),), True),
-        ((WorkerObservation(pod="orders-retry-0", breaker=BreakerObservation(state="HalfOpen")),), True),
+        ((WorkerObservation(pod="orders-0", breaker="Open"),), True),
+        ((WorkerObservation(pod="orders-retry-0", breaker="HalfOpen"),), True),
     ],
 )
 def test_breaker_is_closed_only_when_every_worker_reports_it_closed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleet_operator.planning.observation import BreakerObservation, RetryObservation, WorkerObservation
+from fleet_operator.planning.observation import RetryObservation, WorkerObservation
 from fleet_operator.reconcilers.consumergroup.offset_changes import show_group
 from fleet_operator.runtime.metrics import Metrics
 from tests.unit.planning.builders import NOW, facts, observation, observed_group, unreachable
@@ -25,7 +25,7 @@ def gauges(metrics: Metrics) -> dict[str, float]:
 
 def test_retry_metrics_are_exact() -> None:
     metrics = Metrics()
-    opened = WorkerObservation(pod="orders-0", breaker=BreakerObservation(state="Open"))
+    opened = WorkerObservation(pod="orders-0", breaker="Open")
     seen = observation(observed_group(retry=FLOW, failed_records=8217))
     show_group(metrics.groups, KEY, facts(observation=seen, workers=(opened,)), {})
     found = gauges(metrics)
