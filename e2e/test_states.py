@@ -20,7 +20,7 @@ import time
 
 def handle(record):
     if record.value == b"slow":
-        time.sleep(60)
+        time.sleep(90)
 """
 
 
@@ -33,7 +33,7 @@ def objects() -> list[dict[str, Any]]:
         "replicas": 1,
         "handler": {
             "python": {"callable": "handler:handle", "configMapRef": {"name": "handler"}},
-            "timeoutSeconds": 120,
+            "timeoutSeconds": 180,
         },
         # Eager members give everything back before they join, so the others wait for a slow handler.
         "consumer": {"classic": {"assignors": ["range"]}},
