@@ -78,7 +78,7 @@ class Background:
             return
         self._running.add(work)
         task = asyncio.create_task(
-            self._run(work, make, seconds, (pause, after_failure), failed or self._log_failure(work)),
+            self._run(work, make, seconds, (pause, after_failure), failed),
             name=f"{work}-of-{self.name}",
         )
         self.tasks.running.add(task)
@@ -90,7 +90,7 @@ class Background:
         make: Callable[[], Awaitable[None]],
         seconds: float,
         pauses: tuple[float, float],
-        failed: Callable[[Exception], None],
+        failed: Callable[[Exception], None] | None,
     ) -> None:
         after = pauses[1]
         try:
@@ -98,20 +98,15 @@ class Background:
                 await make()
                 after = pauses[0]
         except self.failures as error:
-            failed(error)
+            if failed is not None:
+                failed(error)
+            else:  # the outcome is unknown until the next observation
+                fields = {"key": self.name, "action": work, "error": str(error) or type(error).__name__}
+                log.warning("action on Kafka failed", extra=fields)
         finally:
             self._running.discard(work)
             self._pauses[work] = self.clock.monotonic() + after
         self.again()
-
-    def _log_failure(self, work: str) -> Callable[[Exception], None]:
-        """The outcome is unknown until the next observation."""
-
-        def log_it(error: Exception) -> None:
-            fields = {"key": self.name, "action": work, "error": str(error) or type(error).__name__}
-            log.warning("action on Kafka failed", extra=fields)
-
-        return log_it
 
     def _come_back(self, work: str, seconds: float) -> None:
         """Queue the object at the end of the pause: there may be no other event."""
