@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, JsonObject, Kind
+from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, JsonObject
 from fleet_operator.planning.fleet.deletion import doomed_groups
 from fleet_operator.reconcilers.consumergroup.gather import Gathered, gather
 from tests.unit.planning import builders
@@ -41,13 +41,7 @@ def test_group_that_never_had_retries_is_not_asked_for_its_policies(
     """Each question would be a request in every reconcile."""
 
     async def life(world: World) -> None:
-        asked, read = list[tuple[Kind, str]](), world.kube.get
-
-        async def noted(kind: Kind, namespace: str, name: str) -> JsonObject | None:
-            asked.append((kind, name))
-            return await read(kind, namespace, name)
-
-        monkeypatch.setattr(world.kube, "get", noted)
+        asked = world.note_reads(monkeypatch)
         found = await gathered(world, state, **spec)
         assert (found.had_retries, (CONFIG_MAP, "orders-fleet-retry") in asked) == (had, had)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, STATEFUL_SET, JsonObject, Kind
+from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, STATEFUL_SET, JsonObject
 from fleet_operator.planning import times
 from fleet_operator.reconcilers.consumergroup.gather import gather
 from fleet_operator.reconcilers.states import state_name
@@ -22,13 +22,7 @@ def test_young_group_is_asked_for_its_fleet_once_it_has_a_state(
     """The state is written before the first child. A status can be lost, in a restore for example."""
 
     async def life(world: World) -> None:
-        asked, read = list[tuple[Kind, str]](), world.kube.get
-
-        async def noted(kind: Kind, namespace: str, name: str) -> JsonObject | None:
-            asked.append((kind, name))
-            return await read(kind, namespace, name)
-
-        monkeypatch.setattr(world.kube, "get", noted)
+        asked = world.note_reads(monkeypatch)
         spec = builders.consumer_group().spec.model_dump(by_alias=True, mode="json", exclude_none=True)
         world.put(CONSUMER_GROUP, "orders", spec)
         group = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]

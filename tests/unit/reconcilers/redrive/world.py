@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
+import pytest
+
 from fleet_consumer.net import NetworkClient
 from fleet_operator.clients.kinds import (
     CONSUMER_GROUP,
@@ -145,6 +147,17 @@ class World:
     def keep(self, kind: Kind, name: str, content: JsonObject) -> None:
         """The state of an object as an operator leaves it."""
         keep_state(self.kube, kind, name, content)
+
+    def note_reads(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Kind, str]]:
+        """The kinds and names of objects that are read live from here on."""
+        asked, read = list[tuple[Kind, str]](), self.kube.get
+
+        async def noted(kind: Kind, namespace: str, name: str) -> JsonObject | None:
+            asked.append((kind, name))
+            return await read(kind, namespace, name)
+
+        monkeypatch.setattr(self.kube, "get", noted)
+        return asked
 
     def redrive(self, name: str = "mended", *, at: int = 0, **spec: Any) -> None:
         self.put(REDRIVE, name, {"groupRef": {"name": "orders"}} | spec, at=at)
