@@ -1,4 +1,4 @@
-"""A reset beside members and commits of other programs."""
+"""A reset of a group in which other programs are members and commit."""
 
 from __future__ import annotations
 
