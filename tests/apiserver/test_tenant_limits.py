@@ -19,7 +19,8 @@ from tests.support.waiting import eventually
 
 PAGE = CHART.parents[1] / "docs" / "api-conventions.md"
 TENANT = "example.com/tenant"
-RETRY = {"policyRef": {"name": "standard"}, "worker": {"maxReplicas": 20}, "topics": {"partitions": 12}}
+RETRY = {"policyRef": {"name": "standard"}, "worker": {"maxReplicas": 20}}
+TOPICS = {"partitions": 12}
 
 
 def documented() -> str:
@@ -48,7 +49,7 @@ def tenant(quiet_site: Callable[..., Site], tmp_path: Path) -> Site:
 
 
 def refusal(here: Site, **spec: Any) -> str:
-    return here.refusal(objects.group(here.name, **spec))
+    return here.refusal(objects.group(here.name, **{"managedTopics": TOPICS, **spec}))
 
 
 @pytest.mark.parametrize(
@@ -58,8 +59,8 @@ def refusal(here: Site, **spec: Any) -> str:
         ({"scaling": {}}, "spec.scaling.maxReplicas must be given, and may be 20 at most"),
         ({"scaling": {"maxReplicas": 21}}, "spec.scaling.maxReplicas must be given, and may be 20 at most"),
         ({"retry": {**RETRY, "worker": {}}}, "spec.retry.worker.maxReplicas must be given, and may be 20 at most"),
-        ({"retry": {**RETRY, "topics": {}}}, "spec.retry.topics.partitions must be given, and may be 12 at most"),
-        ({"retry": {**RETRY, "topics": {"partitions": 13}}}, "partitions must be given, and may be 12 at most"),
+        ({"managedTopics": {}}, "spec.managedTopics.partitions must be given, and may be 12 at most"),
+        ({"managedTopics": {"partitions": 13}}, "partitions must be given, and may be 12 at most"),
         (
             {"group_id": "orders"},
             "(without it the namespace, a dot and metadata.name) must begin with tenant-",
@@ -73,13 +74,14 @@ def test_tenant_gets_no_more_than_the_limits_allow(tenant: Site, spec: dict[str,
 def test_limits_are_for_what_they_select_and_allow_all_up_to_them(
     tenant: Site, quiet_site: Callable[..., Site]
 ) -> None:
-    tenant.accepted(objects.group(tenant.name, replicas=20, scaling={"maxReplicas": 20}, retry=RETRY))
+    scaling = {"maxReplicas": 20}
+    tenant.accepted(objects.group(tenant.name, replicas=20, scaling=scaling, retry=RETRY, managedTopics=TOPICS))
     free = quiet_site("free")
     free.accepted(objects.group(free.name, group_id="orders", replicas=1000, scaling={}))
 
 
 def test_scale_beyond_the_limit_is_refused(tenant: Site) -> None:
-    tenant.apply(objects.group(tenant.name))
+    tenant.apply(objects.group(tenant.name, managedTopics=TOPICS))
     with pytest.raises(ClusterError, match="20 at most"):
         tenant.kubectl("scale", "consumergroups/flights", "--replicas=21")
     tenant.kubectl("scale", "consumergroups/flights", "--replicas=20")
@@ -97,5 +99,5 @@ def test_group_from_before_keeps_what_it_has_until_its_spec_is_edited(tenant: Si
     edited = tenant.get("consumergroups", "old")
     edited["spec"]["suspend"] = True
     assert "spec.replicas may be 20 at most" in tenant.refusal(edited, replaces=True)
-    edited["spec"] |= {"replicas": 20, "retry": RETRY}
+    edited["spec"] |= {"replicas": 20, "retry": RETRY, "managedTopics": TOPICS}
     tenant.client.would_replace(tenant.name, edited)

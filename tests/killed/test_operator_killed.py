@@ -308,12 +308,12 @@ def test_operator_killed_at_any_call_converges_after_a_restart(
 
 def act_with_retries(name: str, broker: KafkaBroker) -> list[dict[str, Any]]:
     """A fleet with retries whose deletion removes its topics and groups."""
-    retry = {**objects.retry(), "topics": {"partitions": 1}}
+    deletion = {"group": "Delete", "retryTopics": "Delete"}
     return [
         objects.handler_source(name),
         objects.cluster(name, broker.bootstrap),
         objects.policy(name, "1h", "2h"),
-        objects.group(name, retry=retry, deletion={"group": "Delete", "retryTopics": "Delete"}),
+        objects.group(name, retry=objects.retry(), managedTopics={"partitions": 1}, deletion=deletion),
     ]
 
 

@@ -136,7 +136,8 @@ async def side(settings: ObserverSettings, source: str, group_id: str, **topics:
     group = consumer_group(
         groupId=group_id,
         topics=[source],
-        retry={"policyRef": {"name": "standard"}, "topics": topics},
+        retry={"policyRef": {"name": "standard"}},
+        managedTopics=topics,
         deletion={"retryTopics": "Drain"},
     )
     clock, kube = StillClock(), MemoryKube()
@@ -200,7 +201,7 @@ async def test_more_replicas_than_brokers_is_reported_with_its_remedy(broker: Ka
     async with side(plain(broker), source, group_id, replicationFactor=3) as here:
         problem = await here.until_problem()
         assert problem.reason == "NotEnoughBrokers"
-        assert "spec.retry.topics.replicationFactor" in problem.message
+        assert "spec.managedTopics.replicationFactor" in problem.message
 
 
 async def test_missing_rights_are_reported_with_the_rights_to_grant() -> None:

@@ -103,7 +103,8 @@ def keeper(
     group = consumer_group(
         groupId=group_id or unique("group"),
         topics=[source],
-        retry={"policyRef": {"name": "standard"}, "topics": topics},
+        retry={"policyRef": {"name": "standard"}},
+        managedTopics=topics,
         deletion={"retryTopics": deletion},
     )
     watcher = stack.enter_context(watching(broker.bootstrap, group.group_id, source, delays))

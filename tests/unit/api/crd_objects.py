@@ -198,13 +198,13 @@ def full_consumer_group() -> JsonObject:
             "spec.producer": {"properties": {"compression.type": "zstd"}},
             "spec.retry": {
                 "policyRef": {"name": "standard"},
-                "topics": {
-                    "partitions": 3,
-                    "replicationFactor": 3,
-                    "retentionSeconds": 86400,
-                    "failedRetentionSeconds": 604800,
-                },
                 "worker": {"minReplicas": 1, "maxReplicas": 2, "resources": {"limits": {"memory": "1Gi", "cpu": 1}}},
+            },
+            "spec.managedTopics": {
+                "partitions": 3,
+                "replicationFactor": 3,
+                "retentionSeconds": 86400,
+                "failedRetentionSeconds": 604800,
             },
             "spec.offsets": {
                 "skip": [{"topic": "orders", "partition": 3, "offset": 1734}],

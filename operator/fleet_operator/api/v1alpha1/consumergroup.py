@@ -118,8 +118,11 @@ class ProducerSettings(Model):
     properties: Properties = Field(default_factory=dict)
 
 
-class RetryTopics(Model):
-    """Shape of the retry and failed topics; what is absent is derived."""
+class ManagedTopics(Model):
+    """Shape of the retry, redrive and failed topics; what is absent is derived.
+
+    Every group has a failed topic, so this is no part of `retry`: an end of retries must not change what is kept.
+    """
 
     partitions: Annotated[int, Field(ge=1, le=10_000)] | None = None
     replication_factor: Annotated[int, Field(ge=1, le=32)] | None = None
@@ -139,7 +142,6 @@ class Retry(Model):
     """Retries of records whose handling failed."""
 
     policy_ref: ObjectReference
-    topics: RetryTopics = RetryTopics()
     worker: RetryWorker = RetryWorker()
 
 
@@ -271,6 +273,7 @@ class ConsumerGroupSpec(Model):
     consumer: ConsumerSettings = ConsumerSettings()
     producer: ProducerSettings = ProducerSettings()
     retry: Retry | None = None
+    managed_topics: ManagedTopics = ManagedTopics()
     offsets: Offsets = Offsets()
     scaling: Scaling | None = None
     deletion: Deletion = Deletion()

@@ -104,7 +104,8 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
         drained_at = before if before is not None else seen.observed_at
         over = seen.observed_at > drained_at
     load = _load(facts, publication)
-    scale, memory = scaling.decide_retry_scale(load, replace(facts.memory, drained_at=drained_at), now)
+    kept = replace(facts.memory.kept, most=load.most)
+    scale, memory = scaling.decide_retry_scale(load, replace(facts.memory, drained_at=drained_at, kept=kept), now)
     scale = ScaleDecision(replicas=0, reason="no workers are wanted") if facts.stopped else scale
     return RetryPlan(
         publication=publication,
@@ -170,7 +171,8 @@ def _load(facts: RetryFacts, publication: Published | None) -> scaling.RetryLoad
     shortest_s = min((float(naming.parse_delay(delay)) for delay in in_use), default=None)
     return scaling.RetryLoad(
         least=retry.worker.min_replicas if retry else 0,
-        most=retry.worker.max_replicas if retry else None,
+        # The bound outlives spec.retry: who limits tenants by it must not lose it where retries end.
+        most=retry.worker.max_replicas if retry else facts.memory.kept.most,
         partitions=publication.partitions if publication else None,
         counted=seen is not None and seen.counted,
         lag=seen.due_lag if seen else None,

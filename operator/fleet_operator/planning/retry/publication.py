@@ -243,9 +243,7 @@ def _may_leave(
     drained = all(delay in topics and topics[delay].waiting == 0 for delay in revision.sequence)
     if drained and seen is not None and seen.observed_at >= since + SUPERSEDED_S:
         return True
-    retry = group.spec.retry
-    configured = retry.topics.retention_seconds if retry else None
-    retention = configured or max(
+    retention = group.spec.managed_topics.retention_seconds or max(
         managed_topics.RETENTION_SECONDS_MIN, managed_topics.RETENTION_FACTOR * revision.total_seconds
     )
     kept = any(delay not in topics or is_kept(topics[delay]) for delay in revision.sequence)

@@ -5,7 +5,7 @@ fleet is suspended, and while what is due is not handled for whatever reason (br
 that never ends), the topic keeps its records without a limit. The limit returns once what waits is far younger. An
 operator that is stopped in between leaves the topics as they are.
 
-`spec.retry.topics.retentionSeconds` is a person's word: such topics are never kept for longer, and never shortened
+`spec.managedTopics.retentionSeconds` is a person's word: such topics are never kept for longer, and never shortened
 while that would lose what waits. The condition RetriesKept warns when half of the time is over.
 """
 
@@ -43,7 +43,7 @@ def flow_topics(group_id: str, seen: RetryObservation) -> Iterator[tuple[str, Ma
 
 def is_set(group: ConsumerGroup) -> bool:
     """True if a person has set the retention of the group's retry topics."""
-    return group.spec.retry is not None and group.spec.retry.topics.retention_seconds is not None
+    return group.spec.managed_topics.retention_seconds is not None
 
 
 def is_kept(topic: ManagedTopic) -> bool:
@@ -122,7 +122,7 @@ def _remedy(group: ConsumerGroup, refusal: Problem | None) -> tuple[str, str]:
         what = "remove the annotation consumerfleet.io/paused, and the operator keeps them for longer"
         return conditions.PAUSED_BY_ANNOTATION, what
     if is_set(group):
-        what = "have the fleet handle them before, or raise or remove spec.retry.topics.retentionSeconds"
+        what = "have the fleet handle them before, or raise or remove spec.managedTopics.retentionSeconds"
         return conditions.RETENTION_SET, what
     if refusal is not None:
         return refusal.reason, f"the operator could not change that: {refusal.message}"

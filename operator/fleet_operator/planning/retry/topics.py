@@ -13,7 +13,7 @@ from typing import Final
 from fleet_consumer.contract import managed_topics, naming
 from fleet_consumer.contract.managed_topics import RETENTION
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, RetryTopics
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.lag import GroupLag, group_lag
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, ManagedTopic, RetryObservation
 from fleet_operator.planning.problem import Problem, name_some
@@ -117,7 +117,7 @@ def wanted_topics(
     group: ConsumerGroup, intent: RetryIntent | None, counts: Mapping[str, int], retry: RetryObservation | None
 ) -> Iterator[managed_topics.WantedTopic]:
     """The topics that the group should have: shortest delay first, then redrive, then failed."""
-    spec = group.spec.retry.topics if group.spec.retry is not None else RetryTopics()
+    spec = group.spec.managed_topics
     name = naming.failed_topic(group.group_id)
     shape = managed_topics.TopicShape(
         partitions=spec.partitions or max(counts.values()),

@@ -28,9 +28,11 @@ class RetrySizing:
 
     - `count`: the number of retry workers that was decided last, and `changed_at` when it changed.
     - `shrunk_at`: when workers were last removed while records were due; `short` workers were too few at `short_at`.
+    - `most`: the last `spec.retry.worker.maxReplicas`, which holds while retries end, too.
     """
 
     count: Count | None = None
+    most: Count | None = None
     changed_at: Time | None = None
     shrunk_at: Time | None = None
     short: Count = 0

@@ -128,7 +128,7 @@ ADVICE: Final = {
     f"{naming.RESERVED_PREFIX}",
     conditions.TOPIC_NAME_COLLIDES: "names of topics must differ in more than '.' and '_': give the group another "
     "spec.groupId",
-    conditions.NOT_ENOUGH_BROKERS: "lower spec.retry.topics.replicationFactor, or add brokers",
+    conditions.NOT_ENOUGH_BROKERS: "lower spec.managedTopics.replicationFactor, or add brokers",
 }
 """Advice for refusals with a reason of their own."""
 

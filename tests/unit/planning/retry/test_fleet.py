@@ -90,8 +90,9 @@ def test_policies_are_no_part_of_a_revision() -> None:
     group = consumer_group(retry=RETRIES)
     assert revision_of(group).hash == revision_of(consumer_group(retry={"policyRef": {"name": "other"}})).hash
     assert revision_of(group).hash != revision_of(consumer_group()).hash
-    more = {**RETRIES, "worker": {"minReplicas": 2, "resources": {"limits": {"cpu": 1}}}, "topics": {"partitions": 3}}
-    assert revision_of(group).hash == revision_of(consumer_group(retry=more)).hash
+    more = {**RETRIES, "worker": {"minReplicas": 2, "resources": {"limits": {"cpu": 1}}}}
+    shaped = consumer_group(retry=more, managedTopics={"partitions": 3})
+    assert revision_of(group).hash == revision_of(shaped).hash
 
 
 def test_worker_reads_where_its_policies_stand() -> None:

@@ -215,6 +215,17 @@ def test_number_of_retry_workers_outlives_the_loss_of_the_state() -> None:
         assert (made.scale.replicas, made.memory.kept) == (3, RetrySizing(count=3, changed_at=NOW))
 
 
+def test_most_workers_of_the_spec_hold_until_retries_are_over() -> None:
+    late: dict[str, Any] = {"observation": cluster(flow(waiting=50, due_lag=50, oldest_due_at=NOW - 600))}
+    late |= {"published": TOLD, "fleet": ready_fleet(2)}
+    bounded = consumer_group(retry={"policyRef": {"name": "standard"}, "worker": {"maxReplicas": 2}})
+    kept = plan({"breaker_open": False}, group=bounded, **late).memory.kept
+    assert kept.most == 2
+    before = {"memory": RetryMemory(kept=replace(kept, changed_at=NOW - 600)), "breaker_open": False}
+    ending = plan(before, group=consumer_group(), **late)
+    assert (ending.scale.replicas, ending.memory.kept.most) == (2, 2)
+
+
 def test_time_of_the_last_change_is_kept_until_the_number_changes() -> None:
     before = {"memory": RetryMemory(kept=RetrySizing(count=3, changed_at=NOW - 500))}
     running: dict[str, Any] = {"published": TOLD, "fleet": ready_fleet(3)}

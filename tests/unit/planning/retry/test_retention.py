@@ -33,8 +33,8 @@ REFUSED = Problem("AuthorizationFailed", "the brokers refuse to change topic _fl
 
 
 def group(*, suspend: bool = False, paused: bool = False, **topics: Any) -> ConsumerGroup:
-    retry = {"policyRef": {"name": "standard"}, "topics": topics}
-    return consumer_group(suspend=suspend, retry=retry, annotations=ANNOTATION if paused else {})
+    retry, annotations = {"policyRef": {"name": "standard"}}, ANNOTATION if paused else {}
+    return consumer_group(suspend=suspend, retry=retry, managedTopics=topics, annotations=annotations)
 
 
 def flow(owner: ConsumerGroup, **hour: Any) -> RetryObservation:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from fleet_consumer.contract.managed_topics import MANAGED_SETTINGS
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.planning.observation import ClusterObservation, ManagedTopic, RetryObservation, TopicObservation
@@ -28,9 +30,8 @@ def intent(*sequence: str, drained_delays: tuple[str, ...] = ()) -> RetryIntent:
 
 
 def group(*, deletion: str = "Keep", **topics: Any) -> ConsumerGroup:
-    return consumer_group(
-        retry={"policyRef": {"name": "standard"}, "topics": topics}, deletion={"retryTopics": deletion}
-    )
+    retry = {"policyRef": {"name": "standard"}}
+    return consumer_group(retry=retry, managedTopics=topics, deletion={"retryTopics": deletion})
 
 
 def seen(topics: dict[str, TopicObservation], retry: RetryObservation | None = None) -> ClusterObservation:
@@ -115,6 +116,16 @@ def test_waiting_records_are_not_limited_by_size() -> None:
 def test_topics_of_retries_that_have_ended_are_left_to_the_user() -> None:
     ended = replace(intent("5s", "1h"), ending=True, ended=True)
     assert [topic.name for topic in wanted_topics(group(), ended, COUNTS, SOURCES)] == [FAILED]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_end_of_retries_changes_no_shape(ended: bool) -> None:
+    """Failed records that were to be kept for a year are still there to be put back."""
+    shape: dict[str, Any] = {"failedRetentionSeconds": 31_536_000, "partitions": 2, "retentionSeconds": 864_000}
+    topics, retry = as_wanted(group(**shape), intent("5s"))
+    without, ending = consumer_group(managedTopics=shape), replace(intent("5s"), ending=True, ended=ended)
+    for wish in (ending, None):
+        assert plan_topics(without, wish, {"orders": 100}, seen(topics, retry)).idle
 
 
 def test_everything_as_wanted_needs_nothing() -> None:

@@ -19,7 +19,7 @@ FULL = RetriesState(
     drained=("1h", "2h"),
     ending_since=NOW - 1,
     redriven=Redriven("6f6e6520-0000-4000-8000-000000000001", 1_070),
-    sizing=RetrySizing(count=0, changed_at=NOW, shrunk_at=NOW - 30, short=2, short_at=NOW - 20),
+    sizing=RetrySizing(count=0, changed_at=NOW, shrunk_at=NOW - 30, short=2, short_at=NOW - 20, most=9),
 )
 
 
