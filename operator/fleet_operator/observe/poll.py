@@ -428,8 +428,10 @@ class Poll:
 
 
 def _partitions(interest: GroupInterest | None, topics: Mapping[str, TopicObservation]) -> dict[str, int] | None:
-    """The partitions whose commits matter; None, all of them, for a group whose topics come from a pattern, and for the
-    groups of retry workers, which have no interest of their own."""
+    """The partitions whose commits matter; None, all of them, for a group whose topics come from a pattern, for the
+    groups of retry workers, which have no interest of their own, and while a topic is unknown: Kafka answers a request
+    for no partitions with no commits, which is not the same as a group without any."""
     if interest is None or not interest.topics:
         return None
-    return {name: topics[name].partitions for name in interest.topics if name in topics and topics[name].partitions}
+    found = {name: topics[name].partitions for name in interest.topics if name in topics and topics[name].partitions}
+    return found if len(found) == len(set(interest.topics)) else None

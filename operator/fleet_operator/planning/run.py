@@ -106,7 +106,8 @@ class ReferencedGroup:
 
     `gone`: the object is being deleted or does not exist. `group` is None then, and while `unreadable` says why.
     `cluster` is None without a group. `image` is the group's worker image, `redriven` what its Redrives have found.
-    `offsets` tells from when on the operator knows what was done.
+    `offsets` tells from when on the operator knows what was done, by its own clock, and `memory_made_at` by the API
+    server's.
     """
 
     gone: bool = False
@@ -118,6 +119,7 @@ class ReferencedGroup:
     image: str = ""
     redriven: Redriven | None = None
     offsets: OffsetsState = field(default_factory=OffsetsState)
+    memory_made_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,11 +176,13 @@ def find_doubt(run: RunResource, found: ReferencedGroup, remedy: str, *, begun: 
     if begun or created is None:
         return None
     if offsets.began is None or offsets.inherited is None:
-        return Problem(c.NOT_YET_OBSERVED, f"the Kafka group of {group} has not been observed yet")
-    if not offsets.inherited or created > offsets.began + DOUBTED_S:
+        return Problem(c.NOT_YET_OBSERVED, f"the Kafka group of {group} was not observed with all its topics yet")
+    # Times of the operator and of the API server are not the same clock's; runs have the latter's.
+    began = max(offsets.began, found.memory_made_at or 0.0)
+    if not offsets.inherited or created > began + DOUBTED_S:
         return None
     message = (
-        f"the operator's memory of {group} began at {times.to_text(offsets.began)}, when the group had commits already,"
+        f"the operator's memory of {group} began at {times.to_text(began)}, when the group had commits already,"
         f" so nobody knows that this {type(run).__name__} was not done before that: {remedy}"
     )
     return Problem(c.MEMORY_LOST, message)

@@ -57,6 +57,7 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
         image=image,
         redriven=state.retries.redriven,
         offsets=state.offsets,
+        memory_made_at=context.states.made_at(body),
     )
 
 

@@ -192,7 +192,7 @@ class RunReconciler(Generic[R, S, M]):
     async def _finish(self, session: RunSession[M], body: JsonObject, run: R, state: RunState) -> float | None:
         """Clear up after a run that has ended, and delete it when its time is over; seconds until the next visit."""
         key, ttl = key_of(body), run.spec.ttl_seconds_after_finished
-        await self._memory.keep_end(run, state)
+        await self._memory.keep_end(body, run, state)
         wait = await self._kind.settle(session, body, run)
         again = await publish(self._context, body, self._final_status(body, run, state))
         if again is None:
@@ -201,7 +201,10 @@ class RunReconciler(Generic[R, S, M]):
         left = session.seconds_left(run, ttl) if ttl is not None else again
         if left > 0:
             return min(again, left)
-        if not wait and await self._context.store.delete_unchanged(self._kind.kind, body):
+        if wait:
+            return again
+        await self._memory.keep_end(body, run, state, leaves=True)
+        if await self._context.store.delete_unchanged(self._kind.kind, body):
             fields = {"key": "/".join(key), "kind": body["kind"], "phase": run.status["phase"]}
             log.info("finished run deleted", extra=fields)
         return again

@@ -63,18 +63,27 @@ class RunMemory:
         """Remember how far a run is, before its status is written. Raises KubeError and StateTakenError."""
         reason, message = (decision.reason, decision.message) if decision.is_final else ("", "")
         state = RunState(digest=digest_of(run), facts=facts, reason=reason, message=message)
-        if state != self._context.states.read(body, RunState):
+        if state != self._context.states.read(body, RunState) or not self._context.states.is_own(body):
             await self._context.states.save(body, state)
         if decision.is_lasting:
             await self._note_entry(run, state)
 
-    async def keep_end(self, run: RunResource, state: RunState) -> None:
-        """Have the group remember an end that only the run's own state has. Raises KubeError and StateTakenError."""
+    async def keep_end(self, body: JsonObject, run: RunResource, state: RunState, *, leaves: bool = False) -> None:
+        """Have the group remember an end that only the run's own state has, and that state an end that only the group
+        has. A run that `leaves` takes its own state along. Raises KubeError and StateTakenError."""
+        if not self._context.states.is_own(body):
+            await self._context.states.save(body, replace(state, digest=digest_of(run)))
         group = self._context.store.get(CONSUMER_GROUP, run.group_key)
         if group is None or state.facts["phase"] not in LASTING_PHASES:
             return
-        if not self._context.states.read(group, RunsState).is_full(run):
+        known = self._context.states.read(group, RunsState)
+        if leaves or not known.is_full(run, self._living(run.group_key)):
             await self._note_entry(run, state)
+
+    def _living(self, group: Key) -> set[tuple[str, str]]:
+        """Kind and name of the runs of a group that exist."""
+        store = self._context.store
+        return {(kind.kind, name) for kind in RUNS for _, name in store.cache(kind).keys_having(group)}
 
     async def _note_entry(self, run: RunResource, state: RunState) -> None:
         """Have the group remember a run; without a group there is nobody to do it."""
@@ -88,8 +97,7 @@ class RunMemory:
             return
         at = str(state.facts.get("finishedAt") or times.to_text(self._context.clock.wall()))
         entry = entry_of(run, phase=phase, reason=state.reason, message=state.message, at=at)
-        living = {(kind.kind, name) for kind in RUNS for _, name in store.cache(kind).keys_having(key)}
-        await self._context.states.save(group, known.with_entry(entry, living))
+        await self._context.states.save(group, known.with_entry(entry, self._living(key)))
 
 
 def find_entry(context: Context, run: RunResource) -> RunEntry | None:
@@ -145,7 +153,7 @@ def outline_of(state: JsonObject) -> Mapping[str, Any]:
         known = read_state(RunState, content if isinstance(content, dict) else {}, state["metadata"]["name"]).facts
     except UnreadableStateError:
         return {}
-    return {name: known[name] for name in OUTLINE if name in known}
+    return {name: known[name] for name in OUTLINE if isinstance(known.get(name), str | int)}
 
 
 def runs_of(context: Context, kind: Kind, group: Key) -> list[tuple[RunSummary, Mapping[str, Any]]]:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
+from fleet_operator.planning import times
 from fleet_operator.planning.labels import GROUP_LABEL, MANAGED_BY_LABEL, MANAGER
 from fleet_operator.planning.objects import Owner, child_head
 from fleet_operator.planning.state.document import read_state, write_state
@@ -60,6 +61,12 @@ class States:
         """True if an object has a state that was written for it, and not for a namesake."""
         found = self.store.get(OPERATOR_STATE, state_key(owner))
         return found is not None and _belongs_to(found, owner)
+
+    def made_at(self, owner: JsonObject) -> float | None:
+        """The time at which the state of an object was made, by the API server's clock in epoch seconds; None without
+        one."""
+        found = self.store.get(OPERATOR_STATE, state_key(owner))
+        return times.from_text(found["metadata"].get("creationTimestamp")) if found is not None else None
 
     async def refresh(self, owner: JsonObject) -> None:
         """Read the state of an object live. Raises KubeError."""

@@ -230,7 +230,10 @@ class ScriptedCluster:
                 groups.append(OffsetFetchResponseGroup(group_id=group.group_id, topics=(), error_code=code))
                 continue
             by_topic: dict[str, list[OffsetFetchResponsePartitions]] = defaultdict(list)
+            asked = None if group.topics is None else {topic.name for topic in group.topics}
             for (topic, index), offset in self.commits.get(group.group_id, {}).items():
+                if asked is not None and topic not in asked:
+                    continue
                 position = OffsetFetchResponsePartitions(
                     partition_index=index, committed_offset=offset, metadata="", error_code=0
                 )

@@ -28,10 +28,12 @@ from fleet_consumer.wire.offsets import (
 from fleet_consumer.wire.schema import ZERO_UUID
 from fleet_consumer.wire.topics import ListOffsetsRequest, MetadataResponse
 from fleet_operator.api.v1alpha1.offsetreset import OffsetResetSpec
+from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.observe.live_reads import commit, read_group, read_topic
 from fleet_operator.planning.backfill.ranges import RangeQuestion
 from fleet_operator.planning.offsets.targets import Targets, find_targets, time_ms
 from tests.unit.observe.scripted_cluster import ScriptedCluster
+from tests.unit.observe.watched import Watched
 
 TIME = OffsetResetSpec.model_validate({"groupRef": {"name": "orders"}, "to": "Time", "time": "2026-11-23T08:00:00Z"})
 ORDERS = "orders", 0
@@ -121,3 +123,12 @@ def test_partition_that_an_answer_to_a_reset_leaves_out_does_not_count_as_set() 
     cluster = ForgetfulCluster(nodes=1, logs={ORDERS: [1]}, commits={"orders": {}})
     refused = commit(cast("NetworkClient", cluster), "orders", {("orders", 0): 1, ("orders", 1): 1, ("more", 0): 5}, "")
     assert refused == {("orders", 1): "Unanswered", ("more", 0): "Unanswered"}
+
+
+def test_commits_in_a_topic_that_the_asked_broker_does_not_know_are_seen() -> None:
+    """A request for no partitions is answered with no commits, as if the group had none."""
+    cluster = ScriptedCluster(1, {("payments", 0): []}, commits={"orders": {ORDERS: 77}})
+    watched = Watched(cluster, {"orders": GroupInterest(group_id="orders", topics=("orders",))})
+    assert dict(watched.group("orders").committed) == {ORDERS: 77}
+    cluster.logs[ORDERS] = [0] * 100
+    assert dict(watched.group("orders").committed) == {ORDERS: 77}

@@ -10,6 +10,7 @@ import pytest
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, JsonObject
 from fleet_operator.clients.kube import KubeConflictError
+from fleet_operator.planning import times
 from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.state.upgrade import UpgradeState
 from fleet_operator.reconcilers.registry import WATCHED
@@ -69,6 +70,15 @@ def test_state_belongs_to_its_object_and_outlives_the_process() -> None:
         assert place.read(owner()) == PINNED
         await place.states.save(owner(), OTHER)
         assert place.read(owner()) == OTHER
+
+    run(life)
+
+
+def test_state_says_since_when_it_exists_by_the_clock_of_the_api_server() -> None:
+    async def life(place: Place) -> None:
+        assert place.states.made_at(owner()) is None
+        await place.states.save(owner(), PINNED)
+        assert times.to_text(place.states.made_at(owner()) or 0.0) == place.stored["metadata"]["creationTimestamp"]
 
     run(life)
 

@@ -33,6 +33,8 @@ FIRST_SHARE: Final = 0.25
 RETRY_S: Final = 60.0
 RETRY_S_MAX: Final = 3600.0
 """Pause after a visit that failed, doubled each time."""
+AHEAD_S: Final = 300.0
+"""A time that lies further ahead was written by a clock that was ahead, and means nothing."""
 FAILURES_SHOWN: Final = 2
 CERTAIN: Final = frozenset({conditions.AUTHORIZATION_FAILED, conditions.OFFSETS_GONE})
 """So many failures in a row are a problem; those that pass by no other try are one at once."""
@@ -54,6 +56,11 @@ class ExpiryMemory:
     failed_at: float | None = None
     problem: Problem | None = None
 
+    def at(self, now: float) -> ExpiryMemory:
+        """The memory without times of a clock that was ahead: no visit would be due before that time comes."""
+        noted = (self.empty_since, self.visited_at, self.failed_at)
+        return ExpiryMemory() if any(each is not None and each > now + AHEAD_S for each in noted) else self
+
     def failed(self, problem: Problem | None, now: float) -> ExpiryMemory:
         """The memory after a visit that kept nothing; without a problem where there was nothing to keep."""
         return replace(self, failures=self.failures + 1, failed_at=now, problem=problem)
@@ -64,6 +71,7 @@ class ExpiryFacts:
     """Everything that the decision depends on.
 
     - `observed`: the group, None while it could not be observed.
+    - `known`: all its topics are known; of others the operator may not be told the commits.
     - `retention_s`: for how long brokers keep commits, None while they do not tell.
     - `kept_at`, `safe_until`: as recorded at the last visit, None without one.
     - `allowed`: the spec lets commits expire.
@@ -73,6 +81,7 @@ class ExpiryFacts:
     group_id: str
     observed: GroupObservation | None
     retention_s: float | None
+    known: bool = True
     kept_at: float | None = None
     safe_until: float | None = None
     allowed: bool = False
@@ -110,7 +119,8 @@ NOTHING_KNOWN: Final = ExpiryDecision()
 
 def decide_expiry(facts: ExpiryFacts, now: float) -> ExpiryDecision:
     """The decision; `now` in epoch seconds."""
-    observed, memory = facts.observed, facts.memory
+    observed, memory = facts.observed, facts.memory.at(now)
+    facts = replace(facts, memory=memory)
     if observed is None:
         # Nothing is known, so nothing is forgotten.
         return ExpiryDecision(kept_at=facts.kept_at, safe_until=facts.safe_until, memory=memory)
@@ -118,7 +128,9 @@ def decide_expiry(facts: ExpiryFacts, now: float) -> ExpiryDecision:
         return _decide_dead(facts, observed)
     if observed.state != EMPTY:
         return _settled("True", conditions.GROUP_ACTIVE, "brokers keep the commits of a group with members")
-    if not observed.committed:
+    if not observed.committed and not facts.known and facts.kept_at is None:
+        return ExpiryDecision(memory=memory)
+    if not observed.committed and facts.known:
         return _settled("True", conditions.NOTHING_COMMITTED, "the group has no commits in its topics")
     return _decide_empty(facts, now)
 
@@ -149,6 +161,8 @@ def _decide_empty(facts: ExpiryFacts, now: float) -> ExpiryDecision:
     if memory.empty_since is None:
         memory = replace(memory, empty_since=now)
     kept_at, safe_until = facts.kept_at, facts.safe_until
+    if kept_at is not None and kept_at > now + AHEAD_S:
+        kept_at = safe_until = None
     if memory.visited_at is not None and (kept_at is None or int(memory.visited_at) > kept_at):
         kept_at = memory.visited_at
         safe_until = kept_at + facts.retention_s if facts.retention_s is not None else None
@@ -196,7 +210,7 @@ def decide_retry_expiry(facts: ExpiryFacts, state: str | None, workers: int, now
     It may be empty for weeks while the main group is active: its topics are kept when `spec.retry` is removed. Without
     commits all their records would be handled again when retries come back.
     """
-    memory = facts.memory
+    memory = facts.memory.at(now)
     if state in (None, UNKNOWN_STATE):
         return ExpiryDecision(memory=memory)
     if state != EMPTY:

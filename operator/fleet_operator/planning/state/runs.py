@@ -65,9 +65,10 @@ class RunsState:
     def find(self, run: RunResource) -> RunEntry | None:
         return next((each for each in self.runs if each.is_of(entry_of(run))), None)
 
-    def is_full(self, run: RunResource) -> bool:
-        """True if one more run of this kind would have another forgotten."""
-        return sum(each.kind == type(run).__name__ for each in self.runs) >= ENTRIES_MAX
+    def is_full(self, run: RunResource, living: Collection[tuple[str, str]]) -> bool:
+        """True if this run would have another forgotten whose object lives."""
+        others = [each for each in self.runs if each.kind == type(run).__name__ and not each.is_of(entry_of(run))]
+        return len(others) >= ENTRIES_MAX and all((each.kind, each.name) in living for each in others)
 
     def with_entry(self, entry: RunEntry, living: Collection[tuple[str, str]]) -> RunsState:
         """The state with one more entry. `living` are kind and name of the objects that exist, whose own states

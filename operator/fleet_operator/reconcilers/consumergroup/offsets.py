@@ -9,8 +9,8 @@ from typing import Final
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, Part, PartPlan
-from fleet_operator.planning.observation import GroupObservation
 from fleet_operator.planning.offsets.expiry import (
+    AHEAD_S,
     ExpiryDecision,
     ExpiryFacts,
     ExpiryMemory,
@@ -18,6 +18,7 @@ from fleet_operator.planning.offsets.expiry import (
     decide_retry_expiry,
 )
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.retry.topics import GroupView
 from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.state.offsets import OffsetsState
 from fleet_operator.planning.status.members import shorten_id
@@ -28,22 +29,24 @@ NEVER_VISITED: Final = ExpiryMemory()
 
 def decide_offsets(
     gathered: Gathered,
-    observed: GroupObservation | None,
+    shown: GroupView,
     parts: Iterable[PartPlan],
     visits: Mapping[Part, ExpiryMemory],
     now: float,
 ) -> ExpiryDecision:
-    """The decision for the group as `observed`, None while it could not be.
+    """The decision for the group as it is `shown`.
 
     It is the view for the status: nothing is done on it before the live group was asked. `parts` are the wanted
     workers, `visits` what is remembered of visits to the groups of both parts; `retry_memory` of the decision is that
     of the retry workers' group.
     """
     group, before, observation = gathered.group, gathered.state.offsets, gathered.observation
+    observed = shown.observed
     main = ExpiryFacts(
         group_id=group.group_id,
         observed=None if gathered.cluster_changed else observed,
         retention_s=observation.offsets_retention_s if observation is not None else None,
+        known=shown.partition_counts is not None,
         kept_at=before.kept_at,
         safe_until=before.safe_until,
         allowed=group.spec.offsets.expiry == "Allow",
@@ -64,14 +67,14 @@ def decide_offsets(
     )
 
 
-def offsets_after(
-    gathered: Gathered, observed: GroupObservation | None, decision: ExpiryDecision, now: float
-) -> OffsetsState:
+def offsets_after(gathered: Gathered, shown: GroupView, decision: ExpiryDecision, now: float) -> OffsetsState:
     """The state of offsets after a decision.
 
     The memory of a group that takes the place of a namesake may be older. While another object owns the Kafka group,
-    there is none of what is done to it. What was observed before it began may lack the commits that there were then.
+    there is none of what is done to it. What was observed before it began may lack the commits that there were then,
+    and so may what another Kafka cluster says, or this one while a topic is unknown.
     """
+    observed = shown.observed
     seen = shorten_id(observed.assignor) if observed is not None else ""
     before = gathered.state.offsets
     began, inherited = before.began, before.inherited
@@ -79,8 +82,11 @@ def offsets_after(
         began = inherited = None
     elif began is None or gathered.state == GroupState() or not gathered.own_state:
         began, inherited = now, None
-    if inherited is None and began is not None and observed is not None and observed.observed_at >= began:
-        inherited = bool(observed.committed)
+    elif inherited is None and began > now + AHEAD_S:
+        began = now  # by a clock that was ahead
+    telling = observed if not gathered.cluster_changed and shown.partition_counts is not None else None
+    if inherited is None and began is not None and telling is not None and telling.observed_at >= began:
+        inherited = bool(telling.committed)
     return OffsetsState(
         kept_at=decision.kept_at,
         safe_until=decision.safe_until,

@@ -105,13 +105,13 @@ def make_plan(
     used = used_revisions(retry, revisions_of(gathered.parts[RETRY]), revisions.records.values())
     fleet = decide_fleet(gathered, revisions, sizing.decision, used, now)
     parts = (fleet.part, *retry_parts(gathered, views, retry, fleet))
-    expiry = decide_offsets(gathered, views.shown.observed, parts, findings.visits, now)
+    expiry = decide_offsets(gathered, views.shown, parts, findings.visits, now)
     state = GroupState(
         fleet=fleet.state,
         upgrade=upgrade.state,
         sizing=sizing.decision.memory or SizingState(),
         retries=retries_after(gathered, retry, views.shown),
-        offsets=offsets_after(gathered, views.shown.observed, expiry, now),
+        offsets=offsets_after(gathered, views.shown, expiry, now),
     )
     facts = _facts(gathered, views, retry, upgrade, sizing, fleet, state, findings)
     facts = replace(facts, hold=gathered.hold, expiry=expiry)

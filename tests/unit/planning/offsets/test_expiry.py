@@ -55,6 +55,26 @@ def test_only_an_empty_group_with_commits_is_visited(observed: Any, expected: tu
     assert decision.memory == ExpiryMemory(), "the next emptiness begins anew"
 
 
+@pytest.mark.parametrize("ahead_s", [8 * 86_400.0, 365 * 86_400.0])
+def test_visit_by_a_clock_that_was_ahead_counts_as_none(ahead_s: float) -> None:
+    """Brokers would delete the commits before a visit is due by that clock."""
+    made = decide(NOW + ahead_s, memory=ExpiryMemory(empty_since=NOW, visited_at=NOW + ahead_s))
+    assert made.kept_at == NOW + ahead_s
+    for memory in (ExpiryMemory(), made.memory):
+        later = decide(kept_at=made.kept_at, safe_until=made.safe_until, memory=memory)
+        assert verdict(later) == ("Unknown", "NotYetKept")
+        assert later.requeue_after is not None
+        assert later.requeue_after <= FIRST_S
+
+
+def test_group_with_a_visit_on_record_is_visited_while_its_commits_are_not_shown() -> None:
+    """Brokers leave out what the operator may not see."""
+    hidden = replace(EMPTY, committed={})
+    found = decide(observed=hidden, known=False, kept_at=NOW - WEEK / 2, safe_until=NOW + WEEK / 2)
+    assert (found.kept_at, found.visit) == (NOW - WEEK / 2, True)
+    assert decide(observed=hidden, known=False).verdict is None
+
+
 def test_group_that_was_never_visited_is_visited_within_the_hour() -> None:
     first = decide()
     assert not first.visit

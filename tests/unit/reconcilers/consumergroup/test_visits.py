@@ -14,6 +14,7 @@ from fleet_operator.observe.group_visit import GroupVisit, VisitOutcome
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.offsets.expiry import ExpiryDecision
+from fleet_operator.planning.retry.topics import GroupView
 from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.state.offsets import OffsetsState
 from fleet_operator.reconcilers.consumergroup.offsets import decide_offsets
@@ -26,6 +27,7 @@ from tests.unit.reconcilers.consumergroup.sessions import fresh_session
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
 KEY = ("shop", "orders")
+COUNTS = {"orders": 4}
 ALONE, BOTH = ExpiryDecision(visit=True), ExpiryDecision(visit=True, visit_retry=True)
 
 
@@ -102,7 +104,9 @@ class Desk:
     def decide(self, found: Any, parts: tuple[PartPlan, ...] = ()) -> Any:
         session, seen = self.session(found), found.observation.groups[found.group.group_id]
         visits = session.findings.visits
-        decision = decide_offsets(found, seen, parts, visits, self.clock.wall())
+        decision = decide_offsets(
+            found, GroupView(observed=seen, partition_counts=COUNTS), parts, visits, self.clock.wall()
+        )
         session.visited(MAIN, decision.memory)
         session.visited(RETRY, decision.retry_memory)
         return decision
@@ -263,7 +267,9 @@ def test_another_cluster_says_nothing_about_the_group() -> None:
         found = gathered(remembered=OffsetsState(kept_at=1_767_225_600.0))
         found.cluster_changed = True
         dead = observed_group(state="Dead", members=(), committed={})
-        decision: Any = decide_offsets(found, dead, (), {}, desk.clock.wall())
+        decision: Any = decide_offsets(
+            found, GroupView(observed=dead, partition_counts=COUNTS), (), {}, desk.clock.wall()
+        )
         assert decision.verdict is None
         assert decision.kept_at is not None
         await desk.tasks.close()
