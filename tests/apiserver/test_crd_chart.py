@@ -358,7 +358,7 @@ def expect_rights(api: ApiServer) -> None:
         ("delete", "pods", "default"),
         ("create", "events.events.k8s.io", "default"),
         ("update", "leases.coordination.k8s.io", NAMESPACE),
-        ("create", "leases.coordination.k8s.io", "default"),
+        ("create", "leases.coordination.k8s.io", "kube-system"),
         ("patch", "kafkaclusters.consumerfleet.io", "default"),
     )
     denied = (
@@ -380,8 +380,8 @@ def expect_rights(api: ApiServer) -> None:
         ("delete", "consumergroups.consumerfleet.io", "default"),
         ("create", "pods/exec", "default"),
         ("get", "nodes", "default"),
-        ("create", "leases.coordination.k8s.io", "kube-system"),
-        ("update", "leases.coordination.k8s.io", "default"),
+        ("create", "leases.coordination.k8s.io", "default"),
+        ("update", "leases.coordination.k8s.io", "kube-system"),
         ("update", "kafkaclusters.consumerfleet.io", "default"),
         ("create", "clusterroles.rbac.authorization.k8s.io", "default"),
     )

@@ -30,9 +30,10 @@ T = TypeVar("T")
 LEASE_NAME: Final = "consumer-fleet-operator"
 """The default; each of several releases in one namespace has a Lease of its own."""
 SCOPE_LEASE: Final = "consumer-fleet-operator-scope"
-SCOPE_NAMESPACE: Final = "default"
-"""The place of the Lease for the whole cluster: every cluster has this namespace, and administrators alone write there.
-That for one namespace is in it."""
+SCOPE_NAMESPACE: Final = "kube-system"
+"""The place of the Lease for the whole cluster. Every cluster has this namespace, and administrators alone write there:
+Kubernetes' own role edit may write Leases, and the namespace default is given away freely. That for one namespace is
+in it."""
 
 LEASE_SECONDS: Final = 15.0
 RENEW_SECONDS: Final = 10.0

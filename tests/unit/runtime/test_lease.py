@@ -8,7 +8,7 @@ import pytest
 
 from fleet_operator.clients.kinds import LEASE, JsonObject, Kind
 from fleet_operator.clients.kube import KubeError, KubeForbiddenError, KubeInvalidError, KubeUnavailableError
-from fleet_operator.runtime.lease import LEASE_NAME, Elector, LeaseLostError, Scope
+from fleet_operator.runtime.lease import LEASE_NAME, SCOPE_LEASE, Elector, LeaseLostError, Scope
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
@@ -213,6 +213,17 @@ def test_second_installation_for_the_whole_cluster_waits_and_says_for_whom() -> 
         holding.cancel()
         await first.release()
         assert await waiting == ()
+
+    run_virtual(main())
+
+
+def test_lease_for_the_whole_cluster_is_where_tenants_write_none() -> None:
+    """It was in the namespace default, in which anybody with Kubernetes' role edit could hold it."""
+
+    async def main() -> None:
+        kube, told = MemoryKube(), list[str]()
+        await scope(kube, "a/one").acquire(told.append)
+        assert list(kube.objects) == [(LEASE.kind, "kube-system", SCOPE_LEASE)]
 
     run_virtual(main())
 
