@@ -40,6 +40,12 @@ RENEW_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 2.0
 """Lease duration, renew deadline and retry period, as in controller-runtime: each is longer than the next."""
 
+LONGEST_LEASE_SECONDS: Final = 4 * LEASE_SECONDS
+"""The longest silence that a found record can ask for: whoever wrote it may be gone, or mean harm. A living holder with
+another lease duration changes the record well before that, as client-go renews several times in each duration."""
+MOST_TRANSITIONS: Final = 2**31 - 1
+"""The field is an int32, and the API server refuses a larger number."""
+
 REMEDY: Final = "uninstall one of the two, or give them namespaces of their own (watch.namespaces)"
 
 
@@ -178,13 +184,14 @@ class Elector:
         if self._seen is None:
             return self._record({"name": self._name, "namespace": self._namespace}, {}, transitions=0)
         metadata, spec = self._seen["metadata"], self._seen["spec"]
-        transitions = int(spec.get("leaseTransitions") or 0)
+        transitions = _natural(spec, "leaseTransitions") or 0
         if self._holds:
             return self._record(metadata, {"acquireTime": spec.get("acquireTime")}, transitions=transitions)
-        expires = self._seen_at + float(spec.get("leaseDurationSeconds") or LEASE_SECONDS)
+        duration = _natural(spec, "leaseDurationSeconds") or LEASE_SECONDS
+        expires = self._seen_at + min(duration, LONGEST_LEASE_SECONDS)
         if self.holder not in ("", self._ended) and self._clock.monotonic() < expires:
             return None
-        return self._record(metadata, {}, transitions=transitions + 1)
+        return self._record(metadata, {}, transitions=min(transitions + 1, MOST_TRANSITIONS))
 
     def _record(self, metadata: JsonObject, kept: JsonObject, *, transitions: int) -> JsonObject:
         now = to_micro_text(self._clock.wall())
@@ -201,6 +208,12 @@ class Elector:
                 **kept,
             },
         }
+
+
+def _natural(spec: JsonObject, field: str) -> int | None:
+    """A whole number above zero that somebody else has written; None if it is absent or unusable."""
+    value = spec.get(field)
+    return value if isinstance(value, int) and value > 0 else None
 
 
 class Scope:

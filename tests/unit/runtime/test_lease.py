@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from fleet_operator.clients.kinds import LEASE, JsonObject, Kind
 from fleet_operator.clients.kube import KubeError, KubeForbiddenError, KubeInvalidError, KubeUnavailableError
-from fleet_operator.runtime.lease import LEASE_NAME, SCOPE_LEASE, Elector, LeaseLostError, Scope
+from fleet_operator.runtime.lease import (
+    LEASE_NAME,
+    LEASE_SECONDS,
+    LONGEST_LEASE_SECONDS,
+    MOST_TRANSITIONS,
+    SCOPE_LEASE,
+    Elector,
+    LeaseLostError,
+    Scope,
+)
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
@@ -79,6 +89,67 @@ def test_dead_holder_is_succeeded_after_one_lease_duration() -> None:
         return now() - began
 
     assert 15.0 <= run_virtual(main()) <= 17.0
+
+
+async def strange(kube: MemoryKube, **spec: Any) -> None:
+    """A Lease that another program, or somebody by hand, has written."""
+    await elector(kube, "one").acquire()
+    lease = kube.objects[LEASE.kind, NAMESPACE, LEASE_NAME]
+    await kube.replace({**lease, "spec": {**lease["spec"], "holderIdentity": "stranger", **spec}})
+
+
+@pytest.mark.parametrize(
+    ("claimed", "waited_s"),
+    [
+        (5, 5.0),
+        (40, 40.0),
+        (2**31 - 1, LONGEST_LEASE_SECONDS),
+        (0, LEASE_SECONDS),
+        (-3, LEASE_SECONDS),
+        (None, LEASE_SECONDS),
+        ("long", LEASE_SECONDS),
+    ],
+)
+def test_silent_holder_is_waited_for_as_long_as_it_asks_for_within_a_bound(claimed: Any, waited_s: float) -> None:
+    """A record that claimed 68 years held up every operator for that long; a text ended the process."""
+
+    async def main() -> float:
+        kube = MemoryKube()
+        await strange(kube, leaseDurationSeconds=claimed)
+        began = now()
+        await elector(kube, "two").acquire()
+        return now() - began
+
+    assert waited_s <= run_virtual(main()) <= waited_s + 2.0
+
+
+def test_holder_with_a_longer_lease_duration_keeps_it_while_it_renews() -> None:
+    async def main() -> None:
+        kube = MemoryKube()
+        await strange(kube, leaseDurationSeconds=600)
+        standing_by = asyncio.create_task(elector(kube, "two").acquire())
+        for renewal in range(20):
+            await asyncio.sleep(LONGEST_LEASE_SECONDS - 5)
+            lease = kube.objects[LEASE.kind, NAMESPACE, LEASE_NAME]
+            await kube.replace({**lease, "spec": {**lease["spec"], "renewTime": f"renewal {renewal}"}})
+        assert holder(kube) == "stranger"
+        assert not standing_by.done()
+        standing_by.cancel()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(("found", "written"), [(MOST_TRANSITIONS, MOST_TRANSITIONS), ("many", 1), (-1, 1), (3, 4)])
+def test_lease_with_any_number_of_transitions_is_taken_over(found: Any, written: int) -> None:
+    """The API server refuses a number that is no int32, so a Lease that had the largest one was never taken."""
+
+    async def main() -> None:
+        kube = MemoryKube()
+        await strange(kube, leaseTransitions=found)
+        await elector(kube, "two").acquire()
+        assert kube.objects[LEASE.kind, NAMESPACE, LEASE_NAME]["spec"]["leaseTransitions"] == written
+
+    run_virtual(main())
 
 
 def test_released_lease_is_taken_within_one_retry() -> None:
