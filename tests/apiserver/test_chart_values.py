@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,72 @@ def test_limits_of_tenants_are_for_served_namespaces_only_and_absent_by_default(
         assert served["values"] == namespaces
     with pytest.raises(ValueError, match="groupIdPrefix"):
         rendered(*limits, "tenantLimits[0].groupIdPrefix=it's")
+
+
+def test_limits_of_tenants_have_a_name_each() -> None:
+    """Two policies of one name were rendered, of which a cluster can have one."""
+    limits = [f"tenantLimits[{entry}].{value}" for entry in (0, 1) for value in ("name=all", "maxReplicas=5")]
+    with pytest.raises(ValueError, match="tenantLimits has two entries with the name all"):
+        rendered(*limits)
+    assert len(of_kind(rendered(*limits, "tenantLimits[1].name=others"), "ValidatingAdmissionPolicy")) == 3
+
+
+NO_TEXT = {
+    "allowPrivilegeEscalation",
+    "automountServiceAccountToken",
+    "containerPort",
+    "enableServiceLinks",
+    "failureThreshold",
+    "maxSkew",
+    "minAvailable",
+    "periodSeconds",
+    "port",
+    "readOnlyRootFilesystem",
+    "replicas",
+    "runAsNonRoot",
+    "terminationGracePeriodSeconds",
+    "timeoutSeconds",
+}
+"""Fields of numbers and booleans in the objects of the chart, CRDs apart."""
+
+
+def leaves(tree: Any, field: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of an object, each with the field that it, or the list of it, is in."""
+    if isinstance(tree, dict | list):
+        for key, value in tree.items() if isinstance(tree, dict) else ((field, each) for each in tree):
+            yield from leaves(value, key)
+    else:
+        yield field, tree
+
+
+@pytest.mark.parametrize("name", ["123", "no", "true", "null", "0", "2026-01-01", "0x1f"])
+def test_names_that_yaml_reads_otherwise_stay_names(name: str, tmp_path: Path) -> None:
+    """A release called 123 had a number as its label, and the namespace `no` was the boolean false."""
+    texts, names = {name: name}, [name]
+    switched = {"enabled": True, "labels": texts, "interval": "0"}
+    values = {
+        "fullnameOverride": name,
+        "nameOverride": name,
+        "commonLabels": texts,
+        "podLabels": texts,
+        "podAnnotations": texts,
+        "deploymentAnnotations": texts,
+        "nodeSelector": texts,
+        "serviceAccount": {"name": name, "annotations": texts},
+        "priorityClassName": name,
+        "imagePullSecrets": [{"name": name}],
+        "watch": {"namespaces": names},
+        "secrets": {"namespaces": names},
+        "networkPolicy": {"enabled": True, "workerNamespaces": names},
+        "serviceMonitor": switched,
+        "podMonitor": {**switched, "namespaces": names},
+        "tenantLimits": [{"name": name, "maxReplicas": 1}],
+    }
+    for served in (values, {**values, "fullnameOverride": "", "watch": {"namespaces": []}}):
+        (tmp_path / "values.json").write_text(json.dumps(served))
+        text = helm("template", name, str(CHART), "--namespace", name, "--values", str(tmp_path / "values.json"))
+        found = [each["metadata"] if each["kind"] == CRD else each for each in yaml.safe_load_all(text) if each]
+        values_of = [leaf for each in found for leaf in leaves(each)]
+        assert [leaf for leaf in values_of if leaf[0] not in NO_TEXT and not isinstance(leaf[1], str)] == []
+        assert [field for field, _ in values_of if not isinstance(field, str)] == []
+        assert {value for field, value in values_of if field == "namespace"} <= {name, "kube-system"}

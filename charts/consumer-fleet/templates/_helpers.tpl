@@ -22,8 +22,8 @@
 {{- end }}
 
 {{- define "consumer-fleet.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "consumer-fleet.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "consumer-fleet.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end }}
 
@@ -34,9 +34,9 @@ app.kubernetes.io/component: operator
 {{- define "consumer-fleet.ownLabels" -}}
 {{ include "consumer-fleet.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 app.kubernetes.io/part-of: consumer-fleet
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
 {{- end }}
 
 {{- /* The whole name of an image, given as a list of the root and the image's values. */}}
