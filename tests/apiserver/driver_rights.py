@@ -108,7 +108,13 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 HOST = {"name": "host", "hostPath": {"path": "/"}}
 
 
-TOKEN = {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+def projected(**source: Any) -> dict[str, Any]:
+    return {"name": "projected", "projected": {"sources": [{"secret": {"name": "harmless"}}, source]}}
+
+
+TOKEN = projected(serviceAccountToken={"path": "token"})
+CERTIFICATE = projected(podCertificate={"signerName": "a.b/c", "keyType": "ED25519", "credentialBundlePath": "pem"})
+BUNDLE = projected(clusterTrustBundle={"name": "roots", "path": "pem"})
 
 
 OTHER_PODS = {
@@ -119,6 +125,8 @@ OTHER_PODS = {
     "another account": ("spec.serviceAccountName", "deployer"),
     "a token": ("spec.automountServiceAccountToken", True),
     "a token by a volume": ("spec.volumes", TOKEN),
+    "a certificate of its own by a volume": ("spec.volumes", CERTIFICATE),
+    "whom the cluster trusts": ("spec.volumes", BUNDLE),
     "the node's files": ("spec.volumes", HOST),
     "the node's network": ("spec.hostNetwork", True),
     "privileged": ("spec.containers.0.securityContext", {"privileged": True}),
@@ -153,6 +161,7 @@ def expect_driver_makes_executors_only(api: ApiServer) -> None:
     # Policies come into force a moment after they were made.
     eventually(lambda: refused(*driver, body=plain), timeout_s=PATIENCE_S, what="the policy of executors' pods")
     make(executor(), *driver)
+    make(changed("spec.volumes", projected(downwardAPI={"items": []})), *driver)
     for path, value in OTHER_PODS.values():
         assert refused(*driver, body=changed(path, value)), path
     make(changed("metadata.name", "plain"))
