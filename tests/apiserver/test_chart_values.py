@@ -132,6 +132,14 @@ def test_pods_of_backfills_reach_each_other_where_workers_are_closed() -> None:
     assert "consumer-fleet-backfills" not in of_kind(rendered(*closed, "backfills.enabled=false"), "NetworkPolicy")
 
 
+def test_nothing_is_made_in_kube_system_where_the_platform_closes_it() -> None:
+    def there(*values: str) -> list[str]:
+        return sorted(each["kind"] for each in rendered(*values) if each["metadata"].get("namespace") == "kube-system")
+
+    assert there() == 2 * ["Role"] + 2 * ["RoleBinding"]
+    assert there("rbac.scopeLease=false") == there("watch.namespaces={shop}") == []
+
+
 def test_limits_of_tenants_are_for_served_namespaces_only_and_absent_by_default() -> None:
     kind = "ValidatingAdmissionPolicy"
     limits = ("tenantLimits[0].name=all", "tenantLimits[0].maxReplicas=5")
