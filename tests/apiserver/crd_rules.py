@@ -254,7 +254,7 @@ ACCEPTED: list[tuple[str, JsonObject]] = [
     ("a Backfill of a day", backfill()),
     ("a policy of delays in any order", retry_policy({"spec.sequence": ["7d", "1s", "60s", "1m", "168h"]})),
     ("every field of a policy", full_retry_policy()),
-    ("a budget of defaults", retry_policy({"spec.budget": {}})),
+    ("a budget of defaults", retry_policy({"spec.budget": {"action": "Fail"}})),
     ("a custom assignor", consumer_group({CONSUMER + "classic.assignors": ["a.b:C", "range"]})),
     *ACCEPTED_PODS,
 ]

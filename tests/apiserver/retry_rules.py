@@ -67,7 +67,12 @@ RETRY_SCHEMA: list[tuple[str, JsonObject, str]] = [
     ("a policy of too many attempts", retry_policy({"spec.sequence": ["1s"] * 101}), "spec.sequence"),
     ("an unknown decision", classified({"httpStatus": "500"}, "Ignore"), "spec.classify[0].then"),
     ("a retry of what cannot be decoded", retry_policy({"spec.undecodable": "Retry"}), "spec.undecodable"),
-    ("more failures than records", retry_policy({"spec.budget": {"maxFailurePercent": 101}}), "maxFailurePercent"),
+    (
+        "more failures than records",
+        retry_policy({"spec.budget": {"action": "Pause", "maxFailurePercent": 101}}),
+        "spec.budget.maxFailurePercent",
+    ),
+    ("a budget without an action", retry_policy({"spec.budget": {}}), "spec.budget.action"),
     ("a filter of no reasons", redrive({"spec.filter": {"reasons": []}}), "spec.filter.reasons"),
     ("a rate without a number", redrive({"spec.rate": {}}), "spec.rate.recordsPerSecond"),
     ("a Redrive of nothing", redrive({"spec.groupRef": REMOVED}), "spec.groupRef"),

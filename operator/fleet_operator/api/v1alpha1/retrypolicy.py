@@ -50,7 +50,7 @@ class Budget(Model):
     max_failure_percent: Annotated[int, Field(ge=1, le=100)] = 50
     window_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     min_records: Annotated[int, Field(ge=1, le=1_000_000)] = 100
-    action: Literal["Pause", "Fail", "None"] = "Pause"
+    action: Literal["Pause", "Fail", "None"]
     cooldown_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
 
 
