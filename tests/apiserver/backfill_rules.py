@@ -92,10 +92,19 @@ BACKFILL_RULES: list[tuple[str, JsonObject, str]] = [
         ),
         "spec.compare must have exactly one of",
     ),
-    (
-        "a heap that is too small",
-        backfill({"spec.spark": {"driver": {"memory": "465m"}}}),
-        "must be at least 466m",
+    *(
+        (
+            f"{size} as the {field} of the {role}",
+            backfill({"spec.spark": {role: {field: size}}}),
+            words,
+        )
+        for role in ("driver", "executor")
+        for field, words, sizes in (
+            ("memory", "must be a quantity from 466Mi to 1Ti", ("512m", "2g", "465Mi", "2Ti", 512)),
+            ("memoryOverhead", "must be a quantity from 1Mi to 1Ti", ("256m", "512MB", "1023Ki", "2Ti", 256)),
+            ("coreRequest", "must be a quantity from 1m to 1000", ("0", "-1", "1.5cores", "1001", 0)),
+        )
+        for size in sizes
     ),
     *(
         (f"the setting {name}", conf(name), "spec.spark.sparkConf must not set")
@@ -148,8 +157,25 @@ BACKFILL_SCHEMA: list[tuple[str, JsonObject, str]] = [
     ("a claim without a name", parquet("x", volume={"persistentVolumeClaim": {}}), "claimName"),
     ("an unknown answer to errors", backfill({"spec.onError": "Retry"}), "spec.onError"),
     ("no tasks", backfill({"spec.parallelism": 0}), "spec.parallelism"),
-    ("memory in other units", backfill({"spec.spark": {"driver": {"memory": "1Gi"}}}), "spec.spark.driver.memory"),
+    (
+        "memory that is a share of a number",
+        backfill({"spec.spark": {"driver": {"memory": 512.5}}}),
+        "spec.spark.driver.memory",
+    ),
     ("a deadline of no time", backfill({"spec.deadlines": {"startSeconds": 1}}), "spec.deadlines.startSeconds"),
+]
+
+BACKFILL_ACCEPTED: list[tuple[str, JsonObject]] = [
+    ("a Backfill of a day", backfill()),
+    *(
+        (f"{size} as the {field}", backfill({"spec.spark": {"driver": {field: size}, "executor": {field: size}}}))
+        for field, sizes in (
+            ("memory", ("466Mi", "1.5Gi", "2G", "1e9", "1Ti", 536_870_912)),
+            ("memoryOverhead", ("1Mi", "1.5Gi", 268_435_456)),
+            ("coreRequest", ("1m", "500m", "0.5", "1", 2, "1k")),
+        )
+        for size in sizes
+    ),
 ]
 
 BACKFILL_IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.apiserver.backfill_rules import (
+    BACKFILL_ACCEPTED,
     BACKFILL_RULES,
     BACKFILL_SCHEMA,
 )
 from tests.apiserver.offset_reset_rules import OFFSET_RESET_RULES, OFFSET_RESET_SCHEMA, reset_to_a_time
 from tests.apiserver.pod_rules import ACCEPTED_PODS, POD_RULES, POD_SCHEMA
 from tests.apiserver.retry_rules import RETRY_RULES, RETRY_SCHEMA
-from tests.unit.api.backfill_objects import backfill
 from tests.unit.api.crd_objects import (
     REMOVED,
     JsonObject,
@@ -251,7 +251,7 @@ ACCEPTED: list[tuple[str, JsonObject]] = [
     ("an HTTP handler", consumer_group({"spec.handler": {"http": {"port": 8000}}})),
     ("a fleet that sleeps", consumer_group({"spec.replicas": 0})),
     ("a Redrive of everything", redrive()),
-    ("a Backfill of a day", backfill()),
+    *BACKFILL_ACCEPTED,
     ("a policy of delays in any order", retry_policy({"spec.sequence": ["7d", "1s", "60s", "1m", "168h"]})),
     ("every field of a policy", full_retry_policy()),
     ("a budget of defaults", retry_policy({"spec.budget": {"action": "Fail"}})),

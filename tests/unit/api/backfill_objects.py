@@ -21,7 +21,7 @@ def backfill(changes: Mapping[str, Any] | None = None) -> JsonObject:
 
 def full_backfill() -> JsonObject:
     """Every field of a Backfill set (of exclusive ones one) to something else than its default."""
-    size = {"memory": "1g", "memoryOverhead": "512m", "cores": 2, "coreRequest": "1"}
+    size = {"memory": "1Gi", "memoryOverhead": "512Mi", "cores": 2, "coreRequest": 1}
     claim = {"persistentVolumeClaim": {"claimName": "results"}}
     return backfill(
         {

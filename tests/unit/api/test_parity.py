@@ -23,6 +23,7 @@ from fleet_operator.api.v1alpha1 import (
     RedriveSpec,
     RetryPolicySpec,
 )
+from fleet_operator.api.v1alpha1.model import QUANTITY
 
 CRDS: Final = Path(__file__).resolve().parents[3] / "crds"
 KINDS: Final[Mapping[str, type[BaseModel]]] = {
@@ -97,6 +98,8 @@ def value_differences(
             yield f"{path}: enum {get_args(annotation)} in the model, {schema.get('enum')} in the CRD"
         return
     plain = get_origin(annotation) or annotation
+    if schema.get("x-kubernetes-int-or-string"):  # a quantity, which a model keeps as its text
+        schema = {**schema, "type": "string", "pattern": QUANTITY}
     if TYPES[plain] != schema.get("type"):
         yield f"{path}: {TYPES[plain]} in the model, {schema.get('type')} in the CRD"
     if "enum" in schema:

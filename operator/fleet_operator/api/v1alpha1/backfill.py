@@ -11,6 +11,7 @@ from fleet_operator.api.v1alpha1.model import (
     JSON_INTEGER_MAX,
     Model,
     ObjectReference,
+    Quantity,
     RunResource,
     RunSpec,
     TopicName,
@@ -22,9 +23,7 @@ NAME_CHARACTERS_MAX: Final = 40
 Offset = Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
 DeadlineSeconds = Annotated[int, Field(ge=10, le=86_400)]
 ImageName = Annotated[str, Field(min_length=1, max_length=1024)]
-Memory = Annotated[str, Field(max_length=16, pattern="^[1-9][0-9]{0,8}[mg]$")]
 Cores = Annotated[int, Field(ge=1, le=256)]
-CoreRequest = Annotated[str, Field(max_length=16, pattern="^([1-9][0-9]{0,5}m|[1-9][0-9]{0,3})$")]
 
 SPARK_CONF: Final = (
     r"^spark[.](memory|network|rpc|shuffle|storage|reducer|io|broadcast|locality|cleaner"
@@ -166,19 +165,19 @@ class Deadlines(Model):
 class DriverSize(Model):
     """Size of the driver's pod."""
 
-    memory: Memory = "512m"
-    memory_overhead: Memory = "200m"
+    memory: Quantity = "512Mi"
+    memory_overhead: Quantity = "200Mi"
     cores: Cores = 1
-    core_request: CoreRequest = "100m"
+    core_request: Quantity = "100m"
 
 
 class ExecutorSize(Model):
     """Size of an executor's pod."""
 
-    memory: Memory = "512m"
-    memory_overhead: Memory = "256m"
+    memory: Quantity = "512Mi"
+    memory_overhead: Quantity = "256Mi"
     cores: Cores = 1
-    core_request: CoreRequest = "250m"
+    core_request: Quantity = "250m"
 
 
 class Spark(Model):

@@ -36,6 +36,7 @@ from fleet_operator.planning.backfill.spark import (
     DRIVER_PROGRAM,
     EXECUTOR_CONTAINER,
     SPARK_VERSION,
+    spark_memory,
 )
 from fleet_operator.planning.fleet.pod_template import accompany, platform_gives_users
 from fleet_operator.planning.fleet.worker_config import HANDLER_PATH
@@ -234,7 +235,8 @@ def application(
 
     def pods(size: DriverSize | ExecutorSize, account: str, component: str) -> dict[str, Any]:
         template = spark_pod(backfill, group, cluster, files, component=component)
-        return {**size.model_dump(by_alias=True), "serviceAccount": account, "template": template}
+        memory = {"memory": spark_memory(size.memory), "memoryOverhead": spark_memory(size.memory_overhead)}
+        return {**size.model_dump(by_alias=True), **memory, "serviceAccount": account, "template": template}
 
     executors = -(-spec.parallelism // spec.spark.executor.cores)
     return {

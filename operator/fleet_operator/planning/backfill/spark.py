@@ -6,11 +6,14 @@ An application is created once and never edited: the Spark operator answers an e
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
+
+from kubernetes.utils.quantity import parse_quantity
 
 SPARK_VERSION: Final = "4.0.0"
 DRIVER_PROGRAM: Final = "local:///opt/fleet/backfill.py"
@@ -24,6 +27,15 @@ LOG_CHARACTERS_MAX: Final = 256 * 1024
 NOT_SUBMITTED: Final = "failed to submit spark application"
 """Beginning of the message of an application whose driver could not be made."""
 ERROR_LINE: Final = re.compile(r'^(?:Exception in thread "[^"\n]*"|Caused by:) (.+)$', re.MULTILINE)
+
+
+MIB: Final = 2**20
+
+
+def spark_memory(quantity: str) -> str:
+    """A quantity of Kubernetes as Spark reads sizes of memory, where `m` is MiB; rounded up."""
+    size = parse_quantity(quantity)  # type: ignore[no-untyped-call]
+    return f"{math.ceil(size / MIB)}m"
 
 
 class SparkState(Enum):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from fleet_consumer.contract.backfill_config import parse_config
 from fleet_consumer.contract.backfill_ledger import CONTROL_KEY, Control, parse_control
@@ -310,6 +311,38 @@ def test_application_is_run_once_and_kept_for_a_day() -> None:
     assert (spec["mainApplicationFile"], spec["image"]) == ("local:///opt/fleet/backfill.py", "spark:1")
     assert spec["driver"]["memory"] == spec["executor"]["memory"] == "512m"
     assert (spec["driver"]["memoryOverhead"], spec["executor"]["memoryOverhead"]) == ("200m", "256m")
+    assert (spec["driver"]["coreRequest"], spec["executor"]["coreRequest"]) == ("100m", "250m")
+
+
+@pytest.mark.parametrize(
+    ("quantity", "spark"),
+    [
+        ("512Mi", "512m"),
+        ("2Gi", "2048m"),
+        ("1.5Gi", "1536m"),
+        ("1Ti", "1048576m"),
+        ("512M", "489m"),
+        ("1e9", "954m"),
+        (536_870_913, "513m"),
+    ],
+)
+def test_memory_is_whole_mebibytes_of_the_jvm_and_never_less_than_asked_for(quantity: str | int, spark: str) -> None:
+    size = {"memory": quantity, "memoryOverhead": quantity}
+    spec = launched(backfill({"attempts": 1}, spark={"driver": size, "executor": size}))["spec"]
+    for role in ("driver", "executor"):
+        assert (spec[role]["memory"], spec[role]["memoryOverhead"]) == (spark, spark)
+
+
+@pytest.mark.parametrize(("quantity", "spark"), [("0.5", "0.5"), ("500m", "500m"), (2, "2")])
+def test_request_of_processors_is_a_quantity_for_spark_too(quantity: str | int, spark: str) -> None:
+    spec = launched(backfill({"attempts": 1}, spark={"driver": {"coreRequest": quantity}}))["spec"]
+    assert spec["driver"]["coreRequest"] == spark
+
+
+@pytest.mark.parametrize("text", ["512MB", "1 Gi", "half"])
+def test_size_that_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        backfill({"attempts": 1}, spark={"driver": {"memory": text}})
 
 
 SUBMISSION = """failed to submit spark application: failed to run spark-submit: WARNING: Using incubator modules
