@@ -32,6 +32,18 @@ def with_source(**kinds: Any) -> JsonObject:
     return with_volume(projected={"sources": [kinds]})
 
 
+SPREAD: Final[JsonObject] = {
+    "maxSkew": 1,
+    "topologyKey": "zone",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchExpressions": [{"key": "a", "operator": "in", "values": ["b"]}]},
+}
+
+
+def retry_worker(**resources: Any) -> JsonObject:
+    return consumer_group({"spec.retry": {"policyRef": {"name": "standard"}, "worker": {"resources": resources}}})
+
+
 REFUSED_TYPES: Final = (
     *("hostPath", "nfs", "iscsi", "fc", "rbd", "cephfs", "glusterfs", "flexVolume", "gitRepo"),
     *("awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "flocker", "gcePersistentDisk"),
@@ -149,6 +161,30 @@ POD_SCHEMA: Final[list[tuple[str, JsonObject, str]]] = [
         consumer_group({"spec.template.spec.tolerations": [{"operator": "Exist"}]}),
         "spec.template.spec.tolerations[0].operator",
     ),
+    (
+        "a mistyped operator of a selector",
+        consumer_group({"spec.template.spec.topologySpreadConstraints": [SPREAD]}),
+        "labelSelector.matchExpressions[0].operator",
+    ),
+    *(
+        (f"{size!r} as {what} of {whose}", body, f"resources.{what}.memory")
+        for size in ("512MB", "1 Gi", "half", "")
+        for what in ("requests", "limits")
+        for whose, body in (
+            ("the worker", with_worker(resources={what: {"memory": size}})),
+            ("a sidecar", with_side(resources={what: {"memory": size}})),
+            ("the retry workers", retry_worker(**{what: {"memory": size}})),
+        )
+    ),
+    ("a size of no unit that is known", with_volume(emptyDir={"sizeLimit": "1GB"}), "emptyDir.sizeLimit"),
+    ("a mistyped medium", with_volume(emptyDir={"medium": "memory"}), "emptyDir.medium"),
+    (
+        "a mistyped mount",
+        with_worker(volumeMounts=[{"name": "v", "mountPath": "/v", "recursiveReadOnly": "Enable"}]),
+        "volumeMounts[0].recursiveReadOnly",
+    ),
+    ("a mistyped restart policy", with_first(restartPolicy="always"), "restartPolicy"),
+    ("a mistyped policy of last words", with_side(terminationMessagePolicy="Files"), "terminationMessagePolicy"),
     ("an unknown pull policy", consumer_group({"spec.imagePullPolicy": "Sometimes"}), "spec.imagePullPolicy"),
     ("root in the pod", consumer_group({SECURITY: {"runAsUser": 0}}), f"{SECURITY}.runAsUser"),
     ("root in a container", with_side(securityContext={"runAsUser": 0}), "securityContext.runAsUser"),
@@ -177,6 +213,15 @@ POD_SCHEMA: Final[list[tuple[str, JsonObject, str]]] = [
 ACCEPTED_PODS: Final[list[tuple[str, JsonObject]]] = [
     ("a worker's resources and nothing else", with_worker(resources={"requests": {"memory": "96Mi"}})),
     ("a worker without any resources", with_worker(resources={})),
+    *(
+        (f"{size!r} as a quantity", with_worker(resources={"limits": {"memory": size}}))
+        for size in ("96Mi", "1.5Gi", "1e9", "+1G", ".5Gi", "100m", 268_435_456)
+    ),
+    ("retry workers with resources of their own", retry_worker(requests={"cpu": "50m"}, limits={"cpu": 1})),
+    ("a volume in memory", with_volume(emptyDir={"medium": "Memory", "sizeLimit": "64Mi"})),
+    ("a volume in large pages", with_volume(emptyDir={"medium": "HugePages-2Mi"})),
+    ("an init container that stays", with_first(restartPolicy="Always")),
+    ("a sidecar whose log has its last words", with_side(terminationMessagePolicy="FallbackToLogsOnError")),
     ("an init container with an environment of its own", with_first(env=[{"name": "POD_NAME", "value": "x"}])),
     *((f"a mount at {path}", with_worker(volumeMounts=[{"name": "v", "mountPath": path}])) for path in ACCEPTED_PATHS),
     (
@@ -218,6 +263,7 @@ UNKNOWN_FIELDS: Final[list[tuple[str, JsonObject, str]]] = [
         (f"a volume of type {kind}", consumer_group({VOLUMES: [{"name": "v", kind: {}}]}), kind)
         for kind in REFUSED_TYPES
     ),
+    ("a signal that Kubernetes drops", with_side(lifecycle={"stopSignal": "SIGUSR1"}), "lifecycle.stopSignal"),
     ("a volume of tomorrow", with_volume(invented={}), "invented"),
     ("a token in a projected volume", with_source(serviceAccountToken={"path": "t"}), "sources[0].serviceAccountToken"),
     ("a certificate of the pod", with_source(podCertificate={}), "sources[0].podCertificate"),

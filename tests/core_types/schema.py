@@ -18,6 +18,17 @@ KEPT: Final = (
     *("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type"),
 )
 INT_OR_STRING: Final = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+QUANTITY: Final = INT_OR_STRING | {
+    "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
+}
+"""The pattern of the CRDs that Kubernetes' own tools make."""
+WORDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "operator": {"enum": ["In", "NotIn", "Exists", "DoesNotExist"]},
+    "recursiveReadOnly": {"enum": ["Disabled", "IfPossible", "Enabled"]},
+    "medium": {"pattern": "^(Memory|HugePages(-.+)?)?$"},
+}
+"""Words that Kubernetes checks in its code, so that its document does not list them."""
 METADATA_FIELDS: Final = ("annotations", "labels")
 """Fields that the metadata of a claim's template may have; Kubernetes refuses the others."""
 
@@ -40,6 +51,8 @@ class _Making:
             schema = {key: value for key, value in schema.items() if key not in ("allOf", "default")} | reference
         if "$ref" in schema:
             name = schema["$ref"].rpartition("/")[2]
+            if name.endswith(".Quantity"):
+                return QUANTITY
             target = self._schemas[name]
             if name.endswith(".ObjectMeta"):
                 target = {**target, "properties": {key: target["properties"][key] for key in METADATA_FIELDS}}
@@ -65,5 +78,6 @@ class _Making:
             values = self.made(schema["additionalProperties"], path, field)
             return {"maxProperties": ITEMS_MAX, "additionalProperties": values}
         if schema.get("type") == "string" and not schema.keys() & {"format", "enum"}:
-            return {"maxLength": LONG_TEXTS.get(field, TEXT_MAX)}
+            words = WORDS.get(field, {})
+            return {**words} if "enum" in words else {**words, "maxLength": LONG_TEXTS.get(field, TEXT_MAX)}
         return {}
