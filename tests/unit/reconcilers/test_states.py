@@ -78,7 +78,9 @@ def test_state_says_since_when_it_exists_by_the_clock_of_the_api_server() -> Non
     async def life(place: Place) -> None:
         assert place.states.made_at(owner()) is None
         await place.states.save(owner(), PINNED)
-        assert times.to_text(place.states.made_at(owner()) or 0.0) == place.stored["metadata"]["creationTimestamp"]
+        place.stored["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+        place.begin()
+        assert place.states.made_at(owner()) == times.from_text("2026-01-01T00:00:00Z")
 
     run(life)
 
