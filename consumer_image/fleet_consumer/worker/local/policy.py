@@ -104,4 +104,8 @@ def parse_manifest(manifest: dict[str, Any]) -> LocalPolicy:
             "metadata.name",
             f"is {name!r}; it must be a DNS label of at most {NAME_CHARACTERS_MAX} characters, beginning with a letter",
         )
-    return LocalPolicy(name, expand_policy(manifest.get("spec"), "spec"))
+    spec = manifest.get("spec")
+    budget = spec.get("budget") if isinstance(spec, dict) else None
+    if isinstance(budget, dict) and "action" not in budget:
+        raise SettingsInvalid("spec.budget.action", "must be given where spec.budget is: Pause, Fail or None")
+    return LocalPolicy(name, expand_policy(spec, "spec"))
