@@ -14,13 +14,15 @@ from e2e.install import Installation
 pytestmark = pytest.mark.together
 
 NAME: Final = "states"
-HANDLER: Final = """
+RELEASED: Final = "/tmp/released"
+HANDLER: Final = f"""
+import os
 import time
 
 
 def handle(record):
-    if record.value == b"slow":
-        time.sleep(90)
+    while record.value == b"slow" and not os.path.exists({RELEASED!r}):
+        time.sleep(0.1)
 """
 
 
@@ -33,10 +35,10 @@ def objects() -> list[dict[str, Any]]:
         "replicas": 1,
         "handler": {
             "python": {"callable": "handler:handle", "configMapRef": {"name": "handler"}},
-            "timeoutSeconds": 180,
+            "timeoutSeconds": 900,
         },
         # Eager members give everything back before they join, so the others wait for a slow handler.
-        "consumer": {"classic": {"assignors": ["range"]}},
+        "consumer": {"classic": {"assignors": ["range"]}, "maxPollIntervalSeconds": 900},
         "template": {"spec": {"containers": [{"name": "worker", "resources": resources}]}},
     }
     api = {"apiVersion": "consumerfleet.io/v1alpha1"}
@@ -81,6 +83,8 @@ def test_rebalance_that_a_slow_handler_holds_up_is_shown_with_its_causes(install
         )
         reported = {"from": "Stable", "cause": f"{NAME}-fleet-1: first subscription", "inferred": False}
         wait("PreparingRebalance", 2, last=reported)
+        release = ["python", "-c", f"open({RELEASED!r}, 'w').close()"]
+        cluster.kubectl("exec", f"{NAME}-fleet-0", "--namespace", NAME, "--container", "worker", "--", *release)
         entries = wait("Stable", 2, last={"to": "Stable", "generation": 2})
         print(json.dumps(entries, indent=1))
         began = next(entry for entry in entries if entry["to"] == "PreparingRebalance" and entry["from"] == "Stable")
