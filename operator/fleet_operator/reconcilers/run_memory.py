@@ -6,7 +6,7 @@ object. Both are read live before something is done that cannot be taken back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -77,13 +77,19 @@ class RunMemory:
         if group is None or state.facts["phase"] not in LASTING_PHASES:
             return
         known = self._context.states.read(group, RunsState)
-        if leaves or not known.is_full(run, self._living(run.group_key)):
+        if leaves or not known.is_full(run, self._lives_in(run.group_key)):
             await self._note_entry(run, state)
 
-    def _living(self, group: Key) -> set[tuple[str, str]]:
-        """Kind and name of the runs of a group that exist."""
-        store = self._context.store
-        return {(kind.kind, name) for kind in RUNS for _, name in store.cache(kind).keys_having(group)}
+    def _lives_in(self, group: Key) -> Callable[[RunEntry], bool]:
+        """A test if the object of an entry exists in its group. A group may have thousands of runs, and its state names
+        few of them."""
+        caches = {kind.kind: self._context.store.cache(kind) for kind in RUNS}
+
+        def lives(entry: RunEntry) -> bool:
+            cache = caches.get(entry.kind)
+            return cache is not None and cache.has((group[0], entry.name), group)
+
+        return lives
 
     async def _note_entry(self, run: RunResource, state: RunState) -> None:
         """Have the group remember a run; without a group there is nobody to do it."""
@@ -97,7 +103,7 @@ class RunMemory:
             return
         at = str(state.facts.get("finishedAt") or times.to_text(self._context.clock.wall()))
         entry = entry_of(run, phase=phase, reason=state.reason, message=state.message, at=at)
-        await self._context.states.save(group, known.with_entry(entry, self._living(key)))
+        await self._context.states.save(group, known.with_entry(entry, self._lives_in(key)))
 
 
 def find_entry(context: Context, run: RunResource) -> RunEntry | None:

@@ -144,6 +144,10 @@ class ObjectCache:
         """True if there is an object whose index, or one of whose marks, is this value."""
         return value in self._indexed
 
+    def has(self, key: Key, value: Hashable) -> bool:
+        """True if there is an object of this key whose index, or one of whose marks, is this value."""
+        return key in self._indexed.get(value, ())
+
     def keys(self) -> Collection[Key]:
         return self._objects.keys()
 

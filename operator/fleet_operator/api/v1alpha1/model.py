@@ -46,7 +46,7 @@ FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$")]
 QUANTITY: Final = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
-"""What the function `isQuantity` takes, by which rules of the CRDs check these fields."""
+"""Pattern of the quantities that `isQuantity` takes, the function by which the CRDs check these fields."""
 Quantity = Annotated[str, Field(max_length=16, pattern=QUANTITY, coerce_numbers_to_str=True)]
 """A quantity of Kubernetes, such as 512Mi, 500m or 2; bounds are in the CRDs only."""
 

@@ -128,10 +128,10 @@ def decide_expiry(facts: ExpiryFacts, now: float) -> ExpiryDecision:
         return _decide_dead(facts, observed)
     if observed.state != EMPTY:
         return _settled("True", conditions.GROUP_ACTIVE, "brokers keep the commits of a group with members")
-    if not observed.committed and not facts.known and facts.kept_at is None:
-        return ExpiryDecision(memory=memory)
     if not observed.committed and facts.known:
         return _settled("True", conditions.NOTHING_COMMITTED, "the group has no commits in its topics")
+    if not observed.committed and facts.kept_at is None:
+        return ExpiryDecision(memory=memory)
     return _decide_empty(facts, now)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -63,20 +63,21 @@ class RunsState:
     runs: tuple[RunEntry, ...] = ()
 
     def find(self, run: RunResource) -> RunEntry | None:
-        return next((each for each in self.runs if each.is_of(entry_of(run))), None)
+        wanted = entry_of(run)
+        return next((each for each in self.runs if each.is_of(wanted)), None)
 
-    def is_full(self, run: RunResource, living: Collection[tuple[str, str]]) -> bool:
-        """True if this run would have another forgotten whose object lives."""
-        others = [each for each in self.runs if each.kind == type(run).__name__ and not each.is_of(entry_of(run))]
-        return len(others) >= ENTRIES_MAX and all((each.kind, each.name) in living for each in others)
+    def is_full(self, run: RunResource, lives: Callable[[RunEntry], bool]) -> bool:
+        """True if this run would have another forgotten whose object lives; see `with_entry`."""
+        wanted = entry_of(run)
+        others = [each for each in self.runs if each.kind == wanted.kind and not each.is_of(wanted)]
+        return len(others) >= ENTRIES_MAX and all(map(lives, others))
 
-    def with_entry(self, entry: RunEntry, living: Collection[tuple[str, str]]) -> RunsState:
-        """The state with one more entry. `living` are kind and name of the objects that exist, whose own states
-        remember them as well."""
+    def with_entry(self, entry: RunEntry, lives: Callable[[RunEntry], bool]) -> RunsState:
+        """The state with one more entry. `lives` tells of which entries the objects exist, whose own states remember
+        them as well."""
         others = [each for each in self.runs if not each.is_of(entry)]
         same = [each for each in others if each.kind == entry.kind]
-        by_need = sorted(same, key=lambda each: (each.kind, each.name) in living)
-        forgotten = by_need[: max(len(same) + 1 - ENTRIES_MAX, 0)]
+        forgotten = sorted(same, key=lives)[: max(len(same) + 1 - ENTRIES_MAX, 0)]
         return replace(self, runs=(*(each for each in others if each not in forgotten), entry))
 
 
