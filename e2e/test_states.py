@@ -81,13 +81,14 @@ def test_rebalance_that_a_slow_handler_holds_up_is_shown_with_its_causes(install
             "--patch",
             json.dumps({"spec": {"replicas": 2}}),
         )
-        reported = {"from": "Stable", "cause": f"{NAME}-fleet-1: first subscription", "inferred": False}
-        wait("PreparingRebalance", 2, last=reported)
+        # The reported cause may come with the next generation only: that of the first may be unknown yet.
+        wait("PreparingRebalance", 2, last={"from": "Stable"})
         release = ["python", "-c", f"open({RELEASED!r}, 'w').close()"]
         cluster.kubectl("exec", f"{NAME}-fleet-0", "--namespace", NAME, "--container", "worker", "--", *release)
         entries = wait("Stable", 2, last={"to": "Stable", "generation": 2})
         print(json.dumps(entries, indent=1))
         began = next(entry for entry in entries if entry["to"] == "PreparingRebalance" and entry["from"] == "Stable")
+        reported = {"cause": f"{NAME}-fleet-1: first subscription", "inferred": False}
         assert {key: began[key] for key in reported} == reported
         cluster.kubectl(
             "--namespace",
