@@ -80,6 +80,29 @@ def test_delete_removes_all_topics_and_groups(site: MakeSite, broker: KafkaBroke
     wait_event(here, "DeletedInKafka", "retry.1h")
 
 
+@pytest.mark.parametrize("unseen", [False, True], ids=["seen", "while no operator ran"])
+def test_orphaned_fleet_keeps_its_topics(site: MakeSite, broker: KafkaBroker, unseen: bool) -> None:
+    """Its workers run on, and go on writing to them. The garbage collector, in whose place the test acts, has taken the
+    owner references off before an operator looks, or not yet."""
+    here = site("orphaned")
+    started(here, broker, group="Delete", retryTopics="Delete")
+    if unseen:
+        for name in ("flights-fleet", "flights-fleet-retry"):
+            here.kubectl("patch", f"sts/{name}", "--type=merge", "--patch", '{"metadata": {"ownerReferences": null}}')
+        here.kubectl("delete", "kcg/flights", "--wait=false")
+    else:
+        here.kubectl("delete", "kcg/flights", "--cascade=orphan", "--wait=false")
+
+    def released() -> bool:
+        return is_gone(here) or here.get("consumergroups", "flights")["metadata"]["finalizers"] == ["orphan"]
+
+    eventually(released, timeout_s=PATIENCE_S, what="the ConsumerGroup to be released")
+    wait_event(here, "DeletionGivenUp", "--cascade=orphan")
+    assert topics_of(here, broker) == ALL
+    if not is_gone(here):
+        here.kubectl("patch", "kcg/flights", "--type=merge", "--patch", '{"metadata": {"finalizers": null}}')
+
+
 def test_drain_waits_for_the_retry_workers_and_keeps_the_failed_topic(site: MakeSite, broker: KafkaBroker) -> None:
     """Nothing runs in the pods here: the test commits in place of the retry workers."""
     here = site("drain")

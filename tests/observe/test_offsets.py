@@ -110,6 +110,26 @@ def test_offsets_that_another_program_committed_since_they_were_read_are_left(
     assert other.outdated, "the wanted offset of one partition is there, and this reset did not set it"
 
 
+def test_offsets_of_a_topic_that_was_made_again_are_not_set(broker: KafkaBroker, admin: KafkaAdmin) -> None:
+    """Kafka deletes the commits together with a topic, so that nothing else tells."""
+    topic, group = create_topic(broker.bootstrap, 2), unique("reset")
+    produce(broker.bootstrap, topic, 2, EACH)
+    ids = admin.read_offsets(group, (topic,), None, read_committed=False).topic_ids
+    assert ids.keys() == {topic}
+    admin.delete_topics([topic])
+    eventually(lambda: topic_of(admin, group, topic) is None, what="the topic to be gone")
+    create_topic(broker.bootstrap, 2, name=topic)
+    eventually(lambda: topic_of(admin, group, topic) is not None, what="the topic to be there")
+    late = admin.set_offsets(group, at(topic, 5, 7), {}, mark=MARK, topic_ids=ids)
+    assert (late.outdated, late.after) == (True, {})
+    ids = admin.read_offsets(group, (topic,), None, read_committed=False).topic_ids
+    assert admin.set_offsets(group, at(topic, 0, 0), {}, mark=MARK, topic_ids=ids).after == at(topic, 0, 0)
+
+
+def topic_of(admin: KafkaAdmin, group: str, topic: str) -> str | None:
+    return admin.read_offsets(group, (topic,), None, read_committed=False).topic_ids.get(topic)
+
+
 def test_group_of_the_new_protocol_is_not_taken_for_an_empty_one(broker: KafkaBroker, admin: KafkaAdmin) -> None:
     """DescribeGroups says Dead of it, as of a group that does not exist."""
     topic, group = create_topic(broker.bootstrap, 1), unique("reset")

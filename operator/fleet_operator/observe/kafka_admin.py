@@ -289,15 +289,19 @@ class KafkaAdmin:
         previous: Mapping[Partition, int] | None = None,
         *,
         mark: str,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> OffsetsSet:
         """Set a group's offsets while it is empty, with the mark as metadata, and read them again. Raises KafkaError.
 
-        With `previous`, nothing is set if another program has committed since those offsets were read.
+        With `previous`, nothing is set if another program has committed since those offsets were read; with
+        `topic_ids`, if one of these topics is another one now.
         """
         client = self._client
         found = live_reads.read_wanted_commits(client, group_id, wanted)
         before = _offsets_of(found)
-        if previous is not None and is_outdated(found, wanted=wanted, previous=previous, mark=mark):
+        present = live_reads.read_topic_ids(client, topic_ids) if topic_ids else {}
+        remade = any(present.get(topic, known) != known for topic, known in (topic_ids or {}).items())
+        if previous is not None and (remade or is_outdated(found, wanted=wanted, previous=previous, mark=mark)):
             return OffsetsSet({}, before, before, outdated=True)
         refusals = live_reads.commit(client, group_id, wanted, mark)
         return OffsetsSet(refusals, before, _offsets_of(live_reads.read_wanted_commits(client, group_id, wanted)))

@@ -88,7 +88,18 @@ def read_group(
         ends=ends,
         found=found,
         marks=frozenset(text for each in commits.values() if (text := each.metadata.rstrip("\0")).startswith(MARK)),
+        cluster_id=metadata.cluster_id or "",
+        topic_ids=_ids(metadata),
     )
+
+
+def read_topic_ids(client: NetworkClient, topics: Iterable[str]) -> dict[str, str]:
+    """The ids of those topics that the asked broker knows; brokers before Kafka 2.8 have none."""
+    return _ids(_topics(client, sorted(topics))[0])
+
+
+def _ids(metadata: MetadataResponse) -> dict[str, str]:
+    return {name: topic.topic_id for name, topic in aggregation.topics(metadata).items() if topic.topic_id}
 
 
 def read_wanted_commits(

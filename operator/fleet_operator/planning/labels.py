@@ -45,6 +45,8 @@ RESET_FINALIZER: Final = "consumerfleet.io/offsets"
 """Finalizer of an OffsetReset whose commit is under way."""
 FOREGROUND: Final = "foregroundDeletion"
 """Kubernetes' own finalizer: its garbage collector is deleting the children."""
+ORPHAN: Final = "orphan"
+"""Kubernetes' own finalizer: its garbage collector is taking the owner references off the children, which stay."""
 
 CONTAINER: Final = WORKER_CONTAINER
 RETRY_VOLUME: Final = "consumer-fleet-retry"

@@ -26,7 +26,10 @@ POD_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.POLICIES_ANNOTATION
 STATEFUL_SET_ANNOTATIONS: Final = (
     *(labels.REVISION_ANNOTATION, labels.INPUTS_ANNOTATION, labels.APPLIED_ANNOTATION, labels.SIBLINGS_ANNOTATION),
 )
-FINALIZERS: Final = (labels.FINALIZER, labels.CLUSTER_FINALIZER, labels.RESET_FINALIZER, labels.FOREGROUND)
+FINALIZERS: Final = (
+    *(labels.FINALIZER, labels.CLUSTER_FINALIZER, labels.RESET_FINALIZER),
+    *(labels.FOREGROUND, labels.ORPHAN),
+)
 JOB_ANNOTATIONS: Final = (labels.RATE_ANNOTATION,)
 IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 REPLICA_COUNTS: Final = ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas")

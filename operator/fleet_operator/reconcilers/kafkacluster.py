@@ -207,7 +207,7 @@ class KafkaClusterReconciler:
         try:
             await self._context.states.save(body, identity)
         except StateTakenError as error:
-            log.warning("%s", error)
+            self._context.events.record(News(body, "Warning", conditions.NAME_TAKEN, str(error)))
             return cluster
         return cluster.model_copy(update={"identity": identity})
 

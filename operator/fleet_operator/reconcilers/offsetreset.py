@@ -138,6 +138,7 @@ class OffsetResets:
             obstacle=find_obstacle(group, referenced),
             sources=view.source_topics,
             pattern=usable_pattern(group),
+            cluster_id=referenced.seen.cluster_id or "" if referenced.seen is not None else "",
             down=mine is None or not mine["spec"].get("replicas"),
             own_prefix=naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid),
             own_name=metadata.name,
@@ -204,7 +205,8 @@ class OffsetResets:
             unsent, memory.unsent = memory.unsent, False
 
             def run(admin: KafkaAdmin) -> Finding:
-                done = admin.set_offsets(group.group_id, wanted, record.previous, mark=mark)
+                ids = record.topic_ids
+                done = admin.set_offsets(group.group_id, wanted, record.previous, mark=mark, topic_ids=ids)
                 after = {place: done.after[place] for place in wanted if place in done.after}
                 return Finding(
                     phase=record.phase,
@@ -281,7 +283,8 @@ class OffsetResets:
         record = step.decision.record
         if record.phase is ResetPhase.COMMITTING and not has_finalizer(step.body, RESET_FINALIZER):
             await set_finalizer(self.context.store, step.body, RESET_FINALIZER, wanted=True)
-        return {**pick(status, self, step.decision), "reason": record.reason, "message": record.message}
+        whose = {"clusterId": record.cluster_id, "topicIds": dict(record.topic_ids)} if record.cluster_id else {}
+        return {**pick(status, self, step.decision), **whose, "reason": record.reason, "message": record.message}
 
     def project(self, session: RunSession[ResetMemory], step: OffsetResetStep, now: float) -> JsonObject:
         return project_offset_reset_status(step.facts.reset, step.decision, step.facts.of.obstacle, now)

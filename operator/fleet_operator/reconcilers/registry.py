@@ -116,8 +116,8 @@ CONTROLLERS: Final = (
 
 def _summary_of_state(state: kinds.JsonObject) -> object:
     """For a state of a run its outline, for one of a ConsumerGroup True if that had retries."""
-    owners, runs = state["metadata"].get("ownerReferences") or (), {kind.kind for kind in routing.RUNS}
-    return outline_of(state) if any(owner.get("kind") in runs for owner in owners) else had_retries(state)
+    kind = state["metadata"]["name"].rpartition(".")[2]
+    return outline_of(state) if kind in {run.kind.lower() for run in routing.RUNS} else had_retries(state)
 
 
 _child: Final = partial(WatchedKind, index=routing.group_index, dependents=routing.owner_of_child, on_status=True)

@@ -191,12 +191,18 @@ class RunReconciler(Generic[R, S, M]):
 
     async def _finish(self, session: RunSession[M], body: JsonObject, run: R, state: RunState) -> float | None:
         """Clear up after a run that has ended, and delete it when its time is over; seconds until the next visit."""
-        key, ttl = key_of(body), run.spec.ttl_seconds_after_finished
-        await self._memory.keep_end(body, run, state)
+        key, ttl, taken = key_of(body), run.spec.ttl_seconds_after_finished, ""
+        try:
+            await self._memory.keep_end(body, run, state)
+        except StateTakenError as error:
+            taken = str(error)
+            self._context.events.record(News(body, "Warning", conditions.NAME_TAKEN, taken))
         wait = await self._kind.settle(session, body, run)
         again = await publish(self._context, body, self._final_status(body, run, state))
         if again is None:
             return None
+        if taken:
+            return min(again, TURN_SECONDS)  # nothing but its object remembers it
         again = min(again, wait) if wait else again
         left = session.seconds_left(run, ttl) if ttl is not None else again
         if left > 0:

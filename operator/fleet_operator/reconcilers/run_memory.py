@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from fleet_operator.api.v1alpha1.conditions import STATE_UNREADABLE
 from fleet_operator.api.v1alpha1.model import RunResource
 from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, JsonObject, Kind
 from fleet_operator.planning import times
@@ -152,13 +153,13 @@ OUTLINE: Final = ("phase", "reason", "message", "finishedAt", "failedTopicId", "
 
 
 def outline_of(state: JsonObject) -> Mapping[str, Any]:
-    """The summary of a run's OperatorState: what the others of its group have to know. Empty for an unreadable one,
-    which its own reconcile reports."""
+    """The summary of a run's OperatorState: what the others of its group have to know; of an unreadable one that it is
+    unreadable."""
     content = state.get("data")
     try:
         known = read_state(RunState, content if isinstance(content, dict) else {}, state["metadata"]["name"]).facts
-    except UnreadableStateError:
-        return {}
+    except UnreadableStateError as error:
+        return {"phase": "Unknown", "reason": error.problem.reason, "message": error.problem.message}
     return {name: known[name] for name in OUTLINE if isinstance(known.get(name), str | int)}
 
 
@@ -169,4 +170,18 @@ def runs_of(context: Context, kind: Kind, group: Key) -> list[tuple[RunSummary, 
     """
     states, found = context.store.cache(OPERATOR_STATE), context.store.cache(kind).summaries_having(group)
     known = [(run, states.summary_of((key[0], state_name(kind, key[1]))) or {}) for key, run in found]
+    if any(outline.get("reason") == STATE_UNREADABLE for _, outline in known):
+        known = [(run, _outline_by_group(context, kind, group, run, outline)) for run, outline in known]
     return sorted(known, key=lambda each: each[0])
+
+
+def _outline_by_group(
+    context: Context, kind: Kind, group: Key, run: RunSummary, outline: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The outline of a run; of one whose state is unreadable its end, if its group remembers that."""
+    body = context.store.get(CONSUMER_GROUP, group)
+    if body is None or outline.get("reason") != STATE_UNREADABLE:
+        return outline
+    ends = [each for each in context.states.read(body, RunsState).runs if each.is_final]
+    phases = [end.phase for end in ends if (end.kind, end.name) == (kind.kind, run.name)]
+    return {"phase": phases[-1]} if phases else outline

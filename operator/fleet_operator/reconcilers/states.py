@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from fleet_consumer.clock import Clock
-from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, JsonObject, Kind, kind_of
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, OPERATOR_STATE, JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.planning import times
 from fleet_operator.planning.labels import GROUP_LABEL, MANAGED_BY_LABEL, MANAGER
@@ -112,9 +112,13 @@ class States:
 
     def _content(self, owner: JsonObject) -> JsonObject:
         found = self.store.get(OPERATOR_STATE, state_key(owner))
-        if found is not None and (_belongs_to(found, owner) or _belonged_to_namesake(found, owner)):
+        # A KafkaCluster that was deleted and made again accepts the cluster that it finds: people are told to do that.
+        accepts = kind_of(owner) == KAFKA_CLUSTER and (found is None or bool(_references(found)))
+        if found is not None and (_belongs_to(found, owner) or (_belonged_to_namesake(found, owner) and not accepts)):
             content = found.get("data")
             return content if isinstance(content, dict) else {}
+        if accepts:
+            return {}
         former, gone_at = self._former.get((kind_of(owner), key_of(owner)), ({}, 0.0))
         return former if self.clock.monotonic() - gone_at < FORMER_SECONDS else {}
 
@@ -144,10 +148,17 @@ def _belongs_to(state: JsonObject, owner: JsonObject) -> bool:
 
 
 def _belonged_to_namesake(state: JsonObject, owner: JsonObject) -> bool:
-    """True if all its owners are former objects of this kind and name."""
+    """True if all its owners are former objects of this kind and name.
+
+    An orphaning deletion leaves a state without an owner, and so do backups. It belongs to the object of its name;
+    that of a ConsumerGroup to one that adopts it together with the fleet.
+    """
     mine = (owner["kind"], owner["metadata"]["name"])
     references = _references(state)
-    return bool(references) and all((each["kind"], each["name"]) == mine for each in references)
+    if not references:
+        ours = (state["metadata"].get("labels") or {}).get(MANAGED_BY_LABEL) == MANAGER
+        return ours and kind_of(owner) != CONSUMER_GROUP
+    return all((each["kind"], each["name"]) == mine for each in references)
 
 
 def _references(state: JsonObject) -> list[dict[str, Any]]:

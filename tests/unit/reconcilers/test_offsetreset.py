@@ -56,7 +56,7 @@ class Kafka(Sight):
             marks=frozenset(each.metadata for each in self.commits.values()),
         )
 
-    def set_offsets(self, group_id: str, wanted: Any, previous: Any = None, *, mark: str) -> OffsetsSet:
+    def set_offsets(self, group_id: str, wanted: Any, previous: Any = None, *, mark: str, topic_ids: Any) -> OffsetsSet:
         before = {place: each.offset for place, each in self.commits.items()}
         if is_outdated(self.commits, wanted=wanted, previous=previous, mark=mark):
             return OffsetsSet({}, before, before, outdated=True)

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, JsonObject
+from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, OPERATOR_STATE, JsonObject
 from fleet_operator.clients.kube import KubeConflictError
 from fleet_operator.planning import times
 from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.runs import RunState
 from fleet_operator.planning.state.upgrade import UpgradeState
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.reconcilers.states import States, StateTakenError
@@ -126,6 +128,43 @@ def test_object_that_takes_the_place_of_its_namesake_takes_over_what_was_known()
         assert place.read(owner("third")) == OTHER
         await asyncio.sleep(61)
         assert place.read(owner("third")) == GroupState()
+
+    run(life)
+
+
+def test_state_without_an_owner_belongs_to_the_run_or_cluster_of_its_name() -> None:
+    """After an orphaning deletion, and after a restore. A ConsumerGroup takes it over with its fleet, by annotation."""
+
+    async def life(place: Place) -> None:
+        reset = owner() | {"kind": "OffsetReset"}
+        await place.states.save(reset, RunState(digest="a"))
+        stored = place.kube.objects[OPERATOR_STATE.kind, "shop", "orders.offsetreset"]
+        stored["metadata"]["ownerReferences"] = []
+        place.begin()
+        assert place.states.read(reset, RunState).digest == "a"
+        await place.states.save(reset, RunState(digest="b"))
+        (reference,) = place.kube.objects[OPERATOR_STATE.kind, "shop", "orders.offsetreset"]["metadata"][
+            "ownerReferences"
+        ]
+        assert reference["kind"] == "OffsetReset"
+
+    run(life)
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["state still there", "state collected"])
+def test_kafka_cluster_that_was_made_again_accepts_the_cluster_that_it_finds(gone: bool) -> None:
+    async def life(place: Place) -> None:
+        former, present = (owner(uid) | {"kind": "KafkaCluster"} for uid in ("first", "second"))
+        await place.states.save(former, ClusterIdentity(cluster_id="old"))
+        place.states.forget(KAFKA_CLUSTER, KEY)
+        if gone:
+            body = place.kube.objects.pop((OPERATOR_STATE.kind, "shop", "orders.kafkacluster"))
+            place.store.cache(OPERATOR_STATE).remove(
+                ("shop", "orders.kafkacluster"), body["metadata"]["uid"], place.kube.version
+            )
+        assert place.states.read(present, ClusterIdentity) == ClusterIdentity()
+        await place.states.save(present, ClusterIdentity(cluster_id="new"))
+        assert place.states.read(present, ClusterIdentity) == ClusterIdentity(cluster_id="new")
 
     run(life)
 

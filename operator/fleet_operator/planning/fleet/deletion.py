@@ -42,6 +42,7 @@ class DeletionFacts:
     - `cluster_known`: there is a KafkaCluster; `reachable`: its brokers answer, with the right cluster id.
     - `owner`: False for an object whose Kafka group belongs to another one; `heir` is the object that takes over, and
       `heir_unsure` says that there may be one of which it is not known yet.
+    - `orphaned`: the fleet goes on without its owner, as after `kubectl delete --cascade=orphan`.
     - `workers`, `retry_workers`: numbers of pods; `redrives`: number of Redrives that may be writing.
     - `can_drain`: retry workers can run.
     - `seen`: the observed retry flow, None without one.
@@ -54,6 +55,7 @@ class DeletionFacts:
     owner: bool
     heir: str = ""
     heir_unsure: bool = False
+    orphaned: bool = False
     has_retries: bool
     can_drain: bool
     workers: int
@@ -80,6 +82,8 @@ def decide_deletion(facts: DeletionFacts, now: float) -> DeletionStep:
         return DeletionStep(DeletionPhase.LEAVE)
     if facts.heir:
         return DeletionStep(DeletionPhase.LEAVE, f"ConsumerGroup {facts.heir} owns them from now on")
+    if facts.orphaned:
+        return DeletionStep(DeletionPhase.LEAVE, "its fleet was kept (--cascade=orphan), and uses them")
     if not facts.cluster_known:
         return DeletionStep(DeletionPhase.LEAVE, "its KafkaCluster does not exist")
     drain_until = facts.deleted_at + facts.deletion.timeout_seconds

@@ -37,11 +37,12 @@ class Hold:
 def hold_of(name: str, facts: Mapping[str, Any], *, begun: bool) -> Hold | None:
     """The hold of a reset that is no dry run, by what is remembered of it.
 
+    One that cannot be read may be in the middle of its commits.
     The workers of a group that never had any (not `begun`) do not start before its reset is done, also if that was
     refused: they would handle what it leaves out.
     """
     phase, reason = facts.get("phase", ""), str(facts.get("reason") or "")
     first = not begun and phase not in ("Succeeded", "Cancelled") and reason not in UNDECIDED
-    if phase in HELD_PHASES or first:
+    if phase in HELD_PHASES or reason == conditions.STATE_UNREADABLE or first:
         return Hold(name=name, reason=reason, message=str(facts.get("message") or ""))
     return None

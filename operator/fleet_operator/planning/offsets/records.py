@@ -49,6 +49,7 @@ ENDED: Final = frozenset({ResetPhase.SUCCEEDED, ResetPhase.FAILED, ResetPhase.CA
 class ResetRecord:
     """One reset as recorded. `previous` lacks partitions without a commit; times are texts.
 
+    `cluster_id` and `topic_ids` tell whose offsets they are, as Kafka's brokers do; they are remembered, and not shown.
     `note` is what was noticed about the new offsets, and becomes the message of a reset that succeeds: until then
     `message` may tell of hindrances.
     """
@@ -61,6 +62,8 @@ class ResetRecord:
     finished_at: str | None = None
     previous: Offsets = field(default_factory=dict)
     offsets: Offsets = field(default_factory=dict)
+    cluster_id: str = ""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def shown(self) -> dict[str, Any]:
         """The fields of the status."""
@@ -128,6 +131,8 @@ def read_record(state: RunState, reset: OffsetReset) -> ResetRecord | None:
             finished_at=facts.get("finishedAt"),
             previous=_read_offsets(facts.get("previous")),
             offsets=_read_offsets(facts.get("resolved")),
+            cluster_id=str(facts.get("clusterId") or ""),
+            topic_ids=dict(facts.get("topicIds") or {}),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None

@@ -75,6 +75,7 @@ class ResetFacts:
     - `obstacle`: the reason why nothing may be asked or changed in Kafka now.
     - `sources`: the source topics, None while unknown; `pattern`: that of the spec, None without a valid one.
     - `down`: the main StatefulSet wants no worker, or there is none.
+    - `cluster_id`: the Kafka cluster that answers now.
     - `own_prefix`: beginning of the instance ids of our workers; `own_name`: of their client ids, before the ordinal.
     - `patience_s`: seconds in which workers that were stopped have left the Kafka group, or were removed from it.
     """
@@ -83,6 +84,7 @@ class ResetFacts:
     sources: tuple[str, ...] | None = None
     pattern: Pattern | None = None
     down: bool = False
+    cluster_id: str = ""
     own_prefix: str = ""
     own_name: str = ""
     patience_s: float = math.inf
@@ -138,7 +140,9 @@ def _standing_down(facts: ResetFacts, reset: OffsetReset, record: ResetRecord, n
         return ended(record, ResetPhase.FAILED, targets.problem, now), None
     if isinstance(targets, Problem):
         return _waiting(record, targets), ResetStep.READ
+    ids = {topic: read.topic_ids[topic] for topic, _ in targets.offsets if topic in read.topic_ids}
     decided = replace(record, previous=targets.previous, offsets=targets.offsets, note=targets.note)
+    decided = replace(decided, cluster_id=read.cluster_id, topic_ids=ids)
     return _with(replace(decided, phase=ResetPhase.COMMITTING), Problem("", targets.note)), None
 
 
@@ -149,6 +153,9 @@ def _commit(facts: ResetFacts, record: ResetRecord, now: float, *, abandoned: bo
         return _overtaken(record, now, unsent=finding.unsent), None
     if facts.obstacle is not None:
         return _with(record, facts.obstacle), None
+    if record.cluster_id and facts.cluster_id != record.cluster_id:
+        message = "another Kafka cluster was accepted since the offsets were read: they are read there"
+        return _read_again(record, Problem(conditions.STOPPING_WORKERS, message)), None
     if finding is None:
         return record, ResetStep.COMMIT
     if finding.committed:
@@ -180,17 +187,23 @@ def _given_up(finding: Finding) -> str | None:
 
 
 def _overtaken(record: ResetRecord, now: float, *, unsent: bool) -> ResetRecord:
-    """Another program has committed, and no commit of this reset is left. If one may have been made, by a process that
-    died behind it, the reset was done, and what that program has handled since is not handled again."""
+    """Another program has committed, or a topic was deleted and made again, and no commit of this reset is left. If one
+    may have been made, by a process that died behind it, the reset was done, and what was handled since is not handled
+    again."""
+    happened = "another program has committed, or a topic was made again, since the offsets were read"
     if unsent:
-        message = "another program has committed since the offsets were read: they are read again"
-        problem = Problem(conditions.STOPPING_WORKERS, message)
-        return _with(replace(record, phase=ResetPhase.STANDING_DOWN, note="", previous={}, offsets={}), problem)
+        return _read_again(record, Problem(conditions.STOPPING_WORKERS, f"{happened}: they are read again"))
     message = (
-        "another program has committed since the offsets were read, and an operator that has ended meanwhile may have "
+        f"{happened}, and an operator that has ended meanwhile may have "
         "set them before: nothing more is set; compare the group's offsets with previous and resolved"
     )
     return ended(record, ResetPhase.FAILED, Problem(conditions.OFFSETS_OVERTAKEN, message), now)
+
+
+def _read_again(record: ResetRecord, problem: Problem) -> ResetRecord:
+    """The record of a reset of which nothing was changed, before its offsets were read."""
+    begun = ResetRecord(phase=ResetPhase.STANDING_DOWN, started_at=record.started_at)
+    return _with(begun, problem)
 
 
 def _read_of(facts: ResetFacts, record: ResetRecord) -> GroupOffsets | tuple[Problem | None, ResetStep | None]:

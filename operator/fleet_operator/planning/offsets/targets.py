@@ -41,6 +41,7 @@ class GroupOffsets:
     - `counts`: partitions of each topic; one that no broker knows is absent.
     - `committed` lacks partitions without a commit; `starts`, `ends` and `found` lack those that could not be read.
     - `marks`: those of resets, in the metadata of commits.
+    - `cluster_id` and `topic_ids` tell whose offsets they are; brokers before Kafka 2.8 have no ids of topics.
     - `found`: the first offset at or after the time that was asked for, None where all records are older.
     """
 
@@ -53,6 +54,8 @@ class GroupOffsets:
     ends: Mapping[Partition, int] = field(default_factory=dict)
     found: Mapping[Partition, int | None] = field(default_factory=dict)
     marks: frozenset[str] = frozenset()
+    cluster_id: str = ""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

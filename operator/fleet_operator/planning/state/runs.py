@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fleet_operator.api.v1alpha1.model import FINAL_PHASES, RunResource
+from fleet_operator.planning import times
 
 ENTRIES_MAX: Final = 50
 """Most runs of one kind that a group's state names; the oldest whose object is gone are forgotten first."""
 MESSAGE_CHARACTERS_MAX: Final = 256
 CHANGEABLE: Final = frozenset({"suspend", "rate", "guard", "ttl_seconds_after_finished", "not_after"})
 """Fields of specs that may be changed: they say nothing about what a run does."""
+RFC_3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]")
+"""The beginning of a time. Dates alone, and digits, may be names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,5 +99,18 @@ def entry_of(run: RunResource, *, phase: str = "", reason: str = "", message: st
 
 
 def digest_of(run: RunResource) -> str:
-    content = run.spec.model_dump(mode="json", exclude=set(CHANGEABLE), exclude_defaults=True)
+    """A digest of what a run does. Specs that the CRD's rule of immutability holds to be equal have the same one."""
+    content = _canonical(run.spec.model_dump(mode="json", exclude=set(CHANGEABLE), exclude_defaults=True))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _canonical(value: Any) -> Any:
+    """A value in one form. In CEL lists of the types `set` and `map` are equal in any order, and times are instants; an
+    edit of neither makes another run of one that was done. The order of no list says anything about what a run does.
+    """
+    if isinstance(value, Mapping):
+        return {name: _canonical(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return sorted(map(_canonical, value), key=lambda each: json.dumps(each, sort_keys=True))
+    instant = times.from_text(value) if isinstance(value, str) and RFC_3339.match(value) else None
+    return value if instant is None else instant

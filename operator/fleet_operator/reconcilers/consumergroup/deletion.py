@@ -7,6 +7,7 @@ before they are deleted; the finalizer is removed in the same attempt, after the
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -18,7 +19,7 @@ from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.api.v1alpha1.conditions import CLUSTER_NOT_FOUND
 from fleet_operator.api.v1alpha1.model import TOO_LARGE
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of
-from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
+from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, POD, STATEFUL_SET, JsonObject
 from fleet_operator.clients.kube import KubeConflictError, KubeForbiddenError, KubeInvalidError, KubeNotFoundError
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.fleet import deletion
@@ -31,6 +32,7 @@ from fleet_operator.reconcilers.consumergroup.kafka_side import ATTEMPT_SECONDS,
 from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.session import GroupSession
 from fleet_operator.reconcilers.context import Context, has_finalizer, set_finalizer
+from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import News
 
@@ -109,7 +111,10 @@ class DeletionWork:
 
     def _facts(self, gathered: Gathered, plan: Plan) -> deletion.DeletionFacts:
         body, group, cluster = gathered.body, gathered.group, gathered.cluster
-        foreground = labels.FOREGROUND in body["metadata"].get("finalizers", ())
+        finalizers = body["metadata"].get("finalizers", ())
+        pods = self._context.store.cache(POD).having(gathered.key)
+        # By their labels, whoever owns them: a pod that lost its StatefulSet goes on handling records.
+        counts = Counter(pod["metadata"]["labels"].get(labels.COMPONENT_LABEL) for pod in pods)
         return deletion.DeletionFacts(
             deletion=group.spec.deletion,
             deleted_at=times.from_text(body["metadata"]["deletionTimestamp"]) or 0.0,
@@ -118,13 +123,22 @@ class DeletionWork:
             owner=gathered.older is None,
             heir=f"{gathered.heir.namespace}/{gathered.heir.name}" if gathered.heir else "",
             heir_unsure=gathered.heir_unsure,
+            orphaned=labels.ORPHAN in finalizers or self._has_orphans(gathered.key),
             has_retries=plan.views.intent is not None and gathered.published is not None,
-            can_drain=gathered.parts[RETRY].body is not None and not foreground and not group.spec.suspend,
-            workers=len(gathered.parts[MAIN].pods),
-            retry_workers=len(gathered.parts[RETRY].pods),
+            can_drain=gathered.parts[RETRY].body is not None
+            and labels.FOREGROUND not in finalizers
+            and not group.spec.suspend,
+            workers=counts[MAIN.component],
+            retry_workers=counts[RETRY.component],
             redrives=len(gathered.redrives),
             seen=plan.views.view.flow,
         )
+
+    def _has_orphans(self, key: Key) -> bool:
+        """True if a StatefulSet of this group has no owner. Its finalizer may be gone when an operator starts."""
+        store, (namespace, name) = self._context.store, key
+        found = (store.get(STATEFUL_SET, (namespace, part.child(name))) for part in (MAIN, RETRY))
+        return any(each is not None and not each["metadata"].get("ownerReferences") for each in found)
 
     async def _scale(self, gathered: Gathered, plan: Plan, *, draining: bool) -> None:
         """Scale main workers to 0, and retry workers to the number that draining needs.

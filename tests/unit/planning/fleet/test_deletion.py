@@ -112,6 +112,13 @@ def test_resources_of_an_older_object_are_not_touched() -> None:
     assert decide_deletion(facts(owner=False), NOW).phase is DeletionPhase.LEAVE
 
 
+def test_topics_of_a_fleet_that_was_orphaned_are_left_to_it() -> None:
+    """Its workers go on writing to them."""
+    step = decide_deletion(facts(orphaned=True, retry_workers=0, can_drain=False), NOW)
+    assert step.phase is DeletionPhase.LEAVE
+    assert "--cascade=orphan" in step.given_up
+
+
 @given(
     st.builds(
         facts,

@@ -1,0 +1,142 @@
+"""OffsetResets whose ground changes under them: another cluster, an edit that changes nothing, a state that is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet_consumer.net import NetError
+from fleet_operator.clients.kinds import OFFSET_RESET, OPERATOR_STATE
+from fleet_operator.planning.offsets.records import Committed
+from tests.unit.reconcilers.test_offsetreset import NAME, PLACES, World, life
+
+MORNING = "2025-11-23T08:00:00Z"
+
+
+async def until_committing(world: World) -> None:
+    """The offsets are on record, and the brokers are away."""
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise NetError("the brokers are away")
+
+    setting = world.kafka.set_offsets
+    world.kafka.set_offsets = away  # type: ignore[method-assign]
+    world.reset(to="Latest")
+    assert (await world.live(), world.holds()) == ("Committing", True)
+    world.kafka.set_offsets = setting  # type: ignore[method-assign]
+
+
+def state_of(world: World) -> Any:
+    return world.kube.objects[OPERATOR_STATE.kind, "shop", f"{NAME}.offsetreset"]
+
+
+@pytest.mark.parametrize("same", ["2025-11-23T08:00:00.000Z", "2025-11-23T09:00:00+01:00"])
+def test_edit_that_the_api_server_takes_for_none_does_not_set_offsets_again(same: str) -> None:
+    async def story(world: World) -> None:
+        reading = world.kafka.read_offsets
+
+        def read(*asked: Any, **options: Any) -> Any:
+            return replace(reading(*asked, **options), found=dict.fromkeys(PLACES, 20))
+
+        world.kafka.read_offsets = read  # type: ignore[method-assign]
+        world.reset(to="Time", time=MORNING)
+        assert await world.live() == "Succeeded"
+        world.kafka.commits = dict.fromkeys(PLACES, Committed(80, "fleet-reading=2"))
+        body = world.kube.objects[OFFSET_RESET.kind, "shop", NAME]
+        body["spec"]["time"], body["metadata"]["generation"] = same, 2
+        world.start()
+        assert (await world.live(), world.kafka.sets) == ("Succeeded", 1)
+
+    life(story)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_offsets_that_were_read_on_another_cluster_are_read_again(restarted: bool) -> None:
+    async def story(world: World) -> None:
+        world.kafka.commits = {}
+        reading, seen = world.kafka.read_offsets, world.kafka.seen
+        assert seen is not None
+        ends = {seen.cluster_id: 90, "made again": 500}
+
+        def read(*asked: Any, **options: Any) -> Any:
+            assert world.kafka.seen is not None
+            cluster_id = str(world.kafka.seen.cluster_id)
+            found = reading(*asked, **options)
+            return replace(found, ends=dict.fromkeys(PLACES, ends[cluster_id]), cluster_id=cluster_id)
+
+        world.kafka.read_offsets = read  # type: ignore[method-assign]
+        await until_committing(world)
+        world.kafka.seen = replace(seen, cluster_id="made again")
+        if restarted:
+            world.start()
+        assert await world.live(times=20) == "Succeeded"
+        assert {each.offset for each in world.kafka.commits.values()} == {500}
+
+    life(story)
+
+
+def test_fleet_is_held_while_the_state_of_its_reset_cannot_be_read() -> None:
+    async def story(world: World) -> None:
+        await until_committing(world)
+        state_of(world)["data"]["version"] = 2
+        world.start()
+        await world.look(NAME)
+        found = world.get(OFFSET_RESET, NAME)
+        assert found is not None
+        assert found["status"]["conditions"][0]["reason"] == "StateUnreadable"
+        assert world.holds()
+
+    life(story)
+
+
+def test_reset_that_its_group_remembers_to_be_done_holds_nothing_whoever_reads_its_state() -> None:
+    async def story(world: World) -> None:
+        world.reset()
+        assert await world.live() == "Succeeded"
+        state_of(world)["data"]["version"] = 2
+        world.start()
+        await world.look(NAME)
+        assert not world.holds()
+
+    life(story)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_state_that_lost_its_owner_is_that_of_the_object_of_its_name(deleted: bool) -> None:
+    """An orphaning deletion leaves it so, and so do backups."""
+
+    async def story(world: World) -> None:
+        await until_committing(world)
+        state_of(world)["metadata"]["ownerReferences"] = []
+        if deleted:
+            world.kube.objects[OFFSET_RESET.kind, "shop", NAME]["metadata"]["deletionTimestamp"] = MORNING
+        world.start()
+        held = []
+        for _ in range(12):
+            if (OFFSET_RESET.kind, "shop", NAME) in world.kube.objects:
+                await world.look(NAME)
+            held.append(world.holds())
+            await asyncio.sleep(5.0)
+        assert held[0]
+        assert not world.holds()
+        assert {each.offset for each in world.kafka.commits.values()} == {90}
+        left = world.kube.objects.get((OFFSET_RESET.kind, "shop", NAME), {"metadata": {}})
+        assert not left["metadata"].get("finalizers")
+
+    life(story)
+
+
+def test_end_that_cannot_be_remembered_is_shown_and_its_object_stays() -> None:
+    async def story(world: World) -> None:
+        world.reset(ttlSecondsAfterFinished=60)
+        assert await world.live() == "Succeeded"
+        state_of(world)["metadata"]["ownerReferences"] = [{"kind": "Deployment", "name": "x", "uid": "x"}]
+        world.start()
+        await asyncio.sleep(120.0)
+        assert await world.live() == "Succeeded"
+        assert [news.reason for news in world.told][-1] == "NameTaken"
+
+    life(story)
