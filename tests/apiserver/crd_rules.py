@@ -89,6 +89,13 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
         consumer_group({"spec.topicPattern": "^a"}),
         "spec needs exactly one of topics and topicPattern",
     ),
+    (
+        "a pattern that is none",
+        consumer_group({"spec.topics": REMOVED, "spec.topicPattern": "(?=a)"}),
+        "spec.topicPattern must be a regular expression",
+    ),
+    ("a long name of a KafkaCluster", kafka_cluster({"metadata.name": "a" * 64}), "metadata.name must be"),
+    ("a dot in the name of a KafkaCluster", kafka_cluster({"metadata.name": "a.b"}), "metadata.name must be"),
     ("no topics", consumer_group({"spec.topics": REMOVED}), "spec needs exactly one of topics and topicPattern"),
     (
         "a managed topic as source",

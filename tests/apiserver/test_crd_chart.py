@@ -76,11 +76,12 @@ def helm() -> Iterator[Helm]:
 
 
 def has_right(client: Client, right: Right) -> bool:
-    """Return whether the operator's account has a right."""
-    verb, resource, namespace = right
+    """Return whether the operator's account has a right, where it ends in `:name` to the object of that name."""
+    verb, kind, namespace = right
+    resource, _, of = kind.partition(":")
     name, _, part = resource.partition("/")
     plural, _, group = name.partition(".")
-    asked = {"verb": verb, "resource": plural, "group": group, "subresource": part, "namespace": namespace}
+    asked = {"verb": verb, "resource": plural, "group": group, "subresource": part, "namespace": namespace, "name": of}
     spec = {"user": ACCOUNT, "groups": GROUPS, "resourceAttributes": asked}
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
     answer = client.ask("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
@@ -357,7 +358,7 @@ def expect_rights(api: ApiServer) -> None:
         ("create", "rolebindings.rbac.authorization.k8s.io", "default"),
         ("delete", "pods", "default"),
         ("create", "events.events.k8s.io", "default"),
-        ("update", "leases.coordination.k8s.io", NAMESPACE),
+        ("update", "leases.coordination.k8s.io:consumer-fleet-operator", NAMESPACE),
         ("create", "leases.coordination.k8s.io", "kube-system"),
         ("patch", "kafkaclusters.consumerfleet.io", "default"),
     )
@@ -365,7 +366,8 @@ def expect_rights(api: ApiServer) -> None:
         ("get", "secrets", "default"),
         ("list", "secrets", "default"),
         ("get", "consumergroups.consumerfleet.io/status", "default"),
-        ("patch", "leases.coordination.k8s.io", NAMESPACE),
+        ("patch", "leases.coordination.k8s.io:consumer-fleet-operator", NAMESPACE),
+        ("update", "leases.coordination.k8s.io:of-another-controller", NAMESPACE),
         ("watch", "secrets", "default"),
         ("update", "consumergroups.consumerfleet.io", "default"),
         ("patch", "retrypolicies.consumerfleet.io", "default"),

@@ -141,7 +141,7 @@ class OffsetResets:
             cluster_id=referenced.seen.cluster_id or "" if referenced.seen is not None else "",
             down=mine is None or not mine["spec"].get("replicas"),
             own_prefix=naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid),
-            own_name=metadata.name,
+            own_name=MAIN.child(metadata.name),
             patience_s=float(patience),
             finding=self._finding(memory),
         )

@@ -136,8 +136,10 @@ def test_secrets_can_only_be_read_by_name() -> None:
 def test_every_granted_verb_is_used() -> None:
     statuses = [rule["verbs"] for rule in rules() if any(name.endswith("/status") for name in rule["resources"])]
     assert statuses == [["patch"], ["patch"]], "status is read with the object"
-    lease = (CHART / "templates" / "rbac.yaml").read_text().split("resources: [leases]")[1].splitlines()[1]
-    assert lease.strip() == "verbs: [get, create, update]"
+    lease = (CHART / "templates" / "rbac.yaml").read_text().split("-lease\n")[1].split("---")[0]
+    assert [line.strip() for line in lease.splitlines() if "verbs:" in line or "Names:" in line] == [
+        *("verbs: [create]", "resourceNames: [{{ $name }}-operator]", "verbs: [get, update]")
+    ]
 
 
 def test_no_rule_has_a_wildcard() -> None:

@@ -11,6 +11,7 @@ import pytest
 from fleet_consumer.net import NetError
 from fleet_operator.clients.kinds import OFFSET_RESET, OPERATOR_STATE
 from fleet_operator.planning.offsets.records import Committed
+from fleet_operator.planning.offsets.targets import Member
 from tests.unit.reconcilers.test_offsetreset import NAME, PLACES, World, life
 
 MORNING = "2025-11-23T08:00:00Z"
@@ -27,6 +28,23 @@ async def until_committing(world: World) -> None:
     world.reset(to="Latest")
     assert (await world.live(), world.holds()) == ("Committing", True)
     world.kafka.set_offsets = setting  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("client_id", "phase"), [("orders-fleet-0", "StandingDown"), ("orders-0", "Pending")])
+def test_workers_without_static_membership_are_told_from_other_programs(client_id: str, phase: str) -> None:
+    """By their client id, which is the name of their pod."""
+
+    async def story(world: World) -> None:
+        reading = world.kafka.read_offsets
+
+        def read(*asked: Any, **options: Any) -> Any:
+            return replace(reading(*asked, **options), state="Stable", members=(Member(None, client_id),))
+
+        world.kafka.read_offsets = read  # type: ignore[method-assign]
+        world.reset()
+        assert await world.live() == phase
+
+    life(story)
 
 
 def state_of(world: World) -> Any:

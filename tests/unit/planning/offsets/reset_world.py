@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet_operator.api.v1alpha1 import OffsetReset
+from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.offsets.hold import hold_of
 from fleet_operator.planning.offsets.records import ENDED, Committed, ResetPhase, is_outdated, mark_of, read_record
 from fleet_operator.planning.offsets.reset import Finding, ResetFacts, ResetStep
@@ -15,8 +16,9 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.state.runs import RunState, digest_of
 
 NOW = 1_800_000_000.0
-OURS = Member("shop.orders.0a1b2c3d-0", "orders-0")
-DYNAMIC = Member(None, "orders-1")
+FLEET = MAIN.child("orders")
+OURS = Member("shop.orders.0a1b2c3d-0", f"{FLEET}-0")
+DYNAMIC = Member(None, f"{FLEET}-1")
 JAVA = Member(None, "consumer-orders-1")
 KEYS = [("orders", 0), ("orders", 1)]
 
@@ -61,7 +63,7 @@ class World:
             sources=("orders",),
             down=not self.replicas,
             own_prefix="shop.orders.0a1b2c3d-",
-            own_name="orders",
+            own_name=FLEET,
             patience_s=85.0,
             finding=self.finding,
         )

@@ -10,7 +10,7 @@ from fleet_operator.api.v1alpha1 import OffsetReset
 from fleet_operator.api.v1alpha1.model import ObjectMeta
 from fleet_operator.planning.offsets.records import Committed, is_outdated, mark_of
 from fleet_operator.planning.offsets.targets import Member
-from tests.unit.planning.offsets.reset_world import DYNAMIC, JAVA, KEYS, OURS, World, offset_reset, places
+from tests.unit.planning.offsets.reset_world import DYNAMIC, FLEET, JAVA, KEYS, OURS, World, offset_reset, places
 
 
 def test_members_of_other_programs_keep_the_fleet_running_and_are_named() -> None:
@@ -45,7 +45,7 @@ def test_member_that_joins_after_the_stop_is_waited_for() -> None:
 def test_workers_that_do_not_leave_are_named_and_shown_after_a_while() -> None:
     world = World().run_to("StandingDown")
     world.scale()
-    world.members = (DYNAMIC, OURS, replace(DYNAMIC, client_id="orders-2"), replace(DYNAMIC, client_id="orders-3"))
+    world.members = (DYNAMIC, OURS, replace(DYNAMIC, client_id=f"{FLEET}-2"), replace(DYNAMIC, client_id=f"{FLEET}-3"))
     stuck = {"replicas": 0, "members": world.members}
     for waited_s, reason in ((80.0, "StoppingWorkers"), (90.0, "WorkersRemain")):
         world.waited_s = waited_s
@@ -53,7 +53,7 @@ def test_workers_that_do_not_leave_are_named_and_shown_after_a_while() -> None:
         world.act(world.decide())
         world.store(world.decide())
         assert world.shown == ("StandingDown", reason)
-        assert "orders-1, orders-2, orders-3 and 1 more" in world.facts["message"]
+        assert f"{FLEET}-1, {FLEET}-2, {FLEET}-3 and 1 more" in world.facts["message"]
     assert stuck == {"replicas": world.replicas, "members": world.members}
     world.members = ()
     assert world.run().phase == "Succeeded"
