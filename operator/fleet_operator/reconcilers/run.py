@@ -198,7 +198,7 @@ class RunReconciler(Generic[R, S, M]):
             taken = str(error)
             self._context.events.record(News(body, "Warning", conditions.NAME_TAKEN, taken))
         wait = await self._kind.settle(session, body, run)
-        again = await publish(self._context, body, self._final_status(body, run, state))
+        again = await publish(self._context, body, self._final_status(run, state))
         if again is None:
             return None
         if taken:
@@ -215,7 +215,7 @@ class RunReconciler(Generic[R, S, M]):
             log.info("finished run deleted", extra=fields)
         return again
 
-    def _final_status(self, body: JsonObject, run: R, state: RunState) -> JsonObject:
+    def _final_status(self, run: R, state: RunState) -> JsonObject:
         """The status of a run that has ended; where it was lost, and for an object that was made again, by memory."""
         if "conditions" in state.facts:
             return renew_final_status(run.status, run.metadata.generation)

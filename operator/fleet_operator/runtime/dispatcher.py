@@ -101,7 +101,7 @@ class Dispatcher:
             key, overdue = taken
             self._metrics.queue_wait.labels(self._kind).observe(overdue)
             await self._attempt(key)
-            self._queue.finish(key, self._now())
+            self._queue.finish(key)
             self._wake.set()  # the key itself may be due again, and another worker may be waiting
 
     async def _wait(self) -> None:

@@ -132,7 +132,7 @@ class KeyedQueue:
         """False for an entry that is stale, and for a key being worked on, which `finish` brings back."""
         return self._due.get(key) == due and key not in self._working
 
-    def finish(self, key: Key, now: float) -> None:
+    def finish(self, key: Key) -> None:
         """End work on a key; what was asked for meanwhile becomes takeable."""
         self._working.remove(key)
         if key in self._due:

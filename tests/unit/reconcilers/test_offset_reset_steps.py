@@ -208,7 +208,7 @@ def test_workers_that_do_not_leave_are_waited_for_since_the_first_look() -> None
     async def story(stage: Stage) -> None:
         stage.reset()
         await stage.reach("StandingDown")
-        stage.moody.members = (Member(None, "orders-0"),)
+        stage.moody.members = (Member(None, "orders-fleet-0"),)
         await stage.live(times=3)
         assert stage.complete()[0] == "StoppingWorkers"
         await stage.live(times=40)

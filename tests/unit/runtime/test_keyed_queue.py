@@ -75,7 +75,7 @@ def test_key_being_worked_on_is_not_taken_again_but_is_due_after() -> None:
     queue.add(A, 1.0)
     assert queue.take(2.0) is None
     assert queue.next_due() is None
-    queue.finish(A, 3.0)
+    queue.finish(A)
     assert queue.take(3.0) == (A, 2.0)
 
 
@@ -84,7 +84,7 @@ def test_request_from_outside_overrides_a_longer_delay() -> None:
     queue.add_after(A, 60.0, 0.0)
     queue.add(A, 1.0)
     assert queue.take(1.0) == (A, 0.0)
-    queue.finish(A, 1.0)
+    queue.finish(A)
     assert queue.take(100.0) is None, "the delayed request was merged into the one that ran"
 
 
@@ -132,7 +132,7 @@ def test_every_request_is_followed_by_work_that_began_after_it() -> None:
             case 1 if working:
                 key = chance.choice(sorted(working))
                 working.remove(key)
-                queue.finish(key, now)
+                queue.finish(key)
             case _:
                 taken = queue.take(now)
                 if taken:
@@ -143,7 +143,7 @@ def test_every_request_is_followed_by_work_that_began_after_it() -> None:
                 else:
                     assert [k for k, due in owed.items() if due <= now and k not in working] == []
     for key in sorted(working):
-        queue.finish(key, now)
+        queue.finish(key)
     while taken := queue.take(now + 100.0):
         owed.pop(taken[0])
     assert owed == {}

@@ -83,7 +83,7 @@ def other_topics(backfill: Backfill, group: ConsumerGroup) -> tuple[str, ...]:
     return (*((sink.name,) if sink is not None else ()), *failed)
 
 
-def missing_topic(backfill: Backfill, group: ConsumerGroup, unknown: Iterable[str]) -> Problem | None:
+def missing_topic(group: ConsumerGroup, unknown: Iterable[str]) -> Problem | None:
     """The problem with the topics to write to; `unknown` are those that the brokers do not know."""
     for topic in unknown:
         if topic == naming.failed_topic(group.group_id):

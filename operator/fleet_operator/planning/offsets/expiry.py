@@ -179,12 +179,10 @@ def _decide_empty(facts: ExpiryFacts, now: float) -> ExpiryDecision:
         return replace(decision, verdict=(status, facts.obstacle.reason, message))
     due_in = _due_at(facts.group_id, facts.retention_s, memory, kept_at) - now
     decision = replace(decision, visit=due_in <= 0.0, requeue_after=due_in if due_in > 0.0 else STARTING_S)
-    return replace(decision, verdict=_verdict(facts, memory, kept_at, safe_until, deadline))
+    return replace(decision, verdict=_verdict(memory, kept_at, safe_until, deadline))
 
 
-def _verdict(
-    facts: ExpiryFacts, memory: ExpiryMemory, kept_at: float | None, safe_until: float | None, deadline: str
-) -> Verdict:
+def _verdict(memory: ExpiryMemory, kept_at: float | None, safe_until: float | None, deadline: str) -> Verdict:
     problem = memory.problem
     if problem is not None and (memory.failures >= FAILURES_SHOWN or problem.reason in CERTAIN):
         message = (

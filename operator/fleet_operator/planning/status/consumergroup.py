@@ -57,7 +57,7 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
     stuck = _stuck_partitions(facts, previous)
     before = previous.get("conditions") or ()
     status: dict[str, Any] = {
-        **_fleet(facts, previous),
+        **_fleet(facts),
         **_mirrored(facts, previous),
         "limit": facts.scale.limit,
         **scaling_status(facts, previous, now),
@@ -109,7 +109,7 @@ def _state(
     return {"state": state, "stateSince": times.to_text(observed.observed_at if observed else now)}
 
 
-def _fleet(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str, Any]:
+def _fleet(facts: ConsumerGroupFacts) -> dict[str, Any]:
     fleet = facts.fleet
     return {
         **facts.image.fields,

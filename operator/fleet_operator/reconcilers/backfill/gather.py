@@ -190,7 +190,7 @@ class RangeRead:
             message = f"topic {question.topic!r} is not known to the brokers yet; it is asked for again"
             self.resolution = Unresolved(Problem(conditions.SOURCE_TOPIC_NOT_FOUND, message))
             return
-        missing = needs.missing_topic(backfill, group, read.unknown) if read.partitions is not None else None
+        missing = needs.missing_topic(group, read.unknown) if read.partitions is not None else None
         self.resolution = Unresolved(missing) if missing is not None else resolve(backfill, question, read)
 
 

@@ -93,8 +93,8 @@ def test_topics_that_are_written_to_must_exist() -> None:
     body = backfill(sink={"topic": {"name": "results"}}, onError="FailedTopic")
     assert other_topics(body, group) == ("results", "_fleet.orders.failed")
     assert other_topics(backfill(dryRun=True, onError="FailedTopic"), group) == ()
-    assert missing_topic(body, group, ()) is None
-    reasons = [missing_topic(body, group, (name,)) for name in other_topics(body, group)]
+    assert missing_topic(group, ()) is None
+    reasons = [missing_topic(group, (name,)) for name in other_topics(body, group)]
     assert [problem.reason for problem in reasons if problem] == ["SinkTopicNotFound", "FailedTopicNotFound"]
 
 
