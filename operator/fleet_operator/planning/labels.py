@@ -35,6 +35,8 @@ once instead of within a minute or two."""
 SKIP_ANNOTATION: Final = "consumerfleet.io/skipped-records"
 """On pods: digest of the list of records to skip, for the same purpose."""
 HASH_ANNOTATION: Final = "consumerfleet.io/policy-revision"
+KAFKA_GROUP_ANNOTATION: Final = "consumerfleet.io/kafka-group"
+"""The KafkaCluster and the Kafka group that an OperatorState is about."""
 RATE_ANNOTATION: Final = "consumerfleet.io/records-per-second"
 
 FINALIZER: Final = "consumerfleet.io/retry-topics"

@@ -205,7 +205,7 @@ class KafkaClusterReconciler:
         if identity == cluster.identity:
             return cluster
         try:
-            await self._context.states.save(body, identity)
+            await self._context.states.save(body, identity, before=cluster.identity)
         except StateTakenError as error:
             self._context.events.record(News(body, "Warning", conditions.NAME_TAKEN, str(error)))
             return cluster

@@ -78,7 +78,7 @@ class RetryPolicyReconciler:
         try:
             await apply_owned(context.store, body, record)
             if revision.hash != self._last_usable(body):
-                await context.states.save(body, PolicyState(revision=revision.hash))
+                await context.states.save(body, PolicyState(revision=revision.hash), before=None)
         except (KubeInvalidError, KubeForbiddenError, ForeignObjectError, StateTakenError) as error:
             return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
         return revision

@@ -155,7 +155,7 @@ class RunReconciler(Generic[R, S, M]):
             return Result()
         session = self._sessions.open(key, body["metadata"]["uid"])
         try:
-            run, state = self._memory.recall(body, kind.model.model_validate(body))
+            run, state, stored = self._memory.recall(body, kind.model.model_validate(body))
         except (ValidationError, UnreadableStateError) as error:
             problem = error.problem if isinstance(error, UnreadableStateError) else spec_problem(error)
             now_text = times.to_text(context.clock.wall())
@@ -164,16 +164,16 @@ class RunReconciler(Generic[R, S, M]):
         if run.is_final:
             session.start_over()
             return Result(await self._finish(session, body, run, state))
-        step = await self._advance(session, body, run)
-        return Result(ENDED_SECONDS if step is None else await self._show(session, step, run))
+        found = await self._advance(session, body, run, stored)
+        return Result(ENDED_SECONDS if found is None else await self._show(session, *found, run))
 
-    async def _show(self, session: RunSession[M], step: S, run: R) -> float | None:
+    async def _show(self, session: RunSession[M], step: S, before: RunState, run: R) -> float | None:
         """Remember, follow up and publish; seconds until the next visit."""
         now = self._context.clock.wall()
         status = self._kind.project(session, step, now)
         try:
             facts = await self._kind.remember(step, status)
-            await self._memory.note(step.body, run, facts, step.decision)
+            await self._memory.note(step.body, run, facts, step.decision, before)
         except StateTakenError as error:
             step = step.refused(Problem(conditions.NAME_TAKEN, str(error)))
             status = self._kind.project(session, step, now)
@@ -224,8 +224,11 @@ class RunReconciler(Generic[R, S, M]):
         now_text = times.to_text(self._context.clock.wall())
         return conditions.with_conditions(run.status, verdicts, now_text, run.metadata.generation)
 
-    async def _advance(self, session: RunSession[M], body: JsonObject, run: R) -> S | None:
-        """Decide and act; a refusal of the API server is an obstacle like any other. None if the object is gone.
+    async def _advance(
+        self, session: RunSession[M], body: JsonObject, run: R, stored: RunState
+    ) -> tuple[S, RunState] | None:
+        """Decide and act; a refusal of the API server is an obstacle like any other. Returns the step, and the stored
+        state that it rests on; None if the object is gone.
 
         An end that turns out to be none when it is read live may become a start.
         """
@@ -238,7 +241,7 @@ class RunReconciler(Generic[R, S, M]):
                     if fresh is None:
                         return None
                     await self._memory.refresh(fresh, run.group_key)
-                    known, state = self._memory.recall(fresh, self._kind.model.model_validate(fresh))
+                    known, state, stored = self._memory.recall(fresh, self._kind.model.model_validate(fresh))
                     if state.is_final:
                         return None  # another operator has ended it
                     step = await self._kind.decided(session, fresh, known, live=True)
@@ -250,10 +253,10 @@ class RunReconciler(Generic[R, S, M]):
                 return None
             raise
         except (KubeInvalidError, KubeForbiddenError, ForeignObjectError) as error:
-            return step.refused(Problem(conditions.REFUSED_BY_API_SERVER, str(error)))
+            return step.refused(Problem(conditions.REFUSED_BY_API_SERVER, str(error))), stored
         if step.decision.act is Act.CREATE:
             log.info("run started", extra={"key": "/".join(key_of(body)), "kind": body["kind"]})
-        return step
+        return step, stored
 
     async def _fresh(self, body: JsonObject) -> JsonObject | None:
         """The run read live; None if it is gone."""

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from fleet_operator.api.v1alpha1.conditions import STATE_UNREADABLE
-from fleet_operator.api.v1alpha1.model import RunResource
+from fleet_operator.api.v1alpha1.model import FINAL_PHASES, RunResource
 from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, JsonObject, Kind
+from fleet_operator.clients.kube import KubeConflictError
 from fleet_operator.planning import times
 from fleet_operator.planning.run import LASTING_PHASES, RunDecision
 from fleet_operator.planning.state.document import UnreadableStateError, read_state
@@ -36,12 +37,12 @@ class RunMemory:
         self._remembered = frozenset(remembered)
         self._known = self._remembered.union(counted, ("conditions",))
 
-    def recall(self, body: JsonObject, run: R) -> tuple[R, RunState]:
-        """A run with what is remembered in the place of what its status says, and its state.
+    def recall(self, body: JsonObject, run: R) -> tuple[R, RunState, RunState]:
+        """A run with what is remembered in the place of what its status says, its state, and the state as it is stored.
 
         An end that is remembered for its group is the end of this run as well. Raises UnreadableStateError.
         """
-        state = self._context.states.read(body, RunState)
+        state = stored = self._context.states.read(body, RunState)
         if state.digest != digest_of(run):
             state = RunState()  # a namesake's, which did something else
         entry = find_entry(self._context, run)
@@ -52,7 +53,7 @@ class RunMemory:
         status = {} if "conditions" in state.facts else run.status
         shown = {name: value for name, value in status.items() if name not in self._remembered}
         known = {name: value for name, value in state.facts.items() if name in self._known}
-        return run.model_copy(update={"status": {**shown, **known}}), state
+        return run.model_copy(update={"status": {**shown, **known}}), state, stored
 
     async def refresh(self, body: JsonObject, group: Key) -> None:
         """Read the states live that decide about a run. Raises KubeError."""
@@ -60,12 +61,17 @@ class RunMemory:
         for each in (body, *([owner] if owner is not None else ())):
             await self._context.states.refresh(each)
 
-    async def note(self, body: JsonObject, run: RunResource, facts: Mapping[str, Any], decision: RunDecision) -> None:
-        """Remember how far a run is, before its status is written. Raises KubeError and StateTakenError."""
+    async def note(
+        self, body: JsonObject, run: RunResource, facts: Mapping[str, Any], decision: RunDecision, before: RunState
+    ) -> None:
+        """Remember how far a run is, before its status is written; `before` is its stored state when it was decided.
+
+        Raises KubeError and StateTakenError.
+        """
         reason, message = (decision.reason, decision.message) if decision.is_final else ("", "")
         state = RunState(digest=digest_of(run), facts=facts, reason=reason, message=message)
-        if state != self._context.states.read(body, RunState) or not self._context.states.is_own(body):
-            await self._context.states.save(body, state)
+        if state != before or not self._context.states.is_own(body):
+            await self._context.states.save(body, state, before=before)
         if decision.is_lasting:
             await self._note_entry(run, state)
 
@@ -73,7 +79,8 @@ class RunMemory:
         """Have the group remember an end that only the run's own state has, and that state an end that only the group
         has. A run that `leaves` takes its own state along. Raises KubeError and StateTakenError."""
         if not self._context.states.is_own(body):
-            await self._context.states.save(body, replace(state, digest=digest_of(run)))
+            stored = self._context.states.read(body, RunState)
+            await self._context.states.save(body, replace(state, digest=digest_of(run)), before=stored)
         group = self._context.store.get(CONSUMER_GROUP, run.group_key)
         if group is None or state.facts["phase"] not in LASTING_PHASES:
             return
@@ -102,9 +109,11 @@ class RunMemory:
         found = known.find(run)
         if found is not None and found.phase == phase:
             return
+        if found is not None and found.is_final and phase not in FINAL_PHASES:
+            raise KubeConflictError(f"{found.kind} {found.name} was ended by another process", status=409)
         at = str(state.facts.get("finishedAt") or times.to_text(self._context.clock.wall()))
         entry = entry_of(run, phase=phase, reason=state.reason, message=state.message, at=at)
-        await self._context.states.save(group, known.with_entry(entry, self._lives_in(key)))
+        await self._context.states.save(group, known.with_entry(entry, self._lives_in(key)), before=known)
 
 
 def find_entry(context: Context, run: RunResource) -> RunEntry | None:

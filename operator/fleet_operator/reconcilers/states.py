@@ -1,11 +1,11 @@
 """The OperatorStates: one for each object about which the operator has to remember something.
 
 The operator is their only writer, and the cache learns of each write, so what it has is what was written last. A write
-is conditional on that version: a former leader that goes on writing meets a conflict, or its successor does, which then
-decides again.
+is conditional on that version, and on the content that was decided upon: a leader that was suspended may have learnt
+what its successor wrote since, and goes on with a decision from before. It meets a conflict, and decides again.
 
 A state is owned by its object and deleted with it. An object that takes the place of a namesake within a short time, as
-with `kubectl replace --force`, takes over what was known of that one.
+with `kubectl replace --force`, takes over what was known of that one, if it is of the same Kafka group.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from fleet_consumer.clock import Clock
+from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, group_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, OPERATOR_STATE, JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.planning import times
-from fleet_operator.planning.labels import GROUP_LABEL, MANAGED_BY_LABEL, MANAGER
+from fleet_operator.planning.labels import GROUP_LABEL, KAFKA_GROUP_ANNOTATION, MANAGED_BY_LABEL, MANAGER
 from fleet_operator.planning.objects import Owner, child_head
-from fleet_operator.planning.state.document import read_state, write_state
+from fleet_operator.planning.state.document import UnreadableStateError, read_state, write_state
+from fleet_operator.reconcilers.routing import RUNS
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.store import Store
 
@@ -51,7 +53,7 @@ class States:
     store: Store
     clock: Clock
     _former: dict[tuple[Kind, Key], tuple[JsonObject, float]] = field(default_factory=dict)
-    """Contents of the states of objects that are gone, and since when (monotonic seconds)."""
+    """The states of objects that are gone, and since when (monotonic seconds)."""
 
     def read(self, owner: JsonObject, model: type[S]) -> S:
         """The state of an object; an empty one if there is none. Raises UnreadableStateError."""
@@ -74,15 +76,18 @@ class States:
         if live is not None:
             self.store.learn(OPERATOR_STATE, live)
 
-    async def save(self, owner: JsonObject, state: Any) -> None:
-        """Write the state of an object.
+    async def save(self, owner: JsonObject, state: S, *, before: S | None) -> None:
+        """Write the state of an object; `before` is the one that was read when it was decided, None if it rests on no
+        other.
 
         Raises KubeError, with KubeConflictError where another process has written it meanwhile, and StateTakenError.
         """
         address = state_key(owner)
         found = self.store.get(OPERATOR_STATE, address)
         self._require_ours(found, owner)
-        body = _body(owner, write_state(state, self._content(owner)))
+        if before is not None and not self._stands(owner, before):
+            raise KubeConflictError(f"OperatorState {address[1]} was written since this was decided", status=409)
+        body = _body(owner, write_state(state, self._content(owner)), self._of(owner))
         try:
             if found is None:
                 stored = await self.store.kube.create(body)
@@ -101,6 +106,12 @@ class States:
         self.store.learn(OPERATOR_STATE, stored)
         self._former.pop((kind_of(owner), key_of(owner)), None)
 
+    def _stands(self, owner: JsonObject, before: Any) -> bool:
+        try:
+            return bool(self.read(owner, type(before)) == before)
+        except UnreadableStateError:
+            return False
+
     def forget(self, kind: Kind, key: Key) -> None:
         """Note that an object is gone; its state goes with it."""
         now = self.clock.monotonic()
@@ -108,19 +119,38 @@ class States:
             del self._former[address]
         found = self.store.get(OPERATOR_STATE, (key[0], state_name(kind, key[1])))
         if found is not None:
-            self._former[kind, key] = found.get("data") or {}, now
+            self._former[kind, key] = found, now
 
     def _content(self, owner: JsonObject) -> JsonObject:
         found = self.store.get(OPERATOR_STATE, state_key(owner))
-        # A KafkaCluster that was deleted and made again accepts the cluster that it finds: people are told to do that.
-        accepts = kind_of(owner) == KAFKA_CLUSTER and (found is None or bool(_references(found)))
-        if found is not None and (_belongs_to(found, owner) or (_belonged_to_namesake(found, owner) and not accepts)):
-            content = found.get("data")
-            return content if isinstance(content, dict) else {}
-        if accepts:
+        if found is None or not (_belongs_to(found, owner) or _belonged_to_namesake(found, owner)):
+            found, gone_at = self._former.get((kind_of(owner), key_of(owner)), (None, 0.0))
+            if found is None or self.clock.monotonic() - gone_at >= FORMER_SECONDS:
+                return {}
+        # A ConsumerGroup may have adopted its own: what it belongs to says nothing about the Kafka group.
+        own = _belongs_to(found, owner) and kind_of(owner) != CONSUMER_GROUP
+        if not own and not self._may_inherit(found, owner):
             return {}
-        former, gone_at = self._former.get((kind_of(owner), key_of(owner)), ({}, 0.0))
-        return former if self.clock.monotonic() - gone_at < FORMER_SECONDS else {}
+        content = found.get("data")
+        return content if isinstance(content, dict) else {}
+
+    def _may_inherit(self, state: JsonObject, owner: JsonObject) -> bool:
+        """True if what was known of a namesake holds for this object.
+
+        A KafkaCluster that was deleted and made again accepts the cluster that it finds: people are told to do that. A
+        ConsumerGroup of another Kafka group has nothing of the former one, and neither have the runs of that.
+        """
+        if kind_of(owner) == KAFKA_CLUSTER:
+            return not _references(state)
+        former = (state["metadata"].get("annotations") or {}).get(KAFKA_GROUP_ANNOTATION)
+        return former is None or former == self._of(owner)
+
+    def _of(self, owner: JsonObject) -> str | None:
+        """The KafkaCluster and the Kafka group that an object is about; None where there is none, or not yet."""
+        kind = kind_of(owner)
+        if kind in RUNS:
+            return self._of(group) if (group := self.store.get(CONSUMER_GROUP, group_of(owner))) is not None else None
+        return f"{cluster_of(owner)[1]}/{group_id_of(owner)}" if kind == CONSUMER_GROUP else None
 
     def _require_ours(self, found: JsonObject | None, owner: JsonObject) -> None:
         if found is None or _belongs_to(found, owner) or _belonged_to_namesake(found, owner):
@@ -130,7 +160,7 @@ class States:
         )
 
 
-def _body(owner: JsonObject, content: JsonObject) -> JsonObject:
+def _body(owner: JsonObject, content: JsonObject, of: str | None) -> JsonObject:
     metadata, kind = owner["metadata"], kind_of(owner)
     labels = {MANAGED_BY_LABEL: MANAGER} | ({GROUP_LABEL: metadata["name"]} if kind == CONSUMER_GROUP else {})
     head = child_head(
@@ -140,6 +170,8 @@ def _body(owner: JsonObject, content: JsonObject) -> JsonObject:
         owner=Owner(kind.kind, metadata["namespace"], metadata["name"], metadata["uid"]),
         labels=labels,
     )
+    if of is not None:
+        head["metadata"]["annotations"] = {KAFKA_GROUP_ANNOTATION: of}
     return {**head, "data": content}
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import copy
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from fleet_consumer.net import NetError
-from fleet_operator.clients.kinds import OFFSET_RESET, OPERATOR_STATE
-from fleet_operator.planning.offsets.records import Committed
+from fleet_operator.api.v1alpha1 import OffsetReset
+from fleet_operator.clients.kinds import CONSUMER_GROUP, OFFSET_RESET, OPERATOR_STATE
+from fleet_operator.clients.kube import KubeConflictError
+from fleet_operator.planning.offsets.records import Committed, mark_of
 from fleet_operator.planning.offsets.targets import Member
-from tests.unit.reconcilers.test_offsetreset import NAME, PLACES, World, life
+from fleet_operator.planning.state.runs import entry_of
+from tests.unit.reconcilers.test_offsetreset import KEY, NAME, PLACES, World, life
 
 MORNING = "2025-11-23T08:00:00Z"
 
@@ -45,6 +50,72 @@ def test_workers_without_static_membership_are_told_from_other_programs(client_i
         assert await world.live() == phase
 
     life(story)
+
+
+def test_reset_that_was_done_for_another_kafka_group_is_done_for_this_one() -> None:
+    """Both objects are deleted and made again, the ConsumerGroup with another group id."""
+
+    async def story(world: World) -> None:
+        world.reset()
+        assert await world.live() == "Succeeded"
+        group = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
+        world.kube.version += 1
+        group["metadata"] |= {"uid": "second", "resourceVersion": str(world.kube.version)}
+        group["spec"]["groupId"] = "orders-v2"
+        world.kafka.commits = {}
+        world.replace()
+        assert await world.live() == "Pending", "nothing is known of this Kafka group yet"
+        world.remember_group()
+        world.start()
+        assert (await world.live(), world.kafka.sets) == ("Succeeded", 2)
+
+    life(story)
+
+
+def test_leader_that_was_suspended_does_not_take_back_an_end() -> None:
+    """It decided to commit, its successor did and ended the reset, and its cache has caught up before it goes on."""
+
+    async def story(world: World) -> None:
+        world.reset()
+        while world.phase() != "StandingDown":
+            await world.look(NAME)
+            await asyncio.sleep(5.0)
+        await world.look(NAME)
+        await asyncio.sleep(1.0)
+        before, suspended = world.kube.before, list[str]()
+
+        def resumed(verb: str, kind: str, name: str) -> None:
+            """The finalizer is the first write of a reset that is to be committed."""
+            if (verb, kind) == ("apply", OFFSET_RESET.kind) and not suspended:
+                suspended.append(name)
+                end_by_successor(world)
+            before(verb, kind, name)
+
+        world.kube.before = resumed
+        with suppress(KubeConflictError):
+            await world.reconciler.reconcile(KEY)
+        assert suspended
+        world.kube.before = before
+        world.start()
+        assert await world.live() == "Succeeded"
+        assert world.kafka.commits["orders", 1].offset == 77
+
+    life(story)
+
+
+def end_by_successor(world: World) -> None:
+    run = OffsetReset.model_validate(world.get(OFFSET_RESET, NAME))
+    reset, group = state_of(world), world.kube.objects[OPERATOR_STATE.kind, "shop", "orders.consumergroup"]
+    reset["data"]["facts"] |= {"phase": "Succeeded"}
+    group["data"]["runs"] = [asdict(entry_of(run, phase="Succeeded"))]
+    world.kafka.commits = {
+        ("orders", 0): Committed(10, mark_of(run)),
+        ("orders", 1): Committed(77, "fleet-reading=2"),
+    }
+    for state in (reset, group):
+        world.kube.version += 1
+        state["metadata"]["resourceVersion"] = str(world.kube.version)
+        world.store.learn(OPERATOR_STATE, copy.deepcopy(state))
 
 
 def state_of(world: World) -> Any:

@@ -67,4 +67,4 @@ async def _pin_image(context: Context, body: JsonObject, workers: JsonObject) ->
     image, state = running_image(workers), context.states.read(body, GroupState)
     if image is not None and not body["spec"].get("image") and state.upgrade.image is None:
         pinned = replace(state.upgrade, image=image, source="Operator")
-        await context.states.save(body, replace(state, upgrade=pinned))
+        await context.states.save(body, replace(state, upgrade=pinned), before=state)

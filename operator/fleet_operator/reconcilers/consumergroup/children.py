@@ -1,9 +1,9 @@
 """Carries out a plan on a ConsumerGroup's children, in the one order in which every interruption is harmless.
 
 Policies come before the workers that mount them, records before the objects that they describe, marks before what they
-allow, then the StatefulSets, pod annotations, and removals. A check or a part that the API server refuses holds up
-nothing but the removals: the fleet gets its size at the revision that it has, and waiting retries their workers. An
-object that has a child's name but another owner is never taken over: the plan stops there and the status reports it.
+allow, then the StatefulSets, pod annotations, and removals. Whatever of these the API server refuses, the fleet gets
+its size at the revision that it has, and waiting retries their workers; nothing is removed then. An object that has a
+child's name but another owner is never taken over: the plan stops there and the status reports it.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ class Children:
         publication = self.plan.retry.publication if self.plan.retry is not None else None
         self._report_changed_pods()
         try:
-            if publication is not None and self.gathered.older is None:
-                await self._publish(publication)
-            await self._publish_skips()
-            await self._record_revision()
+            held = await _refusal_of(self._prepare(publication))
+            if held is not None:
+                for part in self.plan.parts:
+                    await _refusal_of(self._resize(part))
+                return held
             check = await _refusal_of(self._check())
             parts = [await _refusal_of(self._carry_out_part(part)) for part in self.plan.parts]
             await self._notify_pods(publication)
@@ -68,6 +69,13 @@ class Children:
             # Often one of a group of the same name that was deleted just now: garbage collection takes a moment.
             return Problem(conditions.NAME_TAKEN, str(error))
         return check or refused
+
+    async def _prepare(self, publication: Published | None) -> None:
+        """Make what workers of the wanted revision need."""
+        if publication is not None and self.gathered.older is None:
+            await self._publish(publication)
+        await self._publish_skips()
+        await self._record_revision()
 
     def _report_changed_pods(self) -> None:
         """Tell of pods whose containers somebody has changed: to put them back is to delete them."""
@@ -166,6 +174,12 @@ class Children:
             raise
         if wanted.event is not None:
             self._record(*wanted.event)
+
+    async def _resize(self, wanted: PartPlan) -> None:
+        """Give a part its number of workers at the revision that it has."""
+        fleet = self.gathered.parts[wanted.part].fleet
+        if fleet is not None and fleet.revision in self.plan.fleet.templates and not wanted.remove:
+            await self._apply_part(replace(wanted, target=fleet.revision, event=None))
 
     async def _remove_part(self, wanted: PartPlan) -> None:
         """Delete a part's children, the StatefulSet last: it shows the next reconcile that something is left.

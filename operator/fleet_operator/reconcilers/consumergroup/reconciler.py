@@ -135,7 +135,7 @@ class ConsumerGroupReconciler:
             return None
         if plan.state != gathered.state:
             try:
-                await self._context.states.save(gathered.body, plan.state)
+                await self._context.states.save(gathered.body, plan.state, before=gathered.state)
             except StateTakenError as error:
                 return Problem(conditions.NAME_TAKEN, str(error))
         await self._deletion.keep_finalizer(gathered.body, gathered.group)

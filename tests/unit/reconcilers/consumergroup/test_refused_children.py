@@ -131,6 +131,20 @@ def test_refused_template_does_not_hold_up_the_size_of_the_fleet_that_runs() -> 
     )
 
 
+def test_refused_record_does_not_hold_up_the_size_of_the_fleet_that_runs() -> None:
+    """As by a quota of ConfigMaps: nothing of the new revision is made, and the workers that run get their number."""
+    found, plan = scaled_with_another_template()
+    fleet = found.parts[MAIN].fleet
+    assert fleet is not None
+    refusal, kube = carry_out(found, plan, refuse("ConfigMap", KubeForbiddenError("count/configmaps", status=403)))
+    assert refusal is not None
+    assert refusal.reason == "ForbiddenByApiServer"
+    (body,) = [body for (kind, _, _), body in kube.objects.items() if kind == "StatefulSet"]
+    assert body["metadata"]["annotations"]["consumerfleet.io/revision"] == fleet.revision
+    assert body["spec"]["replicas"] == 5
+    assert "Pod" not in {kind for kind, _, _ in kube.objects}
+
+
 def test_refused_part_holds_up_removals_and_no_other_part() -> None:
     found, plan = scaled_with_another_template()
     main = plan.parts[0]

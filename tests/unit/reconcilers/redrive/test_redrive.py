@@ -58,7 +58,7 @@ def test_run_has_the_image_that_its_group_is_pinned_to() -> None:
         group = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
         states = States(world.store, world.clock)
         pinned = UpgradeState(image="worker:old", source="Operator")
-        await states.save(group, replace(states.read(group, GroupState), upgrade=pinned))
+        await states.save(group, replace(states.read(group, GroupState), upgrade=pinned), before=None)
         world.redrive()
         await world.look()
         job = world.get(JOB)
@@ -295,7 +295,7 @@ def test_run_on_another_cluster_than_the_groups_is_halted() -> None:
         await world.look()
         world.controller()
         main = world.kube.objects[KAFKA_CLUSTER.kind, "shop", "main"]
-        await States(world.store, world.clock).save(main, ClusterIdentity(cluster_id="another"))
+        await States(world.store, world.clock).save(main, ClusterIdentity(cluster_id="another"), before=None)
         world.put(KAFKA_CLUSTER, "main", {"bootstrapServers": ["kafka:9092"]})
         await world.look()
         assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Paused", True)
