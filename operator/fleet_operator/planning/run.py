@@ -47,12 +47,11 @@ class RunState(Enum):
 
 
 class Act(Enum):
-    """The one thing to do about a run's Job or application; only Jobs are suspended and resumed."""
+    """The one thing to do about a run's Job or application; only Jobs are suspended."""
 
     NOTHING = "Nothing"
     CREATE = "Create"
     SUSPEND = "Suspend"
-    RESUME = "Resume"
     DELETE = "Delete"
 
 

@@ -18,12 +18,16 @@ from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive import manifests
 from fleet_operator.planning.redrive.phase import (
+    Origin,
     RedriveFacts,
     RedriveProgress,
+    accepted_cluster_id,
     at_work,
     decide,
     find_obstacle,
+    find_other_cluster,
     find_refusal,
+    origin_after,
     read_progress,
     read_run_pods,
     redrive_of,
@@ -31,6 +35,7 @@ from fleet_operator.planning.redrive.phase import (
 )
 from fleet_operator.planning.redrive.status import project_redrive_status
 from fleet_operator.planning.run import Ahead, ReferencedGroup, RunDecision, read_job
+from fleet_operator.planning.state.runs import RunState, digest_of
 from fleet_operator.planning.status.retry import is_noted
 from fleet_operator.reconcilers.context import Context, is_owned_by
 from fleet_operator.reconcilers.references import read_group
@@ -120,13 +125,18 @@ class Redrives:
         else:
             jobs, pods = (store.cache(kind).having((namespace, of)) for kind in (JOB, POD))
         referenced = read_group(self._context, run.group_key)
+        origin, cluster_id = self._origin(body, run), accepted_cluster_id(referenced)
+        topic_id = _failed_topic_id(referenced)
         job = next((found for found in jobs if is_owned_by(found, body)), None)
         mine = [pod for pod in pods if redrive_of(pod) == name]
         facts = RedriveFacts(
             redrive=run,
-            obstacle=find_obstacle(run, referenced),
+            origin=origin,
+            obstacle=find_obstacle(run, referenced, origin.cluster_id),
             refusal=find_refusal(run),
-            failed_topic_id=_failed_topic_id(referenced),
+            elsewhere=find_other_cluster(run, origin, cluster_id, topic_id),
+            cluster_id=cluster_id,
+            failed_topic_id=topic_id,
             group_gone=referenced.gone,
             job=read_job(job),
             pods=read_run_pods(mine, job_uid=job["metadata"]["uid"] if job else ""),
@@ -136,7 +146,14 @@ class Redrives:
         return RedriveStep(body=body, facts=facts, decision=decide(facts), referenced=referenced, child=job, now=now)
 
     async def remember(self, step: RedriveStep, status: JsonObject) -> JsonObject:
-        return pick(status, self, step.decision)
+        cluster_id = origin_after(step.facts, step.decision).cluster_id
+        return {**pick(status, self, step.decision), **({"clusterId": cluster_id} if cluster_id else {})}
+
+    def _origin(self, body: JsonObject, run: Redrive) -> Origin:
+        """What is remembered of the first Job; nothing of that of a namesake that did something else."""
+        state = self._context.states.read(body, RunState)
+        known = state.facts.get("clusterId") if state.digest == digest_of(run) else None
+        return Origin(cluster_id=known if isinstance(known, str) else None)
 
     async def follow_up(self, session: RunSession[Progressing], step: RedriveStep) -> None:
         """Have the progress of one at work read, for the next reconcile."""

@@ -235,7 +235,7 @@ class RunReconciler(Generic[R, S, M]):
         step = await self._kind.decided(session, body, run, live=False)
         report_changes(self._context.events, step)
         try:
-            if step.decision.act in (Act.CREATE, Act.RESUME) or step.decision.is_final:
+            if step.decision.act is Act.CREATE or step.decision.is_final:
                 async with self._one_at_a_time:
                     fresh = await self._fresh(body)
                     if fresh is None:
@@ -277,7 +277,7 @@ class RunReconciler(Generic[R, S, M]):
         # Replaced and not applied: a Job's template can never change, and this operator might render another one.
         found = await read_live(store, step.body, JOB, key_of(child)[1])
         if found is not None:
-            spec = {**found["spec"], "suspend": act is Act.SUSPEND}
+            spec = {**found["spec"], "suspend": True}
             store.learn(JOB, await store.kube.replace({**found, "spec": spec}))
 
 

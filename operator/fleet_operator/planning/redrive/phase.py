@@ -2,11 +2,12 @@
 
 Everything is judged from what is there (the object, its Job, pods), so it does not matter between which two calls an
 operator was killed. Two runs must never move records at the same time, neither of one Redrive nor of two Redrives of
-one group: each reads the ledger when it starts, and would not see what the other moves after that. So a Job is made,
-and a suspended one resumed, only when no pod of any earlier run is left.
+one group: each reads the ledger when it starts, and would not see what the other moves after that. So a Job is made
+only when no pod of any earlier run is left.
 
 Nor may a run go on when nobody reads the records that it moves, or when they are another group's: its Job is suspended,
-and resumed once the reason is gone.
+and replaced by one with the settings of then once the reason is gone. Where the group has moved to another Kafka
+cluster for good, the records are others than those that were to be moved, and the Redrive ends.
 
 Objects may have been touched by people, and metadata of offsets is a text that anybody may write: what cannot be read
 becomes the cautious value, never an exception.
@@ -29,8 +30,10 @@ from fleet_consumer.contract.managed_topics import (
 from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
+from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.model import Phase
 from fleet_operator.api.v1alpha1.redrive import Redrive
+from fleet_operator.planning.fleet.blocking import cluster_id_changed
 from fleet_operator.planning.foreign_json import read_last_object, read_object
 from fleet_operator.planning.labels import REDRIVE_LABEL
 from fleet_operator.planning.observation import ClusterObservation
@@ -93,17 +96,29 @@ class RunPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Facts of a Redrive's first Job that bind the later ones: the id of its Kafka cluster, None while unknown. They
+    are remembered, and not shown."""
+
+    cluster_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveFacts:
     """A Redrive and what it depends on.
 
-    `obstacle` is why no run could be started now; `refusal` why there can never be one; `group_gone` that the
-    ConsumerGroup is being deleted or is no more; `ahead`: the Redrives of the same group that go first.
-    `failed_topic_id` is that of the failed topic at the newest look, None while unknown.
+    `obstacle` is why no run could be started now; `refusal` why there can never be one; `elsewhere` why there can be no
+    further one; `group_gone` that the ConsumerGroup is being deleted or is no more; `ahead`: the Redrives of the same
+    group that go first. `failed_topic_id` is that of the failed topic at the newest look, `cluster_id` that of the
+    Kafka cluster if it is known to be the group's; None while unknown.
     """
 
     redrive: Redrive
+    origin: Origin = Origin()
     obstacle: Problem | None = None
     refusal: Problem | None = None
+    elsewhere: Problem | None = None
+    cluster_id: str | None = None
     failed_topic_id: str | None = None
     group_gone: bool = False
     job: JobFacts | None = None
@@ -139,6 +154,8 @@ def decide(facts: RedriveFacts) -> RunDecision:
         name = facts.redrive.spec.group_ref.name
         message = f"ConsumerGroup {name!r} was deleted; the records moved so far stay moved"
         return RunDecision("Cancelled", c.GROUP_DELETED, message, removal(job))
+    if facts.elsewhere is not None:
+        return RunDecision.of("Failed", facts.elsewhere, removal(job))
     if job is not None and not job.deleting and job.rate != facts.redrive.rate:
         phase: Phase = "Paused" if facts.redrive.spec.suspend else "Running"
         return RunDecision(phase, c.RATE_CHANGED, "the Job is being replaced by one with the new rate", Act.DELETE)
@@ -164,8 +181,19 @@ def _start(facts: RedriveFacts) -> RunDecision:
     if facts.ahead is not None:
         message = f"Redrives of one group take turns: waiting for Redrive {facts.ahead.name!r}"
         return RunDecision("Pending", c.ANOTHER_REDRIVE_RUNS, message, place=facts.ahead.count)
-    act = Act.CREATE if facts.job is None else Act.RESUME
-    return RunDecision("Running", c.RUNNING, _progress(facts), act)
+    if facts.job is not None:
+        # Its settings may be of another time: of another connection, or of a topic that had another size.
+        message = "the suspended Job is being replaced by one with the present settings"
+        return RunDecision("Running", c.WAITING_FOR_LAST_RUN, message, Act.DELETE)
+    return RunDecision("Running", c.RUNNING, _progress(facts), Act.CREATE)
+
+
+def origin_after(facts: RedriveFacts, decision: RunDecision) -> Origin:
+    """What to remember of a Redrive's first Job. It is not forgotten, and noted late if that Job's operator ended
+    before it could note it, or was of an earlier version."""
+    if decision.act is not Act.CREATE and facts.job is None:
+        return facts.origin
+    return Origin(cluster_id=facts.origin.cluster_id or facts.cluster_id)
 
 
 def _running(facts: RedriveFacts) -> RunDecision:
@@ -309,8 +337,41 @@ def find_refusal(redrive: Redrive) -> Problem | None:
     )
 
 
-def find_obstacle(redrive: Redrive, found: ReferencedGroup) -> Problem | None:
-    """The first reason why no run can be started now, or None."""
+def accepted_cluster_id(found: ReferencedGroup) -> str | None:
+    """The id of the Kafka cluster that a group works on; None while unknown, and while another cluster answers than the
+    KafkaCluster was made for."""
+    seen = found.seen
+    if not isinstance(found.cluster, KafkaCluster) or seen is None or cluster_id_changed(found.cluster, seen):
+        return None
+    return seen.cluster_id if seen.identified else None
+
+
+def find_other_cluster(
+    redrive: Redrive, origin: Origin, cluster_id: str | None, failed_topic_id: str | None
+) -> Problem | None:
+    """The reason why the records that a Redrive was to move are out of reach for good, or None. The ids are those of
+    now, None while unknown."""
+    group, remedy = redrive.spec.group_ref.name, "the records moved so far stay moved: create another Redrive"
+    if None in (cluster_id, origin.cluster_id):
+        return None
+    if cluster_id != origin.cluster_id:
+        message = (
+            f"the Redrive began on Kafka cluster {origin.cluster_id}, and ConsumerGroup {group!r} is on Kafka cluster "
+            f"{cluster_id} now, whose failed records are others; {remedy}"
+        )
+        return Problem(c.RANGE_LOST, message)
+    began_in = redrive.status.get("failedTopicId")
+    if not redrive.spec.records or None in (began_in, failed_topic_id) or began_in == failed_topic_id:
+        return None
+    message = (
+        f"the failed topic of ConsumerGroup {group!r} was created again, and the offsets in spec.records are other "
+        f"records there; {remedy}"
+    )
+    return Problem(c.RANGE_LOST, message)
+
+
+def find_obstacle(redrive: Redrive, found: ReferencedGroup, began_on: str | None = None) -> Problem | None:
+    """The first reason why no run can be started now, or None; of one that began on the Kafka cluster with this id."""
     name, group = redrive.spec.group_ref.name, found.group
     if group is None:
         return no_group(redrive, found)
@@ -331,8 +392,16 @@ def find_obstacle(redrive: Redrive, found: ReferencedGroup) -> Problem | None:
         return cluster
     begun = "startedAt" in redrive.status
     doubt = find_doubt(redrive, found, "create another Redrive", begun=begun)
-    obstacle = find_connection_obstacle(cluster, found.seen) or doubt
+    obstacle = find_connection_obstacle(cluster, found.seen) or doubt or _unidentified(began_on, found)
     return obstacle if obstacle is not None or found.seen is None else _topics_problem(group, found.seen)
+
+
+def _unidentified(began_on: str | None, found: ReferencedGroup) -> Problem | None:
+    """The reason why nobody knows that a Redrive's next Job would be on the cluster of its first one."""
+    if began_on is None or accepted_cluster_id(found) is not None:
+        return None
+    message = f"the Redrive began on Kafka cluster {began_on}, and the id of the present one is not known yet"
+    return Problem(c.NOT_YET_OBSERVED, message)
 
 
 def _topics_problem(group: ConsumerGroup, seen: ClusterObservation) -> Problem | None:

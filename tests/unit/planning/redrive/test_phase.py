@@ -48,7 +48,7 @@ RUNS = RunPod(name="mended-redrive-x")
         ({"redrive": redrive(suspend=True)}, "Paused", "Suspended", Act.NOTHING),
         ({"redrive": redrive(suspend=True), "job": ACTIVE}, "Paused", "Suspended", Act.SUSPEND),
         ({"redrive": redrive(suspend=True), "job": SUSPENDED}, "Paused", "Suspended", Act.NOTHING),
-        ({"job": SUSPENDED}, "Running", "Running", Act.RESUME),
+        ({"job": SUSPENDED}, "Running", "WaitingForLastRun", Act.DELETE),
         ({"job": SUSPENDED, "ahead": Ahead("other", 2)}, "Pending", "AnotherRedriveRuns", Act.NOTHING),
         ({"job": SUSPENDED, "pods": (RUNS,)}, "Running", "WaitingForLastRun", Act.NOTHING),
         ({"job": replace(ACTIVE, rate=5)}, "Running", "RateChanged", Act.DELETE),
@@ -140,10 +140,9 @@ class World:
                 self.job, self.started = JobFacts(state=RunState.ACTIVE, rate=self.rate), True
             case Act.DELETE:
                 self.job = None
-            case Act.SUSPEND | Act.RESUME:
+            case Act.SUSPEND:
                 assert self.job is not None
-                state = RunState.SUSPENDED if decision.act is Act.SUSPEND else RunState.ACTIVE
-                self.job = replace(self.job, state=state)
+                self.job = replace(self.job, state=RunState.SUSPENDED)
         return decision.phase
 
     def controller(self) -> None:
