@@ -19,7 +19,7 @@ from fleet_operator.planning.drift import EDITED, changed_by, others_fields
 
 LABELS: Final = (
     *(labels.GROUP_LABEL, labels.POLICY_LABEL, labels.COMPONENT_LABEL, HANDLER_LABEL),
-    *(labels.REDRIVE_LABEL, labels.BACKFILL_LABEL),
+    *(labels.REDRIVE_LABEL, labels.BACKFILL_LABEL, labels.JOB_NAME_LABEL),
 )
 CONFIG_MAP_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.HASH_ANNOTATION, labels.APPLIED_ANNOTATION)
 POD_ANNOTATIONS: Final = (labels.REVISION_ANNOTATION, labels.POLICIES_ANNOTATION, labels.SKIP_ANNOTATION)

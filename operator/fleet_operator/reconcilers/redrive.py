@@ -31,13 +31,14 @@ from fleet_operator.planning.redrive.phase import (
     read_progress,
     read_run_pods,
     redrive_of,
+    runs_by_job,
     target_of,
 )
 from fleet_operator.planning.redrive.status import project_redrive_status
 from fleet_operator.planning.run import Ahead, ReferencedGroup, RunDecision, read_job
 from fleet_operator.planning.state.runs import RunState, digest_of
 from fleet_operator.planning.status.retry import is_noted
-from fleet_operator.reconcilers.context import Context, is_owned_by
+from fleet_operator.reconcilers.context import Context, is_owned_by, read_live
 from fleet_operator.reconcilers.references import read_group
 from fleet_operator.reconcilers.run import RunChildren
 from fleet_operator.reconcilers.run_memory import RunSummary, pick, runs_of, summary_of_run
@@ -127,8 +128,8 @@ class Redrives:
         referenced = read_group(self._context, run.group_key)
         origin, cluster_id = self._origin(body, run), accepted_cluster_id(referenced)
         topic_id = _failed_topic_id(referenced)
-        job = next((found for found in jobs if is_owned_by(found, body)), None)
-        mine = [pod for pod in pods if redrive_of(pod) == name]
+        job = await self._job(body, run, live=live)
+        mine = [pod for pod in pods if redrive_of(pod) == name and runs_by_job(pod)]
         facts = RedriveFacts(
             redrive=run,
             origin=origin,
@@ -144,6 +145,19 @@ class Redrives:
         )
         now = self._context.clock.wall()
         return RedriveStep(body=body, facts=facts, decision=decide(facts), referenced=referenced, child=job, now=now)
+
+    async def _job(self, body: JsonObject, run: Redrive, *, live: bool) -> JsonObject | None:
+        """The Job, by its name. Raises KubeError.
+
+        Others may have its labels, and it may have lost them: then no watch shows it, so that of a run that has begun
+        is read live where the cache lacks it.
+        """
+        store, (namespace, redrive) = self._context.store, key_of(body)
+        name = naming.redrive_job(redrive)
+        seen = None if live else store.get(JOB, (namespace, name))
+        if seen is None and (live or "startedAt" in run.status):
+            return await read_live(store, body, JOB, name)
+        return seen if seen is not None and is_owned_by(seen, body) else None
 
     async def remember(self, step: RedriveStep, status: JsonObject) -> JsonObject:
         cluster_id = origin_after(step.facts, step.decision).cluster_id

@@ -94,6 +94,15 @@ def test_used_fields_of_a_pod_survive_trimming() -> None:
     assert cut["status"]["podIP"] == "10.0.0.1"
 
 
+@pytest.mark.parametrize("orphaned", [False, True])
+def test_pod_of_a_run_is_known_when_it_is_trimmed(orphaned: bool) -> None:
+    pod = a_pod()
+    pod["metadata"]["labels"] = {"consumerfleet.io/redrive": "mended", "batch.kubernetes.io/job-name": "mended-redrive"}
+    pod["metadata"]["ownerReferences"] = [] if orphaned else [{"kind": "Job", "name": "mended-redrive", "uid": "j"}]
+    pod["status"]["phase"] = "Running"
+    assert at_work([], [trim_pod(pod)]) == at_work([], [pod]) == ("mended",)
+
+
 def test_ended_check_keeps_its_answer() -> None:
     whole = a_pod()
     report = json.dumps({"ok": False, "reason": "HandlerNotFound", "message": "no module"})
@@ -162,6 +171,7 @@ def a_job(*, hostile: str = "", failed: bool = False) -> dict[str, Any]:
         "kind": "Job",
         "metadata": {
             **pod["metadata"],
+            "name": "mended-redrive",
             "generation": 2,
             "labels": {"consumerfleet.io/group": "orders", "consumerfleet.io/redrive": "mended", "other": hostile},
             "annotations": {"consumerfleet.io/records-per-second": "50", "other": hostile},

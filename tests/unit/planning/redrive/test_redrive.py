@@ -281,7 +281,11 @@ def test_job_is_read_as_its_controller_left_it() -> None:
 
 
 def pod(name: str, phase: str, *, job: str = "j1", **container: Any) -> dict[str, Any]:
-    metadata = {"name": name, "creationTimestamp": f"2026-01-01T00:00:0{name}Z", "ownerReferences": [{"uid": job}]}
+    metadata = {
+        "name": name,
+        "creationTimestamp": f"2026-01-01T00:00:0{name}Z",
+        "ownerReferences": [{"kind": "Job", "uid": job}],
+    }
     return {"metadata": metadata, "status": {"phase": phase, "containerStatuses": [{"state": container}]}}
 
 
@@ -311,15 +315,22 @@ def test_pods_are_read_in_the_order_of_their_making() -> None:
 
 def test_possible_writers_are_found_from_jobs_and_pods() -> None:
     def labelled(body: dict[str, Any], name: str) -> dict[str, Any]:
-        metadata = {"labels": {"consumerfleet.io/redrive": name}}
-        return body | {"metadata": body.get("metadata", {}) | metadata}
+        metadata = {"name": f"{name}-redrive", "labels": {"consumerfleet.io/redrive": name}}
+        return body | {"metadata": metadata | body.get("metadata", {}) | {"labels": metadata["labels"]}}
 
     done = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
     jobs = [labelled({}, "runs"), labelled(done, "done"), labelled({"spec": {"suspend": True}}, "held")]
     assert at_work(jobs, []) == ("runs",)
+    copied = labelled({"metadata": {"name": "copy"}}, "runs")
+    assert at_work([copied], []) == (), "a Job of another name is no run's"
     worker = pod("1", "Running")
     pods = [worker, labelled(pod("2", "Failed"), "done"), labelled(pod("3", "Running"), "ending")]
     assert at_work([], pods) == ("ending",), "workers are no run, and a pod may outlive its Job"
+    stray = labelled(pod("4", "Running"), "ghost")
+    del stray["metadata"]["ownerReferences"]
+    assert at_work([], [stray]) == (), "no Job has made it"
+    stray["metadata"]["labels"]["batch.kubernetes.io/job-name"] = "ghost-redrive"
+    assert at_work([], [stray]) == ("ghost",), "a pod that was made by a Job may lose its owner"
 
 
 @given(st.text() | st.binary().map(repr) | st.recursive(st.integers() | st.text(), st.lists).map(json.dumps))

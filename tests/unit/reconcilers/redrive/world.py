@@ -241,7 +241,11 @@ class World:
                 self.pods_made += 1
                 name = f"{job['metadata']['name']}-{self.pods_made}"
                 metadata = {"name": name, "namespace": "shop", "labels": job["metadata"]["labels"]}
-                metadata |= {"uid": name, "ownerReferences": [{"uid": uid}], "resourceVersion": str(self.kube.version)}
+                metadata |= {
+                    "uid": name,
+                    "ownerReferences": [{"kind": "Job", "uid": uid}],
+                    "resourceVersion": str(self.kube.version),
+                }
                 pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"phase": "Running"}}
                 self.kube.objects[POD.kind, "shop", name] = pod
         living = [b for a, b in self.kube.objects.items() if a[0] == POD.kind and b["status"]["phase"] == "Running"]
