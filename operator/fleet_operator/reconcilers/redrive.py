@@ -87,7 +87,7 @@ class RedriveStep:
         assert isinstance(cluster, KafkaCluster), "a Redrive without its cluster has an obstacle"
         assert self.referenced.seen is not None, "a Redrive whose cluster was never seen has an obstacle"
         target = target_of(group, self.referenced.seen)
-        config = manifests.redrive_config(redrive, group, cluster, target, now=self.now)
+        config = manifests.redrive_config(redrive, group, cluster, target, run_id=self.facts.run_id, now=self.now)
         return RunChildren(
             applied=(manifests.config_map(redrive, config),),
             run=manifests.job(redrive, group, cluster, image=self.referenced.image),
@@ -160,14 +160,16 @@ class Redrives:
         return seen if seen is not None and is_owned_by(seen, body) else None
 
     async def remember(self, step: RedriveStep, status: JsonObject) -> JsonObject:
-        cluster_id = origin_after(step.facts, step.decision).cluster_id
-        return {**pick(status, self, step.decision), **({"clusterId": cluster_id} if cluster_id else {})}
+        origin = origin_after(step.facts, step.decision)
+        kept = {"clusterId": origin.cluster_id, "runId": origin.run_id}
+        return {**pick(status, self, step.decision), **{name: value for name, value in kept.items() if value}}
 
     def _origin(self, body: JsonObject, run: Redrive) -> Origin:
         """What is remembered of the first Job; nothing of that of a namesake that did something else."""
         state = self._context.states.read(body, RunState)
-        known = state.facts.get("clusterId") if state.digest == digest_of(run) else None
-        return Origin(cluster_id=known if isinstance(known, str) else None)
+        kept = state.facts if state.digest == digest_of(run) else {}
+        known = {name: value for name in ("clusterId", "runId") if isinstance(value := kept.get(name), str)}
+        return Origin(cluster_id=known.get("clusterId"), run_id=known.get("runId"))
 
     async def follow_up(self, session: RunSession[Progressing], step: RedriveStep) -> None:
         """Have the progress of one at work read, for the next reconcile."""
@@ -175,7 +177,7 @@ class Redrives:
         if step.decision.phase != "Running" or group is None:
             return
         cluster = (group.metadata.namespace, group.spec.cluster_ref.name)
-        group_id = naming.redrive_group(group.group_id, step.facts.redrive.metadata.uid)
+        group_id = naming.redrive_group(group.group_id, step.facts.run_id)
 
         def fail(error: Exception) -> None:
             fields = {"key": "/".join(key), "group": group_id, "error": str(error) or type(error).__name__}

@@ -37,14 +37,15 @@ left out for that."""
 
 
 def redrive_config(
-    redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, target: Target, *, now: float
+    redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, target: Target, *, run_id: str, now: float
 ) -> dict[str, Any]:
-    """The content of `redrive.json`, which `fleet-consumer redrive` reads. Times are epoch milliseconds."""
+    """The content of `redrive.json`, which `fleet-consumer redrive` reads. Times are epoch milliseconds; `run_id` is
+    the same for all Jobs of a run."""
     spec, metadata = redrive.spec, redrive.metadata
     chosen, worker = spec.filter, worker_config(group, cluster, revision="")
     return {
         "version": VERSION,
-        "id": metadata.uid,
+        "id": run_id,
         "name": metadata.name,
         "namespace": metadata.namespace,
         "groupId": group.group_id,

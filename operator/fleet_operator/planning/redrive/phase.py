@@ -97,10 +97,11 @@ class RunPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Facts of a Redrive's first Job that bind the later ones: the id of its Kafka cluster, None while unknown. They
-    are remembered, and not shown."""
+    """Facts of a Redrive's first Job that bind the later ones: the id of its Kafka cluster and that of the run, None
+    while unknown. They are remembered, and not shown."""
 
     cluster_id: str | None = None
+    run_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +130,12 @@ class RedriveFacts:
     def started(self) -> bool:
         """True if a run was ever created."""
         return self.job is not None or "startedAt" in self.redrive.status
+
+    @property
+    def run_id(self) -> str:
+        """The id under which progress is committed: the uid of the object as it was at the first Job, for an object may
+        take the place of a namesake in the middle."""
+        return self.origin.run_id or self.redrive.metadata.uid
 
     @property
     def halted(self) -> bool:
@@ -193,7 +200,7 @@ def origin_after(facts: RedriveFacts, decision: RunDecision) -> Origin:
     before it could note it, or was of an earlier version."""
     if decision.act is not Act.CREATE and facts.job is None:
         return facts.origin
-    return Origin(cluster_id=facts.origin.cluster_id or facts.cluster_id)
+    return Origin(cluster_id=facts.origin.cluster_id or facts.cluster_id, run_id=facts.run_id)
 
 
 def _running(facts: RedriveFacts) -> RunDecision:

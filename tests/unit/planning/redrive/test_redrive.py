@@ -137,7 +137,7 @@ END_MS = round((NOW + CLOCKS_S) * 1000)
 
 
 def settings_of(wanted: Redrive, *, now: float = NOW, target: Target = TARGET) -> dict[str, Any]:
-    return redrive_manifests.redrive_config(wanted, group(), builders.kafka_cluster(), target, now=now)
+    return redrive_manifests.redrive_config(wanted, group(), builders.kafka_cluster(), target, run_id="r1", now=now)
 
 
 def test_records_that_failed_after_the_first_start_are_none_of_a_later_one() -> None:
@@ -195,7 +195,7 @@ def test_settings_of_a_run() -> None:
 def test_run_writes_with_the_properties_of_the_groups_producers() -> None:
     """Without any there is no such field: a group's own image may be of a version that does not know it."""
     fleet = group(producer={"properties": {"linger.ms": "50"}})
-    found = redrive_manifests.redrive_config(redrive(), fleet, builders.kafka_cluster(), TARGET, now=NOW)
+    found = redrive_manifests.redrive_config(redrive(), fleet, builders.kafka_cluster(), TARGET, run_id="r1", now=NOW)
     assert found["producer"] == {"properties": {"linger.ms": "50"}}
 
 
@@ -212,7 +212,7 @@ def test_run_parses_the_rendered_settings(spec: dict[str, Any]) -> None:
     """Both sides of the contract; whatever one side adds alone fails here."""
     wanted = redrive(**spec)
     cluster = builders.kafka_cluster(sasl=SASL)
-    found = parse_config(redrive_manifests.redrive_config(wanted, group(), cluster, TARGET, now=NOW))
+    found = parse_config(redrive_manifests.redrive_config(wanted, group(), cluster, TARGET, run_id="r1", now=NOW))
     assert (found.id, found.group_id, found.name, found.namespace) == ("r1", "orders", "mended", "shop")
     assert (found.dry_run, found.max_records) == (wanted.spec.dry_run, wanted.spec.max_records)
     assert (found.records_per_second, found.max_redrives) == (wanted.rate, wanted.spec.max_redrives)

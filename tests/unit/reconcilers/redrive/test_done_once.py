@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
 
-from fleet_operator.clients.kinds import CONSUMER_GROUP, JOB, OPERATOR_STATE, REDRIVE, JsonObject
+from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, JOB, OPERATOR_STATE, REDRIVE, JsonObject
 from fleet_operator.planning import times
+from fleet_operator.planning.offsets.records import Committed
 from fleet_operator.reconcilers.states import state_name
 from tests.unit.reconcilers.redrive.world import World, run
 
+STATE = state_name(REDRIVE, "mended")
 BEGAN = times.from_text("2026-01-01T00:00:00Z")
 
 
@@ -138,5 +142,40 @@ def test_nothing_begins_before_the_group_was_reconciled() -> None:
         assert await settled(world) == "Pending"
         world.keep(CONSUMER_GROUP, "orders", {"offsets": {"began": BEGAN, "inherited": False}})
         assert await settled(world) == "Running"
+
+    run(life)
+
+
+def test_object_that_takes_the_place_of_its_namesake_goes_on_with_its_run() -> None:
+    """With `kubectl replace --force`: progress, and what counts against maxRecords, is committed under the run's id."""
+
+    async def life(world: World) -> None:
+        def config() -> JsonObject:
+            return dict(json.loads((world.get(CONFIG_MAP) or {})["data"]["redrive.json"]))
+
+        world.redrive(maxRecords=100)
+        for _ in range(2):
+            await world.look()
+            world.controller()
+        assert config()["id"] == "uid-of-mended"
+        job, config_map = (JOB, "mended-redrive"), (CONFIG_MAP, "mended-redrive")
+        for kind, name in ((REDRIVE, "mended"), job, config_map, (OPERATOR_STATE, STATE)):
+            del world.kube.objects[kind.kind, "shop", name]
+            await world.look()
+        world.controller()
+        world.redrive(maxRecords=100)
+        world.kube.objects[REDRIVE.kind, "shop", "mended"]["metadata"]["uid"] = "uid-of-another"
+        world.sight.positions = (Committed(4, '{"v":1,"end":10,"selected":3,"moved":2,"guarded":1}'),)
+        for _ in range(3):
+            await asyncio.sleep(6.0)
+            await world.look()
+            world.controller()
+        (made,) = world.jobs()
+        assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-of-another"
+        assert config()["id"] == "uid-of-mended"
+        assert "runId" not in world.status()
+        world.finish()
+        await world.look()
+        assert world.status()["phase"] == "Succeeded"
 
     run(life)
