@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.redrive_config import COUNTS
-from fleet_operator.api.v1alpha1 import KafkaCluster, Redrive
+from fleet_operator.api.v1alpha1 import KafkaCluster, Redrive, conditions
 from fleet_operator.api.v1alpha1.conditions import RUN_CONDITIONS
 from fleet_operator.api.v1alpha1.model import FINAL_PHASES
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JOB, POD, REDRIVE, JsonObject
@@ -48,6 +48,8 @@ from fleet_operator.runtime.cache import key_of
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 30.0
+STANDING: Final = frozenset({conditions.MEMORY_LOST, conditions.REFUSED_BY_API_SERVER, conditions.GROUP_SUSPENDED})
+"""Reasons why one Redrive cannot begin, and another one of its group can: for the last one if that is a dry run."""
 NOTED_SECONDS: Final = 30.0
 """The interval at which a Redrive is reconciled that has ended before its ConsumerGroup has noted what it found."""
 
@@ -161,7 +163,9 @@ class Redrives:
 
     async def remember(self, step: RedriveStep, status: JsonObject) -> JsonObject:
         origin = origin_after(step.facts, step.decision)
-        kept = {"clusterId": origin.cluster_id, "runId": origin.run_id}
+        # Of all reasons only those that others go by, or each change of another one would be a write.
+        reason = step.decision.reason if not step.decision.is_final and step.decision.reason in STANDING else None
+        kept = {"clusterId": origin.cluster_id, "runId": origin.run_id, "reason": reason}
         return {**pick(status, self, step.decision), **{name: value for name, value in kept.items() if value}}
 
     def _origin(self, body: JsonObject, run: Redrive) -> Origin:
@@ -212,7 +216,7 @@ class Redrives:
         """The Redrives that go before this one: those at work, and the older ones that want to be."""
         own = summary_of_run(body)
         runs = runs_of(self._context, REDRIVE, (key_of(body)[0], body["spec"]["groupRef"]["name"]))
-        waiting = [run.name for run, known in runs if run < own and _wants_to_run(run, known)]
+        waiting = [run.name for run, known in runs if run < own and _wants_to_run(run, known, before=own)]
         return Ahead.of(name for name in (*at_work(jobs, pods), *waiting) if name != own.name)
 
 
@@ -223,5 +227,11 @@ def _failed_topic_id(referenced: ReferencedGroup) -> str | None:
     return topic.topic_id if topic is not None else None
 
 
-def _wants_to_run(run: RunSummary, known: Mapping[str, Any]) -> bool:
-    return not (known.get("phase") in FINAL_PHASES or run.suspended or run.deleting)
+def _wants_to_run(run: RunSummary, known: Mapping[str, Any], *, before: RunSummary) -> bool:
+    """True if a Redrive is to have its turn before this other one, which it has not if only others can begin.
+
+    Whether it is at work all the same is seen from its Job and pods.
+    """
+    reason = known.get("reason")
+    stands = reason in STANDING and (reason != conditions.GROUP_SUSPENDED or before.dry_run)
+    return not (known.get("phase") in FINAL_PHASES or run.suspended or run.deleting or stands)
