@@ -52,6 +52,9 @@ STANDING: Final = frozenset({conditions.MEMORY_LOST, conditions.REFUSED_BY_API_S
 """Reasons why one Redrive cannot begin, and another one of its group can: for the last one if that is a dry run."""
 NOTED_SECONDS: Final = 30.0
 """The interval at which a Redrive is reconciled that has ended before its ConsumerGroup has noted what it found."""
+UNNOTED_SECONDS_MAX: Final = 3600.0
+"""Time after which nobody waits for that any more: the failed topic may be gone for good, and is then never seen again.
+All that is lost is how many of its records were put back, which the next Redrive finds as well."""
 
 
 @dataclass(slots=True)
@@ -200,7 +203,7 @@ class Redrives:
         return project_redrive_status(step.facts, step.decision, seen.progress, seen.per_second, now)
 
     async def settle(self, session: RunSession[Progressing], body: JsonObject, run: Redrive) -> float:
-        """Wait until the findings are in the state of the ConsumerGroup, where they count from then on.
+        """Wait a while until the findings are in the state of the ConsumerGroup, where they count from then on.
 
         Nothing brings the group back for them: what the operator wrote is no event for it.
         """
@@ -208,6 +211,8 @@ class Redrives:
         if referenced.gone or (
             referenced.group is not None and is_noted(run.status, referenced.redriven, _failed_topic_id(referenced))
         ):
+            return 0.0
+        if session.since_end() >= UNNOTED_SECONDS_MAX:
             return 0.0
         self._context.queues[CONSUMER_GROUP].add(run.group_key)
         return NOTED_SECONDS

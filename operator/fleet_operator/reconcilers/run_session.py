@@ -74,6 +74,12 @@ class RunSession(Generic[M]):
         if self.ended_at is None:
             self.ended_at, self.saw_end = self.clock.monotonic(), True
 
+    def since_end(self) -> float:
+        """Seconds since the end, or since the first look of a process that did not see it."""
+        now = self.clock.monotonic()
+        self.ended_at = now if self.ended_at is None else self.ended_at
+        return now - self.ended_at
+
     def seconds_left(self, run: RunResource, ttl_seconds: int) -> float:
         """Seconds until a run that has ended may be deleted; none are left at 0 and below.
 
@@ -81,9 +87,7 @@ class RunSession(Generic[M]):
         clock that jumps ahead deletes nothing that this process saw end. One that jumps back, and leaves ends in the
         future, delays a deletion by the whole time at most.
         """
-        if self.ended_at is None:
-            self.ended_at = self.clock.monotonic()
-        left = self.ended_at + ttl_seconds - self.clock.monotonic()
+        left = ttl_seconds - self.since_end()
         finished, created = map(times.from_text, (run.status.get("finishedAt"), run.metadata.creation_timestamp))
         if self.saw_end or finished is None:
             return left

@@ -12,6 +12,7 @@ from fleet_operator.planning import times
 from fleet_operator.planning.observation import TopicObservation
 from fleet_operator.planning.state.retries import Redriven
 from fleet_operator.planning.status.retry import is_noted
+from fleet_operator.reconcilers.redrive import UNNOTED_SECONDS_MAX
 from tests.unit.planning import builders
 from tests.unit.reconcilers.redrive.world import KEY, TOPICS, DeathError, Moment, World, run
 
@@ -262,5 +263,28 @@ def test_operator_killed_at_any_call_leaves_the_next_one_to_finish(moment: Momen
         await world.look()
         assert not is_there(world)
         assert [write[1] for write in world.kube.writes if write[0] == "delete"] == ["Redrive"]
+
+    run(life)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_redrive_whose_findings_nobody_can_note_is_deleted_after_a_while(restarted: bool) -> None:
+    """Its failed topic is gone for good. A new process waits as long, for it may be the first that could note them."""
+
+    async def life(world: World) -> None:
+        world.sight.seen = builders.observation(topics=WITH_ID)
+        await ended(world, ttlSecondsAfterFinished=60)
+        world.sight.seen = builders.observation(topics={})
+        if restarted:
+            await asyncio.sleep(2 * UNNOTED_SECONDS_MAX)
+            world.start()
+        await world.look()
+        await asyncio.sleep(UNNOTED_SECONDS_MAX - 10)
+        result = await world.look()
+        assert is_there(world)
+        assert result.requeue_after is not None
+        await asyncio.sleep(result.requeue_after)
+        await world.look()
+        assert not is_there(world)
 
     run(life)
