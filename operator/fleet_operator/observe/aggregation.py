@@ -163,17 +163,22 @@ def _settings(configs: DescribeConfigsResponse | None, resource_type: int) -> di
 
 
 def positions(response: OffsetFetchResponse) -> dict[str, Offsets | str]:
-    """Committed offsets of each group, or the reason why there are none to be had."""
+    """Committed offsets of each group, or the reason why there are none to be had.
+
+    A partition that cannot be told makes all of them unknown: left out, it would count as one without a commit.
+    """
     found: dict[str, Offsets | str] = {}
     for group in response.groups:
-        if group.error_code:
-            found[group.group_id] = reason_of(group.error_code)
+        partitions = (partition for topic in group.topics for partition in topic.partitions)
+        code = group.error_code or next((each.error_code for each in partitions if each.error_code), 0)
+        if code:
+            found[group.group_id] = reason_of(code)
             continue
         found[group.group_id] = {
             (topic.name, partition.partition_index): partition.committed_offset
             for topic in group.topics
             for partition in topic.partitions
-            if not partition.error_code and partition.committed_offset >= 0
+            if partition.committed_offset >= 0
         }
     return found
 

@@ -86,8 +86,8 @@ def _resource(topic: str) -> admin.DescribeConfigsResource:
 
 
 GONE_SECONDS: Final = 60.0
-"""For how long a topic that was there must have been missing before it is believed to be gone: the broker that was
-asked may lag behind."""
+"""For how long a topic must have been missing before it is believed to be gone: the broker that was asked may lag
+behind."""
 STARTS_SECONDS: Final = 60.0
 """Interval at which the starts of managed topics' logs are read: only retention moves them, and only forward."""
 SEARCH_ROUNDS_MAX: Final = 8
@@ -136,7 +136,7 @@ class FlowMemory:
     _uncommitted: dict[Partition, int] = field(default_factory=dict)
     """Starts of logs without a commit as first seen: what retention deletes from there on has waited."""
     _there: dict[str, float] = field(default_factory=dict)
-    """Time at which each managed topic was last seen (epoch seconds)."""
+    """Time at which each managed topic was last seen, or first missed (epoch seconds)."""
 
     def starts_wanted(self, topics: Collection[str], now: float) -> set[str]:
         """The managed topics whose starts should be asked for in this poll."""
@@ -166,7 +166,6 @@ class FlowMemory:
         self.settings.forget(names)
         for name in names:
             self._starts_due.pop(name, None)
-            self._there.pop(name, None)
 
     def spans(
         self, interest: RetryInterest, facts: GroupFacts, topics: Mapping[str, TopicObservation], ends: Offsets
@@ -328,13 +327,14 @@ class FlowMemory:
     def _told(self, name: str, seen: TopicObservation | None, held: Collection[str], now: float) -> bool:
         """True if a poll has found enough of a topic to count with.
 
-        A topic that is missing is not believed to be gone while the group has commits for it, which go with a topic,
-        or while it was there a moment ago: the broker that was asked may lag behind the others.
+        A topic that is missing is not believed to be gone while the group has commits for it, which go with a topic, or
+        before it was missing for a while: the broker that was asked may lag behind the others, also at the first poll
+        and after a change of our own.
         """
         if seen is None or seen.error is None:
             self._there[name] = now
             return True
-        return name not in held and now - self._there.get(name, 0.0) >= GONE_SECONDS
+        return name not in held and now - self._there.setdefault(name, now) >= GONE_SECONDS
 
     def _topic(self, name: str, seen: TopicObservation | None, waiting: int | None) -> ManagedTopic:
         if seen is None or seen.error is not None:

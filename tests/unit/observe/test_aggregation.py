@@ -16,6 +16,12 @@ from fleet_consumer.wire.consumer_protocol import (
 )
 from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.groups import DescribedGroup, DescribedGroupMember
+from fleet_consumer.wire.offsets import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
 from fleet_operator.observe import aggregation
 from fleet_operator.observe.aggregation import GroupFacts, TopicLog
 from fleet_operator.observe.changes import differs, moved
@@ -259,3 +265,25 @@ def test_transaction_that_hangs_is_news_when_it_begins_to_when_much_more_waits_a
     assert not differs(old, held(500.0, 12))
     assert differs(old, held(500.0, 13))
     assert differs(old, replace(old, open_transactions={}))
+
+
+def test_commit_that_a_coordinator_does_not_tell_is_not_taken_for_none() -> None:
+    """Its ACLs may lag behind those of the broker that listed the topic's partitions."""
+
+    def answer(group_id: str, *codes: int) -> OffsetFetchResponseGroup:
+        partitions = tuple(
+            OffsetFetchResponsePartitions(
+                partition_index=number, committed_offset=-1 if code else 7, metadata="", error_code=code
+            )
+            for number, code in enumerate(codes)
+        )
+        topics = (OffsetFetchResponseTopics(name="orders", partitions=partitions),)
+        return OffsetFetchResponseGroup(group_id=group_id, topics=topics)
+
+    response = OffsetFetchResponse(
+        groups=(answer("whole", 0, 0), answer("part", 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    )
+    assert aggregation.positions(response) == {
+        "whole": {("orders", 0): 7, ("orders", 1): 7},
+        "part": aggregation.reason_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    }

@@ -63,6 +63,7 @@ class Cluster:
     logs: dict[Partition, Log]
     memory: FlowMemory = field(default_factory=FlowMemory)
     silent: set[Partition] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
     rounds: int = 0
     asked: int = 0
 
@@ -73,7 +74,8 @@ class Cluster:
         counts = Counter(name for name, _ in self.logs)
         topics = {name: TopicObservation(partitions=count) for name, count in counts.items()}
         for name in (TOPIC, REDRIVE):
-            topics.setdefault(name, TopicObservation(partitions=0, error="TopicNotFound"))
+            missing = "TopicNotFound" if name in self.gone else None
+            topics.setdefault(name, TopicObservation(partitions=0, error=missing))
         starts = {topic: {key: log.start for key, log in self.logs.items() if key[0] == topic} for topic in topics}
         self.memory.take_starts(topics, starts, 0.0)
         ends = {key: log.end for key, log in self.logs.items()}
@@ -218,9 +220,14 @@ def test_flow_of_an_unobservable_group_is_unknown() -> None:
     assert drained(seen) == set()
 
 
-def test_topic_that_does_not_exist_yet_holds_nothing() -> None:
-    seen = one([]).look(NOW_MS)
-    assert (seen.topics[REDRIVE].waiting, seen.topics[REDRIVE].error) == (0, "TopicNotFound")
+def test_topic_that_is_missing_from_the_first_poll_on_holds_nothing_after_a_while() -> None:
+    """Until then the broker that was asked may lag behind, and records wait that nobody would read any more."""
+    cluster = one([])
+    cluster.gone = {REDRIVE}
+    for later_ms, waiting in ((0, None), (5_000, None), (61_000, 0)):
+        seen = cluster.look(NOW_MS + later_ms)
+        assert (seen.topics[REDRIVE].waiting, seen.topics[REDRIVE].error) == (waiting, "TopicNotFound")
+        assert seen.counted is (waiting is not None)
     assert seen.topics[FAILED].waiting is None
 
 
@@ -228,21 +235,27 @@ def test_missing_topic_is_not_considered_deleted_at_once() -> None:
     """One broker that lags behind must not make a whole flow look drained."""
     cluster = one([NOW_MS - 1_000])
     assert cluster.look(NOW_MS).waiting == 1
-    del cluster.logs[TOPIC, 0]
+    log = cluster.logs.pop((TOPIC, 0))
+    cluster.gone = {TOPIC}
     seen = cluster.look(NOW_MS + 5_000)
     assert (seen.topics[TOPIC].waiting, seen.counted, TOPIC in drained(seen)) == (None, False, False)
     assert seen.topics[TOPIC].error == "TopicNotFound", "that it is missing is told all the same"
     assert cluster.look(NOW_MS + 66_000).topics[TOPIC].waiting == 0
     held = GroupFacts("g.retry", 1, EMPTY, {(TOPIC, 0): 0})
     assert cluster.look(NOW_MS + 70_000, held).topics[TOPIC].waiting is None, "commits go with their topic"
+    cluster.logs[TOPIC, 0], cluster.gone = log, set()
+    assert cluster.look(NOW_MS + 75_000).waiting == 1
 
 
-def test_topic_that_we_deleted_is_gone_at_once() -> None:
-    cluster = one([])
+def test_change_of_our_own_does_not_make_a_missing_topic_a_deleted_one() -> None:
+    """It may have lifted the topic's retention while records wait there."""
+    cluster = one([NOW_MS - 1_000])
     cluster.look(NOW_MS)
     del cluster.logs[TOPIC, 0]
+    cluster.gone = {TOPIC}
     cluster.memory.forget([TOPIC])
-    assert cluster.look(NOW_MS + 1_000).waiting == 0
+    assert cluster.look(NOW_MS + 1_000).waiting is None
+    assert cluster.look(NOW_MS + 61_000).waiting == 0
 
 
 def test_commit_beyond_the_end_of_the_log_counts_from_the_start_once_it_is_certain() -> None:

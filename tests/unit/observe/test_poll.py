@@ -102,8 +102,10 @@ def test_group_of_another_protocol_is_unknown_and_not_dead() -> None:
 @pytest.mark.parametrize("refused", ["orders", "orders.retry"])
 def test_refused_login_has_no_right_to_be_a_member(kind: type[Request[Any]], refused: str) -> None:
     """Without Describe even a group's coordinator is kept from it. Unknown, its claim would count."""
-    cluster = ScriptedCluster(1, {("orders", 0): []}, refused={(kind, refused)})
-    interest = GroupInterest(group_id="orders", topics=("orders",), retry=retry_interest("orders", ["5s"]))
+    retry = retry_interest("orders", ["5s"])
+    logs: dict[tuple[str, int], list[int]] = {(topic, 0): [] for topic in ("orders", *retry.flow)}
+    cluster = ScriptedCluster(1, logs, refused={(kind, refused)})
+    interest = GroupInterest(group_id="orders", topics=("orders",), retry=retry)
     watched = Watched(cluster, {"orders": interest})
     for _ in range(2):
         seen = watched.group("orders")
