@@ -172,7 +172,7 @@ class Redrives:
         return {**pick(status, self, step.decision), **{name: value for name, value in kept.items() if value}}
 
     def _origin(self, body: JsonObject, run: Redrive) -> Origin:
-        """What is remembered of the first Job; nothing of that of a namesake that did something else."""
+        """The origin as remembered; nothing of that of a namesake that did something else."""
         state = self._context.states.read(body, RunState)
         kept = state.facts if state.digest == digest_of(run) else {}
         known = {name: value for name in ("clusterId", "runId") if isinstance(value := kept.get(name), str)}

@@ -1,4 +1,4 @@
-"""What makes one run the same as another: specs that the CRDs' rule of immutability holds to be equal."""
+"""The same run: specs that the CRDs' rule of immutability holds to be equal."""
 
 from __future__ import annotations
 
