@@ -85,11 +85,18 @@ def test_rebalance_that_a_slow_handler_holds_up_is_shown_with_its_causes(install
         wait("PreparingRebalance", 2, last={"from": "Stable"})
         release = ["python", "-c", f"open({RELEASED!r}, 'w').close()"]
         cluster.kubectl("exec", f"{NAME}-fleet-0", "--namespace", NAME, "--container", "worker", "--", *release)
-        entries = wait("Stable", 2, last={"to": "Stable", "generation": 2})
-        print(json.dumps(entries, indent=1))
-        began = next(entry for entry in entries if entry["to"] == "PreparingRebalance" and entry["from"] == "Stable")
-        reported = {"cause": f"{NAME}-fleet-1: first subscription", "inferred": False}
-        assert {key: began[key] for key in reported} == reported
+        reported = {"from": "Stable", "to": "PreparingRebalance", "inferred": False}
+
+        def attributed() -> bool:
+            """Reports come later than what is observed, and a busy machine may have had more rebalances than one."""
+            entries = wait("Stable", 2, last={"to": "Stable"})
+            assert entries[-1].get("generation", 0) >= 2, entries
+            began = next(entry for entry in entries if (entry["from"], entry["to"]) == ("Stable", reported["to"]))
+            assert began == began | reported, entries
+            assert f"{NAME}-fleet-1: first subscription" in began["cause"], entries
+            return True
+
+        eventually(attributed, timeout_s=300.0, what="the reported cause of the rebalance", poll_s=1.0)
         cluster.kubectl(
             "--namespace",
             NAME,
