@@ -16,7 +16,7 @@ from fleet_consumer.wire.connection import ApiVersionsResponse
 from fleet_consumer.wire.consumer_protocol import decode_assignment, partitions_by_topic
 from fleet_consumer.wire.errors import ErrorCode, MalformedMessage
 from fleet_consumer.wire.groups import DescribedGroup, DescribedGroupMember, ListedGroup
-from fleet_consumer.wire.offsets import OffsetFetchResponse
+from fleet_consumer.wire.offsets import OffsetFetchResponse, OffsetFetchResponseGroup
 from fleet_consumer.wire.schema import ZERO_UUID
 from fleet_consumer.wire.topics import ListOffsetsResponse, MetadataResponse
 from fleet_operator.observe.batches import OFFSETS_SETTINGS, OFFSETS_TOPIC
@@ -162,6 +162,12 @@ def _settings(configs: DescribeConfigsResponse | None, resource_type: int) -> di
     }
 
 
+def commits_code(group: OffsetFetchResponseGroup) -> int:
+    """The error of a group's commits: its own, or that of the first partition that has one; 0 without any."""
+    partitions = (partition for topic in group.topics for partition in topic.partitions)
+    return group.error_code or next((each.error_code for each in partitions if each.error_code), 0)
+
+
 def positions(response: OffsetFetchResponse) -> dict[str, Offsets | str]:
     """Committed offsets of each group, or the reason why there are none to be had.
 
@@ -169,9 +175,7 @@ def positions(response: OffsetFetchResponse) -> dict[str, Offsets | str]:
     """
     found: dict[str, Offsets | str] = {}
     for group in response.groups:
-        partitions = (partition for topic in group.topics for partition in topic.partitions)
-        code = group.error_code or next((each.error_code for each in partitions if each.error_code), 0)
-        if code:
+        if code := commits_code(group):
             found[group.group_id] = reason_of(code)
             continue
         found[group.group_id] = {

@@ -51,13 +51,13 @@ def read_commits(
     """The group's commits in topics with these numbers of partitions, by default in all."""
     (request,) = batches.offset_fetch_requests({group_id: counts})
     (group,) = client.call(coordinator, request, timeout_s=CALL_SECONDS).groups
-    listed = [(topic.name, partition) for topic in group.topics for partition in topic.partitions]
-    code = group.error_code or next((partition.error_code for _, partition in listed if partition.error_code), 0)
+    code = aggregation.commits_code(group)
     if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         raise KafkaError(code, f"commits of group {group_id!r}")
     return {
-        (topic, partition.partition_index): Committed(partition.committed_offset, partition.metadata or "")
-        for topic, partition in listed
+        (topic.name, partition.partition_index): Committed(partition.committed_offset, partition.metadata or "")
+        for topic in group.topics
+        for partition in topic.partitions
         if partition.committed_offset >= 0
     }
 

@@ -179,18 +179,16 @@ def runs_of(context: Context, kind: Kind, group: Key) -> list[tuple[RunSummary, 
     """
     states, found = context.store.cache(OPERATOR_STATE), context.store.cache(kind).summaries_having(group)
     known = [(run, states.summary_of((key[0], state_name(kind, key[1]))) or {}) for key, run in found]
-    if any(outline.get("reason") == STATE_UNREADABLE for _, outline in known):
-        known = [(run, _outline_by_group(context, kind, group, run, outline)) for run, outline in known]
+    unreadable = [place for place, (_, outline) in enumerate(known) if outline.get("reason") == STATE_UNREADABLE]
+    ends = _ends_by_name(context, kind, group) if unreadable else {}
+    for place in unreadable:
+        run, outline = known[place]
+        known[place] = run, ends.get(run.name, outline)
     return sorted(known, key=lambda each: each[0])
 
 
-def _outline_by_group(
-    context: Context, kind: Kind, group: Key, run: RunSummary, outline: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """The outline of a run; of one whose state is unreadable its end, if its group remembers that."""
+def _ends_by_name(context: Context, kind: Kind, group: Key) -> dict[str, Mapping[str, Any]]:
+    """The outlines of the runs of a kind whose end their group remembers."""
     body = context.store.get(CONSUMER_GROUP, group)
-    if body is None or outline.get("reason") != STATE_UNREADABLE:
-        return outline
-    ends = [each for each in context.states.read(body, RunsState).runs if each.is_final]
-    phases = [end.phase for end in ends if (end.kind, end.name) == (kind.kind, run.name)]
-    return {"phase": phases[-1]} if phases else outline
+    entries = context.states.read(body, RunsState).runs if body is not None else ()
+    return {each.name: {"phase": each.phase} for each in entries if each.kind == kind.kind and each.is_final}
