@@ -196,8 +196,8 @@ def _start(facts: RedriveFacts) -> RunDecision:
 
 
 def origin_after(facts: RedriveFacts, decision: RunDecision) -> Origin:
-    """The origin to remember. It is not forgotten, and noted late if the operator of the first Job ended before it could
-    note it, or was of an earlier version."""
+    """The origin to remember. It is not forgotten, and noted late if the operator of the first Job ended before it
+    could note it, or was of an earlier version."""
     if decision.act is not Act.CREATE and facts.job is None:
         return facts.origin
     return Origin(cluster_id=facts.origin.cluster_id or facts.cluster_id, run_id=facts.run_id)
