@@ -11,6 +11,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -284,6 +285,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The console script `fleet-operator`."""
     settings = parse(sys.argv[1:] if arguments is None else arguments)
     sys.setrecursionlimit(RECURSION_LIMIT)
+    # As the runtimes of Java and Go do: thousands of KafkaClusters take more descriptors than the usual soft limit.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     gc.set_threshold(COLLECT_AFTER, 20, 20)
     logs.configure(settings.log_format, settings.log_level)
     end(serve(settings))

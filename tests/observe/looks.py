@@ -52,7 +52,7 @@ class Watcher:
     @property
     def admin(self) -> KafkaAdmin:
         """Changes on the cluster that is looked at."""
-        return KafkaAdmin(self.client, self.client.metadata((), timeout_s=10.0).cluster_id)
+        return KafkaAdmin(self.client)
 
     def look(self, now_ms: int | None = None) -> ClusterObservation:
         """Look at the given time; by default now."""

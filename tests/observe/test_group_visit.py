@@ -41,8 +41,7 @@ def client_of(bootstrap: str, sasl: SaslSettings | None = None) -> Iterator[Netw
 def visit(client: NetworkClient, group_id: str) -> VisitOutcome:
     """A whole visit, as the operator makes it in steps."""
     begun = GroupVisit(group_id, SESSION_MS)
-    cluster_id = client.metadata((), timeout_s=10.0).cluster_id
-    outcome = KafkaAdmin(client, cluster_id).begin_visit(begun)
+    outcome = KafkaAdmin(client).begin_visit(begun)
     while outcome is None:
         client.poll(0.1)
         outcome = begun.advance(client)

@@ -25,7 +25,7 @@ MARK = "fleet-reset=a"
 @pytest.fixture
 def admin(broker: KafkaBroker) -> Iterator[KafkaAdmin]:
     client = NetworkClient(ConnectionSettings(bootstrap_servers=(broker.bootstrap,), client_id="operator"))
-    made = KafkaAdmin(client, client.metadata((), timeout_s=10.0).cluster_id)
+    made = KafkaAdmin(client)
 
     def answers() -> bool:
         # A fresh broker is still creating the offsets topic.

@@ -42,7 +42,7 @@ def test_records_failing_again_after_a_reset_to_a_time_are_retried_again(kafka: 
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(between)) + f".{int(between % 1 * 1000):03}Z"
     wanted = OffsetResetSpec.model_validate({"groupRef": {"name": "any"}, "to": "Time", "time": text})
     client = NetworkClient(ConnectionSettings(bootstrap_servers=(kafka.bootstrap,), client_id="operator"))
-    admin = KafkaAdmin(client, client.metadata((), timeout_s=10.0).cluster_id)
+    admin = KafkaAdmin(client)
 
     def is_set() -> bool:
         read = admin.read_offsets(flow.group, (flow.source,), time_ms(wanted), read_committed=False)

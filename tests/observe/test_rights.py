@@ -405,7 +405,7 @@ class Operator:
     def refused(self) -> set[tuple[str, str]]:
         """Do everything that is done to a group's topics, from creation to deletion; return the refusals."""
         refusals: list[Refusal] = []
-        admin = KafkaAdmin(self.client, self.client.metadata((), timeout_s=PATIENCE_S).cluster_id)
+        admin = KafkaAdmin(self.client)
 
         def act(plan: TopicsPlan) -> bool:
             done = admin.change_topics(plan, retry_group=naming.retry_group(self.group))

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from fleet_consumer.net import ConnectionSettings, NetworkClient
 from fleet_operator.observe import live_reads
-from fleet_operator.observe.kafka_admin import KafkaAdmin
+from fleet_operator.observe.kafka_admin import change_cluster
 from fleet_operator.planning.observation import ClusterObservation
 from tests.apiserver import objects
 from tests.apiserver.conftest import PATIENCE_S, Operator, Site, make_topic
@@ -283,7 +283,7 @@ def test_two_operators_that_create_it_at_once_create_one() -> None:
         client = NetworkClient(ConnectionSettings(bootstrap_servers=(broker.bootstrap,), client_id="operator"))
         try:
             cluster_id = client.metadata((), timeout_s=10.0).cluster_id
-            done = KafkaAdmin(client, cluster_id).provision_offsets_topic(spec)
+            done = change_cluster(client, cluster_id, lambda admin: admin.provision_offsets_topic(spec))
             assert done.refusals == []
             return list(done.changed)
         finally:

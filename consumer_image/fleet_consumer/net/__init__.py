@@ -9,6 +9,7 @@ from fleet_consumer.net.addresses import BrokerAddress, parse_address, parse_add
 from fleet_consumer.net.client import Coordinator, NetworkClient
 from fleet_consumer.net.errors import (
     AllBrokersUnreachable,
+    AnotherCluster,
     AuthenticationFailed,
     ConnectFailed,
     Disconnected,
@@ -18,6 +19,7 @@ from fleet_consumer.net.errors import (
     TlsFailed,
     TokenUnavailable,
     UnsupportedByBroker,
+    listed,
 )
 from fleet_consumer.net.oauth import OAuthSettings, OAuthToken
 from fleet_consumer.net.session import Call
@@ -28,6 +30,7 @@ from fleet_consumer.wire.errors import KafkaError
 
 __all__ = [
     "AllBrokersUnreachable",
+    "AnotherCluster",
     "AuthenticationFailed",
     "BrokerAddress",
     "Call",
@@ -51,6 +54,7 @@ __all__ = [
     "UnsupportedByBroker",
     "authorities",
     "chain",
+    "listed",
     "parse_address",
     "parse_addresses",
 ]

@@ -1,7 +1,7 @@
 """Broker addresses, and name lookup without blocking the I/O loop.
 
-`getaddrinfo` can block for many seconds and has no deadline, so every lookup of a name runs in a thread of its own,
-which ends with the lookup. Literal addresses need none.
+`getaddrinfo` can block for minutes and has no deadline, so every lookup of a name runs in a thread of its own, which
+ends with the lookup. Literal addresses need none.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 DEFAULT_PORT: Final = 9092
+
+LOOKUPS_MAX: Final = 32
+"""The most names that a client looks up at a time: whoever owns the brokers chooses how many names they list, and a
+name server that never answers holds each thread for minutes."""
 
 _ADDRESS: Final = re.compile(
     r"(?:(?!https?:)[A-Za-z0-9_.-]+://)?"
@@ -78,13 +82,15 @@ class Lookup:
 
     def start(self) -> None:
         """Look up literal addresses at once, names in a daemon thread, which calls `on_done` at its end."""
-        try:
-            ipaddress.ip_address(self._address.host)
-        except ValueError:
-            name = f"resolve {self._address.host}"
-            threading.Thread(target=self._run, args=(self._on_done,), name=name, daemon=True).start()
-        else:
+        if _is_literal(self._address.host):
             self._run(lambda: None)
+            return
+        name = f"resolve {self._address.host}"
+        try:
+            threading.Thread(target=self._run, args=(self._on_done,), name=name, daemon=True).start()
+        except RuntimeError as error:  # the process or its container has no thread left
+            self.result = OSError(str(error))
+            self.done = True
 
     def _run(self, on_done: Callable[[], None]) -> None:
         try:
@@ -94,3 +100,34 @@ class Lookup:
             self.result = error if isinstance(error, OSError) else OSError(f"not a host name: {error}")
         self.done = True
         on_done()
+
+
+class Lookups:
+    """The lookups of one client: one at a time for each address, LOOKUPS_MAX in all. Used by the client's thread."""
+
+    def __init__(self, on_done: Callable[[], None]) -> None:
+        self._on_done = on_done
+        self._running: dict[BrokerAddress, Lookup] = {}
+
+    def has_room(self, address: BrokerAddress) -> bool:
+        """True if a lookup of the address can start now, needs no thread, or is under way."""
+        if len(self._running) < LOOKUPS_MAX or address in self._running or _is_literal(address.host):
+            return True
+        self._running = {address: lookup for address, lookup in self._running.items() if not lookup.done}
+        return len(self._running) < LOOKUPS_MAX
+
+    def start(self, address: BrokerAddress) -> Lookup:
+        """The lookup of the address that is under way, or a new one."""
+        running = self._running.get(address)
+        if running is None or running.done:
+            running = self._running[address] = Lookup(address, self._on_done)
+            running.start()
+        return running
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

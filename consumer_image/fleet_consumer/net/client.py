@@ -7,20 +7,23 @@ import heapq
 import random
 import selectors
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar
 
 from fleet_consumer.clock import Clock, SystemClock
-from fleet_consumer.net.addresses import BrokerAddress
+from fleet_consumer.net.addresses import BrokerAddress, Lookups
 from fleet_consumer.net.connection import IoLoop
 from fleet_consumer.net.errors import (
     AllBrokersUnreachable,
+    AnotherCluster,
     AuthenticationFailed,
     Disconnected,
+    MalformedResponse,
     NetError,
     RequestTimedOut,
     UnsupportedByBroker,
+    listed,
 )
 from fleet_consumer.net.lane import BrokerLane, ReconnectPause
 from fleet_consumer.net.session import Call
@@ -36,6 +39,13 @@ MAIN_LANE: Final = "main"
 
 GROUPS_PER_LOOKUP: Final = 1_000
 """The number of groups in one FindCoordinator request; more are split over several, to keep messages small."""
+
+BROKERS_MAX: Final = 1_000
+"""The most brokers of one cluster, several times as many as the largest that are known to run."""
+
+CONNECTIONS_MAX: Final = 256
+"""The most connections of one client. A broker chooses how many others it lists, and each connection takes a descriptor
+of the whole process and memory for TLS; in a larger cluster unused connections give way to others."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
@@ -61,7 +71,10 @@ class NetworkClient:
         self._chance = random.Random()
         self._bootstrap = settings.bootstrap_addresses
         self._brokers: dict[int, BrokerAddress] = {}
+        # Within `one_cluster`, the id of the cluster, once it is known.
+        self._cluster_ids: set[str | None] | None = None
         self._selector = selectors.DefaultSelector()
+        self._lookups = Lookups(self.wakeup)
         self._lanes: dict[tuple[BrokerAddress, str], BrokerLane] = {}
         self._pauses: dict[BrokerAddress, ReconnectPause] = {}
         self._deadlines: list[tuple[float, int, Call[Any], BrokerLane]] = []
@@ -106,7 +119,7 @@ class NetworkClient:
             self._lanes[key] = BrokerLane(
                 address,
                 self._settings,
-                loop=IoLoop(self._selector, self.wakeup),
+                loop=IoLoop(self._selector, self.wakeup, self._lookups),
                 pause=self._pauses.setdefault(address, ReconnectPause(self._settings, self._chance)),
                 chance=self._chance,
             )
@@ -140,10 +153,11 @@ class NetworkClient:
     ) -> ResponseT:
         """Send and wait for the response; None tries any broker, one after the other. Raises NetError.
 
+        Any broker is one that the last Metadata listed: an address of the bootstrap list may belong to another cluster.
         A `wakeup` does not end the wait; it is kept for the next `poll`.
         """
         if address is None:
-            return self._call_any(request, lane, timeout_s)
+            return self._call_any(request, timeout_s, lane=lane)
         call = self.send(address, request, lane=lane, timeout_s=timeout_s)
         while not call.done:
             self._turn(call.deadline - self._clock.monotonic())
@@ -152,10 +166,14 @@ class NetworkClient:
     def metadata(self, topics: Sequence[str] | None = (), *, timeout_s: float) -> MetadataResponse:
         """Request brokers and topics (None: all topics) from any broker, and store the brokers. Raises NetError.
 
-        Never creates topics. A topic that cannot be described carries its error code in the response.
+        The bootstrap list is asked too, last: so a cluster whose brokers have all moved is found again. Never creates
+        topics. A topic that cannot be described carries its error code in the response.
         """
         wanted = None if topics is None else tuple(MetadataRequestTopic(name=name) for name in topics)
-        response = self._call_any(MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MAIN_LANE, timeout_s)
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        response = self._call_any(request, timeout_s, also=self._bootstrap, check=self._check)
+        if self._cluster_ids is not None:
+            self._cluster_ids.add(response.cluster_id)
         # A broker that is still starting may know of none; the brokers known before are then the better guess.
         if response.brokers:
             self._brokers = {broker.node_id: BrokerAddress(broker.host, broker.port) for broker in response.brokers}
@@ -163,6 +181,19 @@ class NetworkClient:
             for address in self._pauses.keys() - {*self._brokers.values(), *self._bootstrap} - in_use:
                 del self._pauses[address]
         return response
+
+    @contextlib.contextmanager
+    def one_cluster(self, cluster_id: str | None = None) -> Iterator[None]:
+        """Within it, all Metadata is of one cluster: that with the id, or that of the first response.
+
+        Brokers of another one count as failed (AnotherCluster). Requests go to any broker that Metadata listed, so a
+        caller with an id requests Metadata first: the brokers known before may be those of another cluster.
+        """
+        self._cluster_ids = {cluster_id} if cluster_id is not None else set()
+        try:
+            yield
+        finally:
+            self._cluster_ids = None
 
     def find_coordinators(self, group_ids: Sequence[str], *, timeout_s: float) -> dict[str, Coordinator | KafkaError]:
         """Find the coordinator of each group, or the error. Raises NetError if no broker answers."""
@@ -172,7 +203,7 @@ class NetworkClient:
         for start in range(0, len(names), GROUPS_PER_LOOKUP):
             part = tuple(names[start : start + GROUPS_PER_LOOKUP])
             request = FindCoordinatorRequest(key_type=GROUP_KEY_TYPE, coordinator_keys=part)
-            response = self._call_any(request, MAIN_LANE, max(0.0, deadline - self._clock.monotonic()))
+            response = self._call_any(request, max(0.0, deadline - self._clock.monotonic()))
             for name in part:
                 found[name] = KafkaError(
                     ErrorCode.UNKNOWN_SERVER_ERROR, f"coordinator of group {name!r}", "missing in the broker's response"
@@ -227,16 +258,63 @@ class NetworkClient:
                 ended += lane.expire(call, now)
         if self._deadlines:
             due = self._deadlines[0][0]
+        places, crowded = CONNECTIONS_MAX - self._connections, False
         for key, lane in list(self._lanes.items()):
+            if lane.wants_connection(now):
+                if not self._lookups.has_room(lane.address):
+                    continue  # the end of a lookup wakes the loop
+                if places <= 0 and not crowded:
+                    crowded = not self._close_unused()
+                    places += not crowded
+                if crowded:
+                    continue  # until a connection ends, or a call, which leaves one unused
+                places -= 1
             ended += lane.advance(now)
             if lane.unused:
                 del self._lanes[key]
             else:
                 due = min(due, lane.due(now))
+        if crowded and self._connections < CONNECTIONS_MAX:
+            due = now  # a connection that ended in this round has left its place
         return ended, due
 
-    def _call_any(self, request: Request[ResponseT], lane: str, timeout_s: float) -> ResponseT:
-        """Try one broker after the other until one answers or the time is over.
+    @property
+    def _connections(self) -> int:
+        return sum(lane.connected for lane in self._lanes.values())
+
+    def _close_unused(self) -> bool:
+        """Close the connection that has been unused for the longest time; False if all are in use."""
+        unused = [(since, key) for key, lane in self._lanes.items() if (since := lane.unused_since) is not None]
+        if not unused:
+            return False
+        self._lanes[min(unused)[1]].rest()
+        return True
+
+    def _check(self, address: BrokerAddress, response: MetadataResponse) -> None:
+        """Raises NetError for an answer that must not be believed."""
+        if len(response.brokers) > BROKERS_MAX:
+            raise MalformedResponse(
+                f"broker {address} lists {len(response.brokers)} brokers; a cluster has at most {BROKERS_MAX}",
+                address=address,
+            )
+        if self._cluster_ids and response.cluster_id not in self._cluster_ids:
+            (wanted,) = self._cluster_ids
+            raise AnotherCluster(
+                f"broker {address} belongs to Kafka cluster {response.cluster_id} and not to {wanted}; check the "
+                "bootstrap servers",
+                address=address,
+            )
+
+    def _call_any(
+        self,
+        request: Request[ResponseT],
+        timeout_s: float,
+        *,
+        lane: str = MAIN_LANE,
+        also: Sequence[BrokerAddress] = (),
+        check: Callable[[BrokerAddress, ResponseT], None] = lambda *_: None,
+    ) -> ResponseT:
+        """Try one broker after the other until one gives an answer that passes the check, or the time is over.
 
         Wrong credentials and unsupported versions end it at once, since the next broker would report the same; a round
         with only permanent failures ends it too.
@@ -244,13 +322,16 @@ class NetworkClient:
         deadline = self._clock.monotonic() + timeout_s
         failures: dict[BrokerAddress, NetError] = {}
         while True:
-            candidates = self._candidates()
+            candidates = self._candidates(also)
             for index, address in enumerate(candidates):
                 remaining_s = deadline - self._clock.monotonic()
                 if remaining_s <= 0 and failures:
                     break
                 try:
-                    return self.call(address, request, lane=lane, timeout_s=remaining_s / (len(candidates) - index))
+                    share_s = remaining_s / (len(candidates) - index)
+                    response = self.call(address, request, lane=lane, timeout_s=share_s)
+                    check(address, response)
+                    return response
                 except (AuthenticationFailed, UnsupportedByBroker):
                     raise
                 except NetError as error:
@@ -261,23 +342,27 @@ class NetworkClient:
             if len(hopeless) == len(failures) or self._closed:
                 raise next(iter(failures.values()))
             if self._clock.monotonic() >= deadline:
-                listed = "; ".join(str(error) for error in failures.values())
                 raise AllBrokersUnreachable(
-                    f"none of {len(failures)} brokers answered within {round(timeout_s, 2):g} s: {listed}",
+                    f"none of {len(failures)} brokers answered within {round(timeout_s, 2):g} s: "
+                    f"{listed(failures.values())}",
                     failures=tuple(failures.values()),
                 )
 
-    def _candidates(self) -> list[BrokerAddress]:
-        """Addresses in order: connected first, then by fewest failures; always with the bootstrap list.
+    def _candidates(self, also: Sequence[BrokerAddress]) -> list[BrokerAddress]:
+        """Addresses in order: the brokers or, while none is known, the bootstrap list; then `also`.
 
-        So a cluster whose brokers have all moved is found again through its bootstrap addresses.
+        Of either kind connected ones come first, then those with the fewest failures.
         """
-        addresses = list(dict.fromkeys((*self._brokers.values(), *self._bootstrap)))
-        self._chance.shuffle(addresses)
+        known = dict.fromkeys(self._brokers.values() or self._bootstrap)
 
-        def preference(address: BrokerAddress) -> tuple[bool, int]:
+        def preference(address: BrokerAddress) -> tuple[bool, bool, int, float]:
             lane = self._lanes.get((address, MAIN_LANE))
             pause = self._pauses.get(address)
-            return not (lane is not None and lane.open), pause.failures if pause is not None else 0
+            return (
+                address not in known,
+                not (lane is not None and lane.open),
+                pause.failures if pause is not None else 0,
+                self._chance.random(),
+            )
 
-        return sorted(addresses, key=preference)
+        return sorted({*known, *also}, key=preference)

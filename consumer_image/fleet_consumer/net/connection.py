@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from fleet_consumer.net import transport
-from fleet_consumer.net.addresses import BrokerAddress, Lookup, SocketAddress
+from fleet_consumer.net.addresses import BrokerAddress, Lookups, SocketAddress
 from fleet_consumer.net.errors import ConnectFailed, Disconnected, NetError, TokenUnavailable
 from fleet_consumer.net.oauth import OAuthToken
 from fleet_consumer.net.session import AuthenticatedSession, Call
@@ -45,10 +45,11 @@ class ConnectionPhase(Enum):
 
 
 class IoLoop(NamedTuple):
-    """A network client's I/O loop: its selector, and `wakeup`, which ends its wait from any thread."""
+    """A network client's I/O loop: its selector, `wakeup`, which ends its wait from any thread, and its lookups."""
 
     selector: selectors.BaseSelector
     wakeup: Callable[[], None]
+    lookups: Lookups
 
 
 class Connection:
@@ -87,8 +88,7 @@ class Connection:
         self._transport: Transport | None = None
         self._registered: int | None = None
         self._interest = 0
-        self._lookup = Lookup(address, loop.wakeup)
-        self._lookup.start()
+        self._lookup = loop.lookups.start(address)
         self._token: OAuthToken | None = None
         # The pending request for a token: for the first login from the start, then whenever a renewal is near.
         self._token_request = self._tokens.request(loop.wakeup) if self._tokens is not None else None
@@ -105,9 +105,14 @@ class Connection:
             return min(idle_end, self.session.expires_at + self._patience_s)  # a token calls `loop.wakeup`
         return idle_end if self.session.renew_at is None else min(idle_end, self.session.renew_at)
 
+    @property
+    def unused_since(self) -> float | None:
+        """The time of the last use; None while the connection is being opened or a response is due."""
+        return self._last_used_at if self.phase is ConnectionPhase.OPEN and self.session.idle else None
+
     def has_idled_out(self, now: float) -> bool:
         """True if this connection has been unused long enough to be closed."""
-        return self.phase is ConnectionPhase.OPEN and self.session.idle and now >= self._last_used_at + self._idle_s
+        return self.unused_since is not None and now >= self.unused_since + self._idle_s
 
     def advance(self, now: float) -> None:
         """Continue after a deadline, a resolved name or a token."""

@@ -6,7 +6,8 @@ One class for each remedy. A response with an error code is not a NetError: the 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterable
+from typing import ClassVar, Final
 
 from fleet_consumer.net.addresses import BrokerAddress
 
@@ -70,11 +71,19 @@ class Disconnected(NetError):
 
 
 class MalformedResponse(NetError):
-    """The peer sent an invalid response; the connection was closed."""
+    """The peer sent an invalid response."""
+
+
+class AnotherCluster(NetError):
+    """A broker belongs to another cluster than the one that requests are for."""
 
 
 class UnsupportedByBroker(NetError):
     """The broker does not support the API, or no version that can carry the request."""
+
+
+FAILURES_LISTED: Final = 8
+"""The most errors that one message tells."""
 
 
 class AllBrokersUnreachable(NetError):
@@ -85,3 +94,10 @@ class AllBrokersUnreachable(NetError):
     def __init__(self, message: str, *, failures: tuple[NetError, ...] = ()) -> None:
         super().__init__(message)
         self.failures = failures
+
+
+def listed(failures: Iterable[NetError]) -> str:
+    """The errors as one text, in the same order each time, whichever address was asked first."""
+    told = sorted(map(str, failures))
+    more = len(told) - FAILURES_LISTED
+    return "; ".join(told[:FAILURES_LISTED]) + (f"; and {more} more" if more > 0 else "")

@@ -74,6 +74,20 @@ class BrokerLane:
     def unused(self) -> bool:
         return self._connection is None and not self._queue
 
+    @property
+    def connected(self) -> bool:
+        """True if the lane has a connection, be it open or being opened."""
+        return self._connection is not None
+
+    @property
+    def unused_since(self) -> float | None:
+        """The time since which the lane's connection serves nobody; None if it does, or if there is none."""
+        return None if self._connection is None or self._queue else self._connection.unused_since
+
+    def wants_connection(self, now: float) -> bool:
+        """True if the next `advance` opens a connection."""
+        return self._connection is None and bool(self._queue) and now >= self._pause.retry_at
+
     def add(self, call: Call[Any]) -> None:
         self._queue.append(call)
 
@@ -90,7 +104,7 @@ class BrokerLane:
         if self._connection is not None and self._connection.has_idled_out(now):
             self._drop_connection()
         if self._connection is None:
-            if not self._queue or now < self._pause.retry_at:
+            if not self.wants_connection(now):
                 return 0
             self._connection = Connection(
                 self.address,
@@ -138,6 +152,10 @@ class BrokerLane:
             address=self.address,
         )
         return 1 + self._lose(closing, now)
+
+    def rest(self) -> None:
+        """Close an unused connection before its time, for others need its place; the next call opens a new one."""
+        self._drop_connection()
 
     def shut(self, error: NetError) -> None:
         """End all calls with `error` and close the connection."""

@@ -6,13 +6,13 @@ a record may have been written since.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Final, TypeVar
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.managed_topics import WantedTopic
-from fleet_consumer.net import BrokerAddress, Coordinator, KafkaError, NetworkClient
+from fleet_consumer.net import AnotherCluster, BrokerAddress, Coordinator, KafkaError, NetworkClient
 from fleet_consumer.wire.admin import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -46,13 +46,11 @@ from fleet_operator.planning.offsets.targets import GroupOffsets
 from fleet_operator.planning.offsets_topic import decide_offsets_topic
 from fleet_operator.planning.retry.topics import TopicsPlan
 
+T = TypeVar("T")
+
 _TIMEOUT_MS: Final = int(CALL_SECONDS * 1000)
 LEAVE_REASON: Final = "the worker of this static member was removed by scaling down"
 NO_MESSAGE: Final = "the broker gave no reason"
-
-
-class AnotherClusterError(Exception):
-    """The brokers belong to another Kafka cluster than the action was decided for; nothing was done there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,20 +121,12 @@ class OffsetsSet:
 
 
 class KafkaAdmin:
-    """Changes on the Kafka cluster with the id `cluster_id`. An instance serves one action.
+    """Changes on the Kafka cluster that the client is bound to; see `change_cluster`. An instance serves one action.
 
-    It is made by asking the brokers for their cluster id: the addresses of a KafkaCluster may have been edited since
-    the action was decided, and a topic of the same name on another cluster is not the one that was meant. Raises
-    AnotherClusterError then. Every method may raise NetError when brokers do not answer in time.
+    Every method may raise NetError when brokers do not answer in time.
     """
 
-    def __init__(self, client: NetworkClient, cluster_id: str | None) -> None:
-        found = client.metadata((), timeout_s=CALL_SECONDS).cluster_id
-        if found != cluster_id or found is None:
-            raise AnotherClusterError(
-                f"the action is for Kafka cluster {cluster_id}, but cluster {found} answers: nothing was done; check "
-                "spec.bootstrapServers of the KafkaCluster"
-            )
+    def __init__(self, client: NetworkClient) -> None:
         self._client = client
 
     def change_topics(self, plan: TopicsPlan, *, retry_group: str) -> TopicChanges:
@@ -282,6 +272,13 @@ class KafkaAdmin:
         """A topic's partitions and offsets, for a Backfill. Raises KafkaError."""
         return live_reads.read_topic(self._client, question)
 
+    def read_positions(self, group_id: str) -> tuple[Committed, ...]:
+        """Every committed offset of a Redrive's own Kafka group with its metadata; empty before the first commit.
+
+        Raises KafkaError when the coordinator cannot be reached.
+        """
+        return tuple(live_reads.read_commits(self._client, find_coordinator(self._client, group_id), group_id).values())
+
     def set_offsets(
         self,
         group_id: str,
@@ -357,12 +354,17 @@ class KafkaAdmin:
             changes.note(changes.mended, result.resource_name, result.error_code, result.error_message)
 
 
-def read_positions(client: NetworkClient, group_id: str) -> tuple[Committed, ...]:
-    """Every committed offset of a Redrive's own Kafka group with its metadata; empty before the first commit.
+def change_cluster(client: NetworkClient, cluster_id: str | None, run: Callable[[KafkaAdmin], T]) -> T:
+    """Carry out an action on the Kafka cluster with this id, and at no broker of another one.
 
-    Raises NetError, or KafkaError when the coordinator cannot be reached.
+    The addresses of a KafkaCluster may have been edited since the action was decided, or name two clusters, and a topic
+    of the same name on another cluster is not the one that was meant. Raises AnotherCluster then.
     """
-    return tuple(live_reads.read_commits(client, find_coordinator(client, group_id), group_id).values())
+    if cluster_id is None:
+        raise AnotherCluster("the Kafka cluster was not known when the action was decided; nothing was done")
+    with client.one_cluster(cluster_id):
+        client.metadata((), timeout_s=CALL_SECONDS)
+        return run(KafkaAdmin(client))
 
 
 def _offsets_of(commits: Mapping[Partition, Committed]) -> Offsets:

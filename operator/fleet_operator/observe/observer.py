@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.net import AllBrokersUnreachable, AuthenticationFailed, NetError, NetworkClient, TlsFailed
+from fleet_consumer.net import AllBrokersUnreachable, AuthenticationFailed, NetError, NetworkClient, TlsFailed, listed
 from fleet_operator.observe.calls import PollAbandonedError
 from fleet_operator.observe.changes import Observed
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
@@ -57,8 +57,8 @@ def failure(error: NetError, last: ClusterObservation | None, now: float, *, pro
     """
     base = last or ClusterObservation(observed_at=now, reachable=False)
     message = str(error)
-    if isinstance(error, AllBrokersUnreachable):  # in the same order each time, whichever was asked first
-        message = f"no broker answers: {'; '.join(sorted(str(failed) for failed in error.failures))}"
+    if isinstance(error, AllBrokersUnreachable):
+        message = f"no broker answers: {listed(error.failures)}"
     # The classes and not their finer reasons: people read those in the message, and conditions keep to few words.
     causes = error.failures if isinstance(error, AllBrokersUnreachable) else (error,)
     refusals = [cause for cause in causes if isinstance(cause, AuthenticationFailed | TlsFailed)]

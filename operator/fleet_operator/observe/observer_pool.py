@@ -19,7 +19,7 @@ from fleet_consumer.net import NetworkClient
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.observe.changes import Observed
 from fleet_operator.observe.interests import GroupInterest, ObserverSettings
-from fleet_operator.observe.kafka_admin import KafkaAdmin
+from fleet_operator.observe.kafka_admin import KafkaAdmin, change_cluster
 from fleet_operator.observe.observer import Observer, ObserverStoppedError
 from fleet_operator.planning.observation import ClusterObservation, as_of
 
@@ -265,12 +265,12 @@ class ObserverPool:
         return await asyncio.wrap_future(site.post.observer.submit(run))
 
     async def change(self, cluster: Key, cluster_id: str | None, run: Callable[[KafkaAdmin], T]) -> T:
-        """Change something on the Kafka cluster with this id, on its thread. Raises AnotherClusterError too.
+        """Change something on the Kafka cluster with this id, on its thread; see `change_cluster`.
 
         An action decided from an observation may come to the thread of another observer: a KafkaCluster's addresses can
         be edited at any time.
         """
-        return await self.act(cluster, lambda client: run(KafkaAdmin(client, cluster_id)))
+        return await self.act(cluster, lambda client: change_cluster(client, cluster_id, run))
 
     def _add(self, post: _Post, cluster: Key, wishes: Mapping[Key, GroupInterest]) -> None:
         for group, interest in wishes.items():

@@ -77,10 +77,11 @@ class Poll:
 
         Raises NetError when not even Metadata can be had, or PollAbandonedError.
         """
-        metadata, topics, matches = self._topics()
-        # From here on a pattern is the topics that it matches now.
-        resolved = {group_id: interest.resolved(matches) for group_id, interest in self.interests.items()}
-        seen = replace(self, interests=resolved)._take(metadata, topics)
+        with self.client.one_cluster():
+            metadata, topics, matches = self._topics()
+            # From here on a pattern is the topics that it matches now.
+            resolved = {group_id: interest.resolved(matches) for group_id, interest in self.interests.items()}
+            seen = replace(self, interests=resolved)._take(metadata, topics)
         self.part.repeats.end_poll()
         return replace(seen, matches=matches)
 
@@ -316,9 +317,9 @@ class Poll:
                 answering.add(call.address)
             elif isinstance(call.error, RequestTimedOut | ConnectFailed):
                 hanging.add(call.address)
-        now, known = self.clock.monotonic(), self.cluster.hanging
+        now, known, listed = self.clock.monotonic(), self.cluster.hanging, set(self.client.brokers.values())
         for address in known.keys() - hanging:
-            if address in answering or address not in self.client.brokers.values():
+            if address in answering or address not in listed:
                 del known[address]
         for address in hanging:
             if known.get(address, float("-inf")) <= now:

@@ -14,7 +14,6 @@ from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import ADOPT_ANNOTATION
 from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeError, KubeNotFoundError
-from fleet_operator.observe.kafka_admin import AnotherClusterError
 from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.pod_template import leave_users_to_platform
@@ -39,7 +38,7 @@ URGENT_FIELDS: Final = (
 """Fields of our statuses that somebody waits for, or that a machine acts on."""
 
 
-FAILURES: Final = (NetError, KafkaError, KubeError, ObserverStoppedError, AnotherClusterError, TimeoutError)
+FAILURES: Final = (NetError, KafkaError, KubeError, ObserverStoppedError, TimeoutError)
 """Errors that end a piece of work in the background; the next one starts from the beginning."""
 CONFLICT_SECONDS: Final = 1.0
 """Pause before an object is decided about anew whose status could not be written, because it had changed."""

@@ -13,7 +13,6 @@ from fleet_operator.api.v1alpha1 import KafkaCluster, Redrive, conditions
 from fleet_operator.api.v1alpha1.conditions import RUN_CONDITIONS
 from fleet_operator.api.v1alpha1.model import FINAL_PHASES
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JOB, POD, REDRIVE, JsonObject
-from fleet_operator.observe.kafka_admin import read_positions
 from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive import manifests
@@ -185,6 +184,7 @@ class Redrives:
             return
         cluster = (group.metadata.namespace, group.spec.cluster_ref.name)
         group_id = naming.redrive_group(group.group_id, step.facts.run_id)
+        cluster_id = origin_after(step.facts, step.decision).cluster_id
 
         def fail(error: Exception) -> None:
             fields = {"key": "/".join(key), "group": group_id, "error": str(error) or type(error).__name__}
@@ -192,7 +192,7 @@ class Redrives:
 
         memory = session.memory
         session.ask(
-            lambda: self._context.observers.act(cluster, lambda client: read_positions(client, group_id)),
+            lambda: self._context.observers.change(cluster, cluster_id, lambda admin: admin.read_positions(group_id)),
             lambda positions: memory.take(read_progress(positions), self._context.clock.monotonic()),
             fail,
             seconds=ANSWER_SECONDS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +115,9 @@ class ScriptedCluster:
             totals[node] += 0 if name in without else count
         self.asked.clear()
         return max(totals.values())
+
+    def one_cluster(self, cluster_id: str | None = None) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def metadata(self, topics: Sequence[str] | None = (), *, timeout_s: float) -> MetadataResponse:
         counts = Counter(name for name, _ in self.logs)

@@ -154,8 +154,7 @@ class Changing:
         return self.cluster.brokers
 
     def metadata(self, topics: Any = (), *, timeout_s: float) -> MetadataResponse:
-        answer = self.cluster.metadata(topics, timeout_s=timeout_s)
-        return MetadataResponse(brokers=answer.brokers, cluster_id="kafka-1", topics=answer.topics)
+        return self.cluster.metadata(topics, timeout_s=timeout_s)
 
     def call(self, address: Any, request: Request[Any], *, timeout_s: float) -> Any:
         if isinstance(request, CreateTopicsRequest | IncrementalAlterConfigsRequest):
@@ -172,28 +171,28 @@ PROVISION = kafka_cluster(offsetsTopic={"manage": "Provision"}).spec.offsets_top
 
 def test_change_is_decided_again_from_what_every_broker_says_then() -> None:
     client = Changing(three(made=False))
-    done = KafkaAdmin(cast(Any, client), "kafka-1").provision_offsets_topic(PROVISION)
+    done = KafkaAdmin(cast(Any, client)).provision_offsets_topic(PROVISION)
     assert done.changed == (OFFSETS,)
     (request,) = client.changed
     (topic,) = cast(CreateTopicsRequest, request).topics
     assert (topic.num_partitions, topic.replication_factor) == (6, 1)
     for cluster in (three(), three(made=False, broker_configs={2: {"offsets.topic.num.partitions": "7"}})):
         client = Changing(cluster)
-        assert KafkaAdmin(cast(Any, client), "kafka-1").provision_offsets_topic(PROVISION).changed == ()
+        assert KafkaAdmin(cast(Any, client)).provision_offsets_topic(PROVISION).changed == ()
         assert client.changed == []
 
 
 def test_nothing_is_created_while_one_broker_does_not_answer() -> None:
     client = Changing(three(made=False, silent={2}))
     with pytest.raises(Disconnected):
-        KafkaAdmin(cast(Any, client), "kafka-1").provision_offsets_topic(PROVISION)
+        KafkaAdmin(cast(Any, client)).provision_offsets_topic(PROVISION)
     assert client.changed == []
 
 
 @pytest.mark.parametrize(("code", "refusals"), [(ErrorCode.TOPIC_ALREADY_EXISTS, []), (29, ["AuthorizationFailed"])])
 def test_topic_that_another_has_made_meanwhile_is_as_good(code: int, refusals: list[str]) -> None:
     client = Changing(three(made=False), code=code)
-    done = KafkaAdmin(cast(Any, client), "kafka-1").provision_offsets_topic(PROVISION)
+    done = KafkaAdmin(cast(Any, client)).provision_offsets_topic(PROVISION)
     assert [refusal.reason for refusal in done.refusals] == refusals
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import pytest
 
-from fleet_consumer.net import NetworkClient
 from fleet_operator.clients.kinds import (
     CONSUMER_GROUP,
     JOB,
@@ -23,6 +22,7 @@ from fleet_operator.clients.kinds import (
     Kind,
 )
 from fleet_operator.clients.kube import KubeClient
+from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.observation import ClusterObservation, TopicObservation
 from fleet_operator.planning.offsets.records import Committed
@@ -91,7 +91,8 @@ class Sight:
     def latest(self, cluster: Key) -> ClusterObservation | None:
         return self.seen
 
-    async def act(self, cluster: Key, run: Callable[[NetworkClient], T]) -> T:
+    async def change(self, cluster: Key, cluster_id: str | None, run: Callable[[KafkaAdmin], T]) -> T:
+        assert self.seen is None or cluster_id == self.seen.cluster_id
         self.asked += 1
         return cast("T", self.positions)
 
