@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 DEFAULT_PORT: Final = 9092
 
-LOOKUPS_MAX: Final = 32
+LOOKUPS_MAX: Final = 8
 """The most names that a client looks up at a time: whoever owns the brokers chooses how many names they list, and a
 name server that never answers holds each thread for minutes."""
 

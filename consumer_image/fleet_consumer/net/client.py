@@ -43,7 +43,7 @@ GROUPS_PER_LOOKUP: Final = 1_000
 BROKERS_MAX: Final = 1_000
 """The most brokers of one cluster, several times as many as the largest that are known to run."""
 
-CONNECTIONS_MAX: Final = 256
+CONNECTIONS_MAX: Final = 128
 """The most connections of one client. A broker chooses how many others it lists, and each connection takes a descriptor
 of the whole process and memory for TLS; in a larger cluster unused connections give way to others."""
 
