@@ -1,4 +1,4 @@
-"""What a broker's answers may cost the client's process: connections, threads, and how many brokers it believes."""
+"""Bounds on what the answers of a broker cost the client: connections, threads, and the brokers that it believes."""
 
 from __future__ import annotations
 
