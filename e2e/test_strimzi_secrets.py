@@ -103,7 +103,11 @@ class Scene:
         """A command of the demo's tools, over the listener that no rotation touches."""
         program = ["python", "/demo/inside.py", "--bootstrap", self.kafka.bootstrap("PLAIN"), *arguments]
         command = ["exec", "--stdin", TOOLS, "--namespace", NAMESPACE, "--", *program]
-        answer: dict[str, Any] = json.loads(self.cluster.kubectl(*command, stdin=stdin, timeout_s=300.0))
+        text = self.cluster.kubectl(*command, stdin=stdin, timeout_s=300.0)
+        if not text.strip():
+            # A stream that is cut ends like one whose program has nothing to say.
+            raise CommandFailed(command, "it ended without the answer of the program")
+        answer: dict[str, Any] = json.loads(text)
         return answer
 
     def wait_ready(self) -> None:
