@@ -21,6 +21,7 @@ from fleet_consumer.net.errors import (
     Disconnected,
     MalformedResponse,
     NetError,
+    NoBrokersListed,
     RequestTimedOut,
     UnsupportedByBroker,
     listed,
@@ -46,6 +47,9 @@ BROKERS_MAX: Final = 1_000
 CONNECTIONS_MAX: Final = 128
 """The most connections of one client. A broker chooses how many others it lists, and each connection takes a descriptor
 of the whole process and memory for TLS; in a larger cluster unused connections give way to others."""
+
+ROUND_PAUSE_SECONDS: Final = 0.1
+"""Between two rounds over all brokers. A connection has its own pause, and a broker that answers at once has none."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
@@ -186,8 +190,9 @@ class NetworkClient:
     def one_cluster(self, cluster_id: str | None = None) -> Iterator[None]:
         """Within it, all Metadata is of one cluster: that with the id, or that of the first response.
 
-        Brokers of another one count as failed (AnotherCluster). Requests go to any broker that Metadata listed, so a
-        caller with an id requests Metadata first: the brokers known before may be those of another cluster.
+        Brokers of another one count as failed (AnotherCluster), and so do those that list no brokers yet
+        (NoBrokersListed). Requests go to any broker that Metadata listed, so a caller with an id requests Metadata
+        first: the brokers known before may be those of another cluster.
         """
         self._cluster_ids = {cluster_id} if cluster_id is not None else set()
         try:
@@ -304,6 +309,9 @@ class NetworkClient:
                 "bootstrap servers",
                 address=address,
             )
+        if self._cluster_ids is not None and not response.brokers:
+            # The brokers known before would remain, and they may be those of another cluster.
+            raise NoBrokersListed(f"broker {address} lists no brokers of its cluster yet", address=address)
 
     def _call_any(
         self,
@@ -347,6 +355,9 @@ class NetworkClient:
                     f"{listed(failures.values())}",
                     failures=tuple(failures.values()),
                 )
+            next_round = min(deadline, self._clock.monotonic() + ROUND_PAUSE_SECONDS)
+            while not self._closed and self._clock.monotonic() < next_round:
+                self._turn(next_round - self._clock.monotonic())
 
     def _candidates(self, also: Sequence[BrokerAddress]) -> list[BrokerAddress]:
         """Addresses in order: the brokers or, while none is known, the bootstrap list; then `also`.

@@ -78,6 +78,12 @@ class AnotherCluster(NetError):
     """A broker belongs to another cluster than the one that requests are for."""
 
 
+class NoBrokersListed(NetError):
+    """A broker that is still starting answered Metadata without any broker, itself included."""
+
+    retriable = True
+
+
 class UnsupportedByBroker(NetError):
     """The broker does not support the API, or no version that can carry the request."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet_consumer.net import AllBrokersUnreachable, AnotherCluster, NetworkClient
+from fleet_consumer.net import AllBrokersUnreachable, AnotherCluster, NetworkClient, NoBrokersListed
 from fleet_consumer.wire.groups import FindCoordinatorRequest, ListGroupsRequest
 from fleet_consumer.wire.topics import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from tests.unit.net.clients import LIST_GROUPS, NO_GROUPS, PATIENCE_S, connected
@@ -84,3 +84,32 @@ def test_cluster_of_the_first_response_is_kept(
         with pytest.raises(AllBrokersUnreachable, match="belongs to Kafka cluster"):
             client.metadata(timeout_s=0.3)
     assert client.metadata(timeout_s=1.0).cluster_id != first, "afterwards any cluster may be found"
+
+
+@pytest.mark.parametrize("cluster_id", ["ours", None])
+def test_answer_without_brokers_is_no_proof_of_the_cluster(
+    client: NetworkClient, ours: ScriptedBroker, theirs: ScriptedBroker, cluster_id: str | None
+) -> None:
+    """A broker that is still starting knows its cluster, and none of its brokers.
+
+    Those known from before would stay, and here they are of the other cluster.
+    """
+    with client.one_cluster("theirs"):
+        client.metadata(timeout_s=PATIENCE_S)
+    for broker in (ours, theirs):
+        broker.on(MetadataRequest, lambda _: MetadataResponse(brokers=(), cluster_id="ours", topics=()))
+    before = len(ours.asked)
+    with client.one_cluster(cluster_id), pytest.raises(AllBrokersUnreachable, match="lists no brokers") as refused:
+        client.metadata(timeout_s=0.3)
+    assert {type(failure) for failure in refused.value.failures} == {NoBrokersListed}
+    assert len(ours.asked) - before <= 10, "it is asked again after a pause"
+
+
+def test_broker_that_has_started_proves_its_cluster(client: NetworkClient, ours: ScriptedBroker) -> None:
+    answers = iter([MetadataResponse(brokers=(), cluster_id="ours", topics=())])
+    itself = MetadataResponseBroker(node_id=0, host=ours.address.host, port=ours.address.port)
+    started = MetadataResponse(brokers=(itself,), cluster_id="ours", topics=())
+    ours.on(MetadataRequest, lambda _: next(answers, started))
+    with client.one_cluster("ours"):
+        assert client.metadata(timeout_s=PATIENCE_S).brokers
+    assert dict(client.brokers) == {0: ours.address}
