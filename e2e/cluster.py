@@ -57,6 +57,18 @@ class Cluster:
         given = stdin.encode() if isinstance(stdin, str) else stdin
         return self._run(self.kubectl_command(*arguments), given, timeout_s)
 
+    def kubectl_json(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = PATIENCE_S) -> Any:
+        """The JSON that `kubectl`, or the program of its `exec`, writes. Raises as `kubectl` does.
+
+        A stream that is cut, as when the program's node is busy, may end well without the output: CommandFailed too.
+        """
+        text = self.kubectl(*arguments, stdin=stdin, timeout_s=timeout_s)
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            command = self.kubectl_command(*arguments)
+            raise CommandFailed(command, f"it ended well, but its output is not JSON: {error}: {text!r}") from error
+
     def helm(self, *arguments: str, timeout_s: float = PATIENCE_S + 30) -> str:
         """Standard output of `helm`. Raises CommandFailed, subprocess.TimeoutExpired."""
         return self._run([str(self.helm_path), "--kubeconfig", str(self.kubeconfig), *arguments], None, timeout_s)
@@ -77,9 +89,7 @@ class Cluster:
         except LookupError:  # kubectl knows every kind, every login, and what to say of a server that is away
             pass
         try:
-            found: dict[str, Any] = json.loads(
-                self.kubectl("get", kind, name, "--namespace", namespace, "--output", "json")
-            )
+            found: dict[str, Any] = self.kubectl_json("get", kind, name, "--namespace", namespace, "--output", "json")
         except CommandFailed as failure:
             if "(NotFound)" in failure.stderr:
                 return None
@@ -93,8 +103,8 @@ class Cluster:
         except LookupError:
             pass
         arguments = ["get", kind, "--namespace", namespace, "--output", "json"]
-        text = self.kubectl(*arguments, *(["--selector", selector] if selector else []))
-        items: list[dict[str, Any]] = json.loads(text)["items"]
+        found = self.kubectl_json(*arguments, *(["--selector", selector] if selector else []))
+        items: list[dict[str, Any]] = found["items"]
         return items
 
     def _direct(self) -> Direct:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,7 +94,7 @@ class Standing:
 
     def events(self, name: str) -> dict[str, str]:
         """The notes of the events about a group, by reason."""
-        found = json.loads(self.tools.kubectl("get", "events", "--output", "json"))["items"]
+        found = self.tools.kubectl_json("get", "events", "--output", "json")["items"]
         return {each["reason"]: each["message"] for each in found if each["involvedObject"]["name"] == name}
 
 

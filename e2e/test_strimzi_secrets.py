@@ -103,11 +103,7 @@ class Scene:
         """A command of the demo's tools, over the listener that no rotation touches."""
         program = ["python", "/demo/inside.py", "--bootstrap", self.kafka.bootstrap("PLAIN"), *arguments]
         command = ["exec", "--stdin", TOOLS, "--namespace", NAMESPACE, "--", *program]
-        text = self.cluster.kubectl(*command, stdin=stdin, timeout_s=300.0)
-        if not text.strip():
-            # A stream that is cut ends like one whose program has nothing to say.
-            raise CommandFailed(command, "it ended without the answer of the program")
-        answer: dict[str, Any] = json.loads(text)
+        answer: dict[str, Any] = self.cluster.kubectl_json(*command, stdin=stdin, timeout_s=300.0)
         return answer
 
     def wait_ready(self) -> None:

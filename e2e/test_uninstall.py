@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from e2e.conftest import ON_SECOND_CLUSTER, Fleets
 from e2e.install import OPERATOR_NAMESPACE
 
@@ -19,5 +17,5 @@ def test_uninstalled_operator_leaves_nothing_terminating(second_fleets: Fleets) 
         assert "surviving-fleet-0" in fleet.kubectl("get", "pods")
         fleet.kubectl("delete", "kcg/surviving", "--ignore-not-found", "--timeout=290s")
         fleet.cluster.kubectl("delete", "namespace", "surviving", "--timeout=290s")
-        left = json.loads(fleet.cluster.kubectl("get", "namespaces", "--output", "json"))["items"]
+        left = fleet.cluster.kubectl_json("get", "namespaces", "--output", "json")["items"]
         assert [item["metadata"]["name"] for item in left if item["metadata"]["name"] == "surviving"] == []

@@ -98,8 +98,8 @@ def test_three_groups_go_over_one_by_one_with_the_canary_first(second: Installat
         at_once: list[int] = []
 
         def arrived() -> bool:
-            every = second.cluster.kubectl("get", "consumergroups", "--all-namespaces", "--output", "json")
-            found = {body["metadata"]["name"]: body["status"] for body in json.loads(every)["items"]}
+            every = second.cluster.kubectl_json("get", "consumergroups", "--all-namespaces", "--output", "json")
+            found = {body["metadata"]["name"]: body["status"] for body in every["items"]}
             phases = {name: status.get("upgrade", {}).get("phase") for name, status in found.items()}
             begun.extend(name for name in names if phases[name] and name not in begun)
             at_once.append(sum(phase == "Rolling" for phase in phases.values()))

@@ -63,7 +63,7 @@ class Lake:
     def _read(self, command: str, backfill: Mapping[str, Any]) -> dict[str, Any]:
         path = f"{MOUNT}/{backfill['spec']['sink']['parquet']['path']}/{backfill['metadata']['uid']}"
         words = ["exec", POD, "--", "python", "/demo/lake.py", command, path]
-        answer: dict[str, Any] = json.loads(self._fleet.kubectl(*words, timeout_s=300.0))
+        answer: dict[str, Any] = self._fleet.kubectl_json(*words, timeout_s=300.0)
         return answer
 
 

@@ -5,7 +5,6 @@ The end-to-end suites drive the same class through its faults, so that they prov
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -104,12 +103,15 @@ class FlightFleet:
     def kubectl(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = PATIENCE_S) -> str:
         return self.cluster.kubectl("--namespace", self.namespace, *arguments, stdin=stdin, timeout_s=timeout_s)
 
+    def kubectl_json(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = PATIENCE_S) -> Any:
+        return self.cluster.kubectl_json("--namespace", self.namespace, *arguments, stdin=stdin, timeout_s=timeout_s)
+
     def inside(self, *arguments: str, stdin: bytes | None = None, timeout_s: float = 300.0) -> dict[str, Any]:
         """Run one command of `inside.py` next to the brokers and return what it printed. Raises CommandFailed."""
         words = ["--bootstrap", BOOTSTRAP, *arguments]
         if arguments[0] in AT_LENGTH:
             command = ["exec", "--stdin", TOOLS, "--", *PROGRAM, *words]
-            answer: dict[str, Any] = json.loads(self.kubectl(*command, stdin=stdin or b"", timeout_s=timeout_s))
+            answer: dict[str, Any] = self.kubectl_json(*command, stdin=stdin or b"", timeout_s=timeout_s)
             return answer
         return self._tools.ask(words, stdin or b"", timeout_s)
 

@@ -26,7 +26,9 @@ class Tools:
         """The answer to one command. Raises CommandFailed, also when there is none in time."""
         request = {"arguments": list(arguments), "stdin": base64.b64encode(stdin).decode()}
         line = self._exchange(json.dumps(request).encode(), timeout_s)
-        found: dict[str, Any] = json.loads(line) if line else {"error": f"no answer within {timeout_s} s, or pod ended"}
+        whole = line.endswith(b"\n")  # a process that is killed may leave half a line
+        missing = {"error": f"no answer within {timeout_s} s, or pod ended"}
+        found: dict[str, Any] = json.loads(line) if whole else missing
         if "error" in found:
             raise CommandFailed([*self._command, *arguments], found["error"])
         answer: dict[str, Any] = found["answer"]

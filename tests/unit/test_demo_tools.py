@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import CommandFailed
+from e2e.cluster import Cluster, CommandFailed
 from e2e.demo import inside
 from e2e.demo.tools import Tools
 from e2e.direct import Direct
 
 SERVE = [sys.executable, str(Path(inside.__file__)), "--bootstrap", "nowhere:1", "serve"]
 DIES = [sys.executable, "-c", "import sys; sys.stdin.readline()"]
+DIES_IN_A_LINE = [sys.executable, "-c", "import sys; sys.stdin.readline(); sys.stdout.write('{\"answer\": {')"]
 
 
 def test_commands_of_one_thread_share_a_process_and_a_failed_one_leaves_it_running() -> None:
@@ -24,8 +25,19 @@ def test_commands_of_one_thread_share_a_process_and_a_failed_one_leaves_it_runni
     assert tools.ask(["--bootstrap", "nowhere:1", "write", "--topic", "t"], b"", 30.0) == {"written": 0}
 
 
-def test_process_that_has_ended_is_an_error_and_the_next_command_starts_another() -> None:
-    tools = Tools(DIES)
+@pytest.mark.parametrize("output", ["", '{"written": '])
+def test_exec_whose_stream_was_cut_is_a_failed_command(tmp_path: Path, output: str) -> None:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!/bin/sh\nprintf '%s' '{output}'\n")
+    kubectl.chmod(0o755)
+    cluster = Cluster(kubectl, kubectl, tmp_path / "kubeconfig")
+    with pytest.raises(CommandFailed, match="its output is not JSON"):
+        cluster.kubectl_json("exec", "tools", "--", "python", "inside.py")
+
+
+@pytest.mark.parametrize("command", [DIES, DIES_IN_A_LINE])
+def test_process_that_has_ended_is_an_error_and_the_next_command_starts_another(command: list[str]) -> None:
+    tools = Tools(command)
     for _ in range(2):
         with pytest.raises(CommandFailed, match="pod ended"):
             tools.ask(["read"], b"", 30.0)
