@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import resource
 import signal
 import sys
 import time
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 from bench.operator_page import draw, page
 from bench.operator_process import PREFIX, OperatorProcess, quantile, total, writes
-from bench.operator_stage import BROKER, HEAP, Shape, Stage, joined, staged
+from bench.operator_stage import BROKER, HEAP, PARTITIONS, Shape, Stage, joined, staged
 from bench.report import RESULTS, Load, additions, recorded, write
 from tests.support.kafka import KafkaBroker
 
@@ -28,6 +29,8 @@ BEGIN_S: Final = 30.0
 WINDOW_S: Final = 60.0
 SETTLE_S: Final = 300.0
 QUIET_S: Final = 10.0
+DESCRIPTORS_SPARE: Final = 1_000
+"""Files of the broker that are open besides its logs: libraries, connections, offsets."""
 
 
 async def until(done: Callable[[], bool], *, what: Callable[[], str], timeout_s: float) -> float:
@@ -177,14 +180,20 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.operator", description=__doc__)
     parser.add_argument("--size", type=int, action="append", help=f"numbers of groups; default: {SIZES}")
     parser.add_argument("--scaled", action="store_true", help="all groups have spec.scaling")
+    parser.add_argument("--partitions", type=int, default=PARTITIONS, help=f"of each source; default: {PARTITIONS}")
     parser.add_argument("--trial", action="store_true", help="record nothing")
     parser.add_argument("--only-fleets", action="store_true", help="end once all fleets exist")
     options = parser.parse_args(arguments)
+    if options.partitions != PARTITIONS and not (options.trial or options.only_fleets):
+        parser.error("--partitions: figures are recorded for the default only; add --trial")
     load = Load()
     results = []
-    for size in options.size or SIZES:
-        print(f"{size} groups", file=sys.stderr, flush=True)
-        found = asyncio.run(sized(Shape(size, scaled=options.scaled), only_fleets=options.only_fleets))
+    shapes = [Shape(size, options.partitions, scaled=options.scaled) for size in options.size or SIZES]
+    for shape in shapes:
+        allow_descriptors(shape)
+    for shape in shapes:
+        print(f"{shape.size} groups", file=sys.stderr, flush=True)
+        found = asyncio.run(sized(shape, only_fleets=options.only_fleets))
         results.append({**found, "additions_s": round(additions(), 3)})
     if options.only_fleets:
         print(json.dumps(results, indent=1))
@@ -195,6 +204,25 @@ def main(arguments: Sequence[str]) -> None:
     write(recorded("operator", {"sizes": sizes}, load), list(page(sizes)), trial=options.trial)
     if not options.trial:
         draw([each for each in sizes if not each["scaled"]])
+
+
+def allow_descriptors(shape: Shape) -> None:
+    """Raise the limit of open files for the servers that are started, or end with what to do.
+
+    A broker that reaches its limit halts, minutes after the beginning. It keeps a file open for each partition: of the
+    failed topic of each group, and of the retry and redrive topics of those with retries.
+    """
+    retries = max(shape.retry_partitions, shape.partitions) * len(shape.delays) + shape.partitions
+    wanted = DESCRIPTORS_SPARE + shape.size * shape.partitions + shape.size // shape.retries_every * retries
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+        except (ValueError, OSError):
+            raise SystemExit(
+                f"{shape.size} groups take about {wanted} open files of the broker, and the limit is {hard}: raise it "
+                f"(ulimit -n {wanted}), or take fewer --partitions"
+            ) from None
 
 
 def which(figures: Mapping[str, Any]) -> tuple[int, bool]:

@@ -34,6 +34,8 @@ GROUPS_PER_TOPIC: Final = 50
 PARTITIONS: Final = 3
 """Of a source, and so of the failed topic of each group: five thousand of them are 15,000 on one small broker."""
 HEAP: Final = ("-Xmx1024m",)
+LAST_WORDS: Final = 1_000
+"""Characters of a broker's log that say why it has ended."""
 CREATE_AT_ONCE: Final = 8
 BROKER: Final = {
     "group.initial.rebalance.delay.ms": "0",
@@ -46,13 +48,15 @@ BROKER: Final = {
 
 @dataclass(frozen=True)
 class Shape:
-    """The groups of a stage: how many, one in how many has retries, their delays and the partitions of each delay.
+    """The groups of a stage: how many, the partitions of their sources, and so of each failed topic, one in how many
+    has retries, their delays and the partitions of each delay.
 
     `replicas` is that of the sources. `scaled`: all groups have `spec.scaling`, within one worker, as stand-ins are no
     more: each decision is made whole, and bounded at its end.
     """
 
     size: int
+    partitions: int = PARTITIONS
     retries_every: int = 3
     delays: tuple[str, ...] = ("5m",)
     retry_partitions: int = 1
@@ -114,8 +118,9 @@ class Stage:
     def alive(self) -> bool:
         """True while all servers and stand-ins run. Raises SystemExit if one has ended: nothing would come of it."""
         brokers = self.kafka.brokers.values() if isinstance(self.kafka, KafkaCluster) else [self.kafka]
-        if not all(broker.running for broker in brokers):
-            raise SystemExit("a broker has ended")
+        for broker in brokers:
+            if not broker.running:
+                raise SystemExit(f"a broker has ended: {broker.log.read_text(errors='replace')[-LAST_WORDS:]}")
         if self.nodes is not None and self.nodes.poll() is not None:
             raise SystemExit("the stand-in for nodes has ended")
         return True
@@ -133,7 +138,7 @@ class Stage:
                 await self.kube.create(body)
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
         replicas = self.shape.replicas
-        make_topics(admin, [NewTopic(topic, PARTITIONS, replicas) for topic in self.topics])
+        make_topics(admin, [NewTopic(topic, self.shape.partitions, replicas) for topic in self.topics])
 
     def groups(self) -> Iterator[JsonObject]:
         for number in range(self.size):
@@ -165,7 +170,7 @@ class Stage:
             metadata, spec = body["metadata"], body["spec"]
             instance = naming.instance_id(metadata["namespace"], metadata["name"], metadata["uid"], 0)
             member = {"group": spec["groupId"], "instance": instance, "topic": spec["topics"][0]}
-            lines.append(json.dumps(member | {"partitions": PARTITIONS}))
+            lines.append(json.dumps(member | {"partitions": self.shape.partitions}))
         return "\n".join([*lines, "end", ""])
 
 
