@@ -12,6 +12,7 @@ from fleet_consumer.assignors.interface import (
     ClusterView,
     RebalanceProtocol,
     Subscription,
+    TakesRates,
 )
 from fleet_consumer.assignors.loading import BUILT_IN, AssignorInvalid, AssignorUnknown, complete, load
 
@@ -26,6 +27,7 @@ __all__ = [
     "ClusterView",
     "RebalanceProtocol",
     "Subscription",
+    "TakesRates",
     "complete",
     "load",
 ]

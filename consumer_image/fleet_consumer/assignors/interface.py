@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class RebalanceProtocol(Enum):
@@ -89,3 +89,15 @@ class Assignor(Protocol):
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
         """Notify the assignor that this member received `assignment` in `generation`."""
+
+
+@runtime_checkable
+class TakesRates(Protocol):
+    """An assignor that deals by load has this method, too. A consumer only looks rates up for one that has it."""
+
+    def on_rates(self, rates: Mapping[str, Mapping[int, float]]) -> None:
+        """Notify the assignor of the rates of owned partitions, records per second by topic and number.
+
+        Called every ten seconds or so by the thread that polls, at the same time as the other methods: store the
+        mapping, which does not change any more. A partition is missing until it was observed for half a minute.
+        """

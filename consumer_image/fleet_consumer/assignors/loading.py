@@ -15,12 +15,14 @@ from fleet_consumer.assignors.interface import EAGER, Assignor, RebalanceProtoco
 from fleet_consumer.assignors.range import RangeAssignor
 from fleet_consumer.assignors.roundrobin import RoundRobinAssignor
 from fleet_consumer.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
+from fleet_consumer.assignors.weighted import CooperativeWeightedAssignor
 
 BUILT_IN: Mapping[str, Callable[[], Assignor]] = {
     "range": RangeAssignor,
     "roundrobin": RoundRobinAssignor,
     "sticky": StickyAssignor,
     "cooperative-sticky": CooperativeStickyAssignor,
+    "cooperative-weighted": CooperativeWeightedAssignor,
 }
 """The assignors that need no module, by the names under which groups agree on them."""
 
@@ -31,6 +33,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "on_assignment": lambda assignment, generation: None,
 }
 """Java's, for what a user's assignor leaves out."""
+_OPTIONAL: Final = ("on_rates",)
+"""Methods without a default: an assignor that lacks one is not asked to do that."""
 
 
 class AssignorUnknown(Exception):
@@ -81,7 +85,8 @@ def complete(candidate: object, label: str) -> Assignor:
     """
     words = ("name", "assign", *_DEFAULTS)
     own = {word: value for word in words if (value := _attribute(candidate, label, word)) is not None}
-    has = {**_DEFAULTS, **own}
+    more = {word: value for word in _OPTIONAL if (value := _attribute(candidate, label, word)) is not None}
+    has = {**_DEFAULTS, **own, **more}
     missing = [word for word in ("name", "assign") if word not in has]
     if missing:
         raise AssignorInvalid(f"{label!r} is not an assignor: it lacks {' and '.join(missing)}")
@@ -92,7 +97,7 @@ def complete(candidate: object, label: str) -> Assignor:
         raise AssignorInvalid(f"assignor {label!r}: version is {version!r}; it must be an int")
     if not isinstance(protocol, RebalanceProtocol):
         raise AssignorInvalid(f"assignor {label!r}: protocol is {protocol!r}; it must be EAGER or COOPERATIVE")
-    for method in ("assign", "subscription_user_data", "on_assignment"):
+    for method in ("assign", "subscription_user_data", "on_assignment", *more):
         if not callable(has[method]):
             raise AssignorInvalid(f"assignor {label!r}: {method} is not callable")
     return candidate if len(own) == len(words) else SimpleNamespace(**has)  # type: ignore[return-value]

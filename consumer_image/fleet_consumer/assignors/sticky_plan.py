@@ -110,6 +110,37 @@ def _judge(
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """The group before a plan: members in order, partition counts of the existing topics that somebody subscribes to,
+    which of these topics each member wants, and the valid claims."""
+
+    members: list[str]
+    counts: dict[str, int]
+    wanted: list[frozenset[str]]
+    holdings: Holdings
+
+
+def stand(cluster: ClusterView, subscriptions: Mapping[str, Subscription], claims: Mapping[str, Claim]) -> Standing:
+    """Validate topics and claims; the order of members and topics does not depend on how they were listed."""
+    members = sorted(subscriptions, key=java_key)
+    subscribed = _subscribed(subscriptions[member].topics for member in members)
+    counts = {
+        topic: count
+        for topic in sorted(frozenset[str]().union(*set(subscribed)), key=java_key)
+        if (count := cluster.partitions.get(topic, 0)) > 0
+    }
+    existing = {topics: topics.intersection(counts) for topics in set(subscribed)}
+    wanted = [existing[topics] for topics in subscribed]
+    return Standing(members, counts, wanted, settle(counts, wanted, [claims[member] for member in members]))
+
+
+def _subscribed(topics: Iterable[Sequence[str]]) -> list[frozenset[str]]:
+    """The members' topics as sets: one set for all that want the same, as nearly all do."""
+    sets: dict[tuple[str, ...], frozenset[str]] = {}
+    return [sets.setdefault(key, frozenset(key)) if key not in sets else sets[key] for key in map(tuple, topics)]
+
+
+@dataclass(frozen=True, slots=True)
 class Kinds:
     """Kinds of partitions; `of` maps a topic to one kind for all its partitions, or to one for each.
 
@@ -259,17 +290,9 @@ def plan_sticky(
 
     Its owner does not get it either and so revokes it; the next plan assigns it and changes nothing else (KIP-429).
     """
-    members = sorted(subscriptions, key=java_key)
-    subscribed = _subscribed(subscriptions[member].topics for member in members)
-    counts = {
-        topic: count
-        for topic in sorted(frozenset[str]().union(*set(subscribed)), key=java_key)
-        if (count := cluster.partitions.get(topic, 0)) > 0
-    }
-    existing = {topics: topics.intersection(counts) for topics in set(subscribed)}
-    wanted = [existing[topics] for topics in subscribed]
-    holdings = settle(counts, wanted, [claims[member] for member in members])
-    kinds = sort_into_kinds(cluster, counts, wanted, [subscriptions[member].rack for member in members])
+    standing = stand(cluster, subscriptions, claims)
+    members, counts, holdings = standing.members, standing.counts, standing.holdings
+    kinds = sort_into_kinds(cluster, counts, standing.wanted, [subscriptions[member].rack for member in members])
     owned = [kinds.tally(kept) for kept in holdings.kept]
     given = _spread_out(kinds, owned)
     for index, (had, gets) in enumerate(zip(owned, given, strict=True)):
@@ -281,12 +304,6 @@ def plan_sticky(
         for index, hand in deal(cards, tables):
             put(hand if hand_over else _uncontested(hand, holdings.contested), shares[index])
     return {member: Assignment(share) for member, share in zip(members, shares, strict=True)}
-
-
-def _subscribed(topics: Iterable[Sequence[str]]) -> list[frozenset[str]]:
-    """The members' topics as sets: one set for all that want the same, as nearly all do."""
-    sets: dict[tuple[str, ...], frozenset[str]] = {}
-    return [sets.setdefault(key, frozenset(key)) if key not in sets else sets[key] for key in map(tuple, topics)]
 
 
 def _spread_out(kinds: Kinds, owned: Sequence[Tally]) -> Sequence[Tally]:

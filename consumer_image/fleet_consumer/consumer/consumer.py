@@ -14,6 +14,7 @@ from fleet_consumer.clock import Clock, SystemClock
 from fleet_consumer.consumer.commits import CommitCallback, Commits
 from fleet_consumer.consumer.engine import CallGuard, Engine
 from fleet_consumer.consumer.queries import EndOffsets, Queries, SilentPartitions
+from fleet_consumer.consumer.rates import RateWatch
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.consumer.settings import DEFAULT_TIMEOUT_S, ConsumerSettings
 from fleet_consumer.consumer.subscription import RebalanceCallback, Subscription
@@ -50,6 +51,7 @@ class Consumer(Queries):
         self._subscription = Subscription(self._engine, self._guard, self._commits)
         self._ends = EndOffsets(self._engine.group, read_committed=settings.read_committed)
         self._silent = SilentPartitions(self._engine)
+        self._rates = RateWatch(self._engine, self._engine.rate_takers)
         self._woken = False
 
     def __enter__(self) -> Consumer:
@@ -145,6 +147,7 @@ class Consumer(Queries):
                 # Once the session is over, others may be handing out the same.
                 records = positions.take_records(limit) if engine.holds_session() else Records([])
                 self._ends.refresh(positions.owned, now)
+                self._rates.look(now)
                 if limit:
                     self._silent.look(now)
                 woken = self._woken

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
-from fleet_consumer.assignors import Assignor, complete, load
+from fleet_consumer.assignors import Assignor, TakesRates, complete, load
 from fleet_consumer.clock import Clock
 from fleet_consumer.consumer.positions import Positions
 from fleet_consumer.consumer.settings import ConsumerSettings, group_settings
@@ -69,15 +69,12 @@ class Engine:
         self.clock = clock
         # A one-slot latch: any thread with news for the user's thread sets it.
         self.signal = Latch()
+        assignors = tuple(
+            load(each) if isinstance(each, str) else complete(each, type(each).__name__) for each in settings.assignors
+        )
+        self.rate_takers = tuple(each for each in assignors if isinstance(each, TakesRates))
         self.group = classic_member(
-            settings.connection,
-            group_settings(settings),
-            tuple(
-                load(each) if isinstance(each, str) else complete(each, type(each).__name__)
-                for each in settings.assignors
-            ),
-            clock=clock,
-            on_news=self.signal.set,
+            settings.connection, group_settings(settings), assignors, clock=clock, on_news=self.signal.set
         )
         # Both from the first subscription, or assignment, on.
         self.fetch: FetchThread | None = None

@@ -25,7 +25,7 @@ from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.lifecycle.watchdog import Hang
 from fleet_consumer.worker.logs import MESSAGE_CHARACTERS_MAX, now_text
 from fleet_consumer.worker.session import Session
-from fleet_consumer.worker.stats import Stats
+from fleet_consumer.worker.stats import Stats, Work
 
 IDLE_LOOP_LIMIT_S: Final = 60.0
 """A loop that handles no record comes round at least so often: the longest waits in it are those of a rebalance."""
@@ -69,10 +69,10 @@ class SessionEnd:
 
 @dataclass(slots=True)
 class WorkerState:
-    """State shared by the process's parts. Written by the main thread, except `hangs` and `hung_setup` (by the
-    watchdog) and `stats` (by the consume loop's).
+    """State shared by the process's parts. Written by the main thread, except `hangs`, `in_hand` and `hung_setup` (by
+    the watchdog) and `stats` (by the consume loop's).
 
-    `breaker` and `retry` are called by any thread.
+    `breaker`, `retry` and `work` are called by any thread.
     """
 
     revision: str
@@ -87,11 +87,14 @@ class WorkerState:
     """The last ends of sessions, until one has lived longer than the longest wait between two."""
     hangs: tuple[tuple[Hang, float], ...] = ()
     """Handlers that do not answer, and since when (wall clock, seconds)."""
+    in_hand: tuple[tuple[Record, float], ...] = ()
+    """Records that handlers have had for a while, and since when, the oldest first."""
     handler_error: Callable[[], Exception | None] = lambda: None
     """The error that keeps the handler from being called, such as a sidecar that does not listen."""
     breaker: Callable[[], BreakerSnapshot | None] = lambda: None
     retry: Callable[[], dict[str, Any] | None] = lambda: None
     """`retry_document`, None without retries."""
+    work: Callable[[], Work] = lambda: Work(0.0, slots=1)
 
 
 def stopped_part(state: WorkerState, watchdog_beat_at: float | None, *, handling: bool, now: float) -> str | None:
@@ -199,6 +202,7 @@ def member_document(state: WorkerState) -> dict[str, Any]:
         else {"reason": reason_of(error), "message": str(error)[:MESSAGE_CHARACTERS_MAX]},
         "ended": _ended(state.ended),
         "breaker": _breaker(state.breaker()),
+        "work": _work(state),
         "retry": state.retry(),
         "failed": _failed(state.stats.error_classes.copy()),
         "expired": _expired(session) if session else [],
@@ -233,6 +237,18 @@ def _ended(ended: SessionEnd | None) -> dict[str, object] | None:
         "since": now_text(ended.since),
         "at": now_text(ended.at),
         "sessions": ended.sessions,
+    }
+
+
+def _work(state: WorkerState) -> dict[str, object]:
+    """The time for which this process was busy and the records that it has handled, both since its start, and the
+    records that it has in hand."""
+    busy_seconds, slots = state.work()
+    return {
+        "busySeconds": round(busy_seconds, 3),
+        "records": state.stats.handled,
+        "slots": slots,
+        "inHand": [{**_coordinates(record)._asdict(), "since": now_text(since)} for record, since in state.in_hand],
     }
 
 

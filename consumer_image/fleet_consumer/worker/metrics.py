@@ -114,6 +114,8 @@ class WorkerCollector:
         yield self._counter("commits", "Offset commits by outcome.", commits, "outcome")
         for name, text, field in COUNTERS:
             yield self._counter(name, text, [((), getattr(stats, field))])
+        busy = self._state.work().busy_seconds
+        yield self._counter("busy_seconds", "Time for which handlers ran, by the number of slots.", [((), busy)])
         yield self._histogram("handler_duration_seconds", "How long calls of the handler take.", stats.handling)
         yield from self._retries()
         yield from self._out_of_range()

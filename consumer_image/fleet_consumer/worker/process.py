@@ -50,7 +50,7 @@ from fleet_consumer.worker.logs import about, fields
 from fleet_consumer.worker.member import WorkerState, member_document, ready, retry_document, stopped_part
 from fleet_consumer.worker.metrics import CONTENT_TYPE, GroupLabels, metrics_page
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext, make_executor
-from fleet_consumer.worker.stats import Stats
+from fleet_consumer.worker.stats import Stats, Work
 from fleet_consumer.worker.supervisor import Supervisor
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -183,6 +183,7 @@ class WorkerProcess:
         self._state.handler_error = handler.last_error
         self._state.breaker = self._breaker
         self._state.retry = self._retry
+        self._state.work = self._work_done
         self._local = local
         if local is not None:
             local.watch(self._state)
@@ -351,8 +352,10 @@ class WorkerProcess:
             end_process(NOT_CLOSED, {"stack": stack_of(threading.main_thread().ident)})
 
     def _note_calls(self, now: float) -> None:
-        """Note the calls that hang for the report, and the records in hand for a sudden end."""
-        self._state.hangs = tuple((hang, self._clock.wall() - hang.seconds) for hang in self._watchdog.hangs)
+        """Note what calls have in hand, and those that hang, for the report, and the records for a sudden end."""
+        wall = self._clock.wall()
+        self._state.hangs = tuple((hang, wall - hang.seconds) for hang in self._watchdog.hangs)
+        self._state.in_hand = tuple((each.record, wall - each.seconds) for each in self._watchdog.in_hand)
         self._last_word.look(self._held())
 
     def _look_at_setup(self, now: float) -> None:
@@ -394,6 +397,11 @@ class WorkerProcess:
             return None
         heads = {} if session is None else session.intake.heads
         return retry_document(self._worker.role.value, file.content, heads, self._stats)
+
+    def _work_done(self) -> Work:
+        if self._executor is not None:
+            return self._executor.work
+        return Work(self._stats.busy_until(self._clock.monotonic()), slots=1)
 
     def _labels(self) -> GroupLabels:
         config, role = self._config, self._worker.role

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from fleet_consumer.contract.skips import RECORDS_MAX, PassedBy, Place
 
@@ -33,6 +33,19 @@ class Histogram:
     def observe(self, value: float, times: int = 1) -> None:
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
+
+
+NEVER: Final = float("inf")
+
+
+class Work(NamedTuple):
+    """The time for which a worker was busy, and the number of its slots: the calls that may be under way at once.
+
+    With calls in all slots all the time it is busy for one second in each second.
+    """
+
+    busy_seconds: float
+    slots: int
 
 
 @dataclass(slots=True)
@@ -78,6 +91,20 @@ class Stats:
     """Seconds that calls of the handler took."""
     lateness: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_S))
     """Seconds from when a retried record was due to when it was handed to the handler."""
+    busy: tuple[float, float] = 0.0, NEVER
+    """Seconds for which records were handled on the loop's own thread, without the run in hand, and since when that is
+    in hand (monotonic). Replaced as a whole, so that readers never miss a run, nor count it twice. Executors keep their
+    own time."""
+
+    def busy_until(self, now: float) -> float:
+        """The seconds up to now, with the run in hand. Any thread; read the clock first, and the sum does not fall."""
+        seconds, since = self.busy
+        return seconds + max(0.0, now - since)
+
+    @property
+    def handled(self) -> int:
+        """Records whose handling ended, whatever became of them. Any thread."""
+        return self.done + self.failed + self.dropped + self.retried
 
     def count(self, result: str) -> None:
         """One record more came to `result` (DONE, FAILED, DROPPED or RETRIED)."""

@@ -17,6 +17,7 @@ from fleet_consumer.assignors import (
     AssignorUnknown,
     ClusterView,
     Subscription,
+    TakesRates,
     complete,
     load,
 )
@@ -48,6 +49,20 @@ class Weighted(Plain):
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
         self.given.append((assignment, generation))
+
+
+class Rated(Plain):
+    """One that deals by load and leaves out what has a default."""
+
+    def __init__(self) -> None:
+        self.seen: list[Mapping[str, Mapping[int, float]]] = []
+
+    def on_rates(self, rates: Mapping[str, Mapping[int, float]]) -> None:
+        self.seen.append(rates)
+
+
+class RatesIsNoMethod(Plain):
+    on_rates = "later"
 
 
 class Raising(Plain):
@@ -103,8 +118,9 @@ def module() -> Iterator[ModuleType]:
 
 def test_every_built_in_assignor_is_loaded_by_name() -> None:
     assert {name: load(name).name for name in BUILT_IN} == {name: name for name in BUILT_IN}
-    assert set(BUILT_IN) == {"range", "roundrobin", "sticky", "cooperative-sticky"}
-    assert {name for name in BUILT_IN if load(name).protocol is COOPERATIVE} == {"cooperative-sticky"}
+    assert set(BUILT_IN) == {"range", "roundrobin", "sticky", "cooperative-sticky", "cooperative-weighted"}
+    cooperative = {name for name in BUILT_IN if load(name).protocol is COOPERATIVE}
+    assert cooperative == {"cooperative-sticky", "cooperative-weighted"}
 
 
 def test_each_load_makes_an_assignor_of_its_own() -> None:
@@ -125,6 +141,13 @@ def test_omitted_methods_of_a_custom_assignor_have_javas_defaults() -> None:
     assert assignor.subscription_user_data(["t"]) is None
     assignor.on_assignment(Assignment({}), 1)
     assert assignor.assign(ClusterView({}), {"m": Subscription([])}) == {"m": Assignment({})}
+
+
+def test_custom_assignor_takes_rates_only_if_it_has_the_method() -> None:
+    rated = load(f"{MODULE}:Rated")
+    assert isinstance(rated, TakesRates)
+    rated.on_rates({"t": {0: 1.0}})
+    assert not isinstance(load(f"{MODULE}:Plain"), TakesRates)
 
 
 def test_object_of_the_users_own_is_checked_in_the_same_way() -> None:
@@ -154,6 +177,7 @@ def test_unknown_assignor_is_refused_by_name(name: str) -> None:
         ("TextProtocol", r"protocol is 'EAGER'; it must be EAGER or COOPERATIVE"),
         ("WithoutAssign", r"it lacks assign"),
         ("AssignIsNoMethod", r"assign is not callable"),
+        ("RatesIsNoMethod", r"on_rates is not callable"),
         ("RaisingProperty", r"reading version raised OSError: no such file"),
         ("not_a_class", r"is int, not a class; name a class"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from fleet_consumer.assignors import COOPERATIVE, EAGER, Assignment, ClusterView, Subscription, load
 
-STICKY_PAIR = ("sticky", "cooperative-sticky")
+STICKY = ("sticky", "cooperative-sticky", "cooperative-weighted")
 
 
 def plan(assignor: str, topics: Mapping[str, int], members: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -78,7 +78,7 @@ def test_m10_roundrobin_skips_members_that_do_not_subscribe() -> None:
     }
 
 
-@pytest.mark.parametrize("name", STICKY_PAIR)
+@pytest.mark.parametrize("name", STICKY)
 def test_m11_sticky_keeps_the_partitions_of_remaining_members(name: str) -> None:
     topics = {f"t{number}": 2 for number in range(4)}
     members = {f"C{number}": list(topics) for number in range(3)}
@@ -95,7 +95,7 @@ def test_m11_sticky_keeps_the_partitions_of_remaining_members(name: str) -> None
     assert lost > 0, "round robin moves what it need not move"
 
 
-@pytest.mark.parametrize("name", STICKY_PAIR)
+@pytest.mark.parametrize("name", STICKY)
 def test_m12_sticky_is_evener_than_roundrobin_and_moves_only_freed_partitions(name: str) -> None:
     topics = {"t0": 1, "t1": 2, "t2": 3}
     members = {"C0": ["t0"], "C1": ["t0", "t1"], "C2": ["t0", "t1", "t2"]}
@@ -110,7 +110,7 @@ def test_m12_sticky_is_evener_than_roundrobin_and_moves_only_freed_partitions(na
     }
 
 
-@pytest.mark.parametrize("name", ["range", *STICKY_PAIR])
+@pytest.mark.parametrize("name", ["range", *STICKY])
 def test_m14_members_get_partitions_with_a_replica_in_their_rack(name: str) -> None:
     """Three racks, two replicas of each partition, so every rack lacks a third of them."""
     pairs = [frozenset("ab"), frozenset("bc"), frozenset("ca")]
@@ -124,7 +124,7 @@ def test_m14_members_get_partitions_with_a_replica_in_their_rack(name: str) -> N
         assert all(member[1] in pairs[number % 3] for numbers in share.partitions.values() for number in numbers), plans
 
 
-@pytest.mark.parametrize("name", ["range", *STICKY_PAIR])
+@pytest.mark.parametrize("name", ["range", *STICKY])
 def test_m14_counts_come_before_racks(name: str) -> None:
     """Everything is in rack a: the member there gets no more than its half."""
     cluster = ClusterView({"t0": 3, "t1": 1}, {"t0": [frozenset("a")] * 3, "t1": [frozenset("b")]})
@@ -149,18 +149,18 @@ def test_static_members_come_first_and_in_order_of_their_instance_ids() -> None:
         assert first["a-dynamic"] == second["a-dynamic"] == Assignment({"t": [2]})
 
 
-@pytest.mark.parametrize("name", ["range", "roundrobin", *STICKY_PAIR])
+@pytest.mark.parametrize("name", ["range", "roundrobin", *STICKY])
 def test_topic_that_does_not_exist_is_left_out(name: str) -> None:
     assert plan(name, {"t0": 1}, {"C0": ["t0", "gone"]}) == {"C0": "t0p0"}
 
 
-@pytest.mark.parametrize("name", ["range", "roundrobin", *STICKY_PAIR])
+@pytest.mark.parametrize("name", ["range", "roundrobin", *STICKY])
 def test_topic_listed_twice_counts_once(name: str) -> None:
     shares = plan(name, {"t0": 4}, {"C0": ["t0", "t0"], "C1": ["t0"]})
     assert sorted(len(share.split()) for share in shares.values()) == [2, 2]
 
 
-@pytest.mark.parametrize("name", ["range", "roundrobin", *STICKY_PAIR])
+@pytest.mark.parametrize("name", ["range", "roundrobin", *STICKY])
 def test_group_without_topics_gets_empty_shares(name: str) -> None:
     assert plan(name, {}, {"C0": [], "C1": []}) == {"C0": "", "C1": ""}
 

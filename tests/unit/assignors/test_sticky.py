@@ -1,4 +1,4 @@
-"""The sticky pair's behaviours one by one, along the lines of Kafka's `AbstractStickyAssignorTest` and its children."""
+"""Sticky assignors' behaviours one by one, along the lines of Kafka's `AbstractStickyAssignorTest` and its children."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from fleet_consumer.assignors.sticky import (
 from fleet_consumer.assignors.sticky_plan import Claim
 
 Owned = Mapping[str, Sequence[int]]
-PAIR = pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
+ALL = pytest.mark.parametrize("name", ["sticky", "cooperative-sticky", "cooperative-weighted"])
+"""Without rates the weighted one makes the same plans."""
 
 
 def member(
@@ -36,24 +37,24 @@ def sizes(plan: Mapping[str, Owned]) -> list[int]:
     return [sum(map(len, share.values())) for share in plan.values()]
 
 
-@PAIR
+@ALL
 def test_alone_a_member_gets_everything_and_in_order(name: str) -> None:
     assert shares(name, {"t0": 3, "t1": 2}, {"a": member(["t1", "t0"])}) == {"a": {"t0": [0, 1, 2], "t1": [0, 1]}}
 
 
-@PAIR
+@ALL
 def test_fresh_plan_deals_topics_by_name_and_partitions_by_number(name: str) -> None:
     plan = shares(name, {"t1": 2, "t0": 3}, {who: member(["t0", "t1"]) for who in ("b", "a")})
     assert plan == {"a": {"t0": [0, 2], "t1": [1]}, "b": {"t0": [1], "t1": [0]}}
 
 
-@PAIR
+@ALL
 def test_unchanged_group_keeps_everything(name: str) -> None:
     owned: dict[str, Owned] = {"a": {"t0": [1, 2]}, "b": {"t0": [0]}}
     assert shares(name, {"t0": 3}, {who: member(["t0"], had) for who, had in owned.items()}) == owned
 
 
-@PAIR
+@ALL
 def test_larger_share_stays_where_it_was(name: str) -> None:
     """Seven partitions of two members are three and four: the one that has four keeps them, whatever its name."""
     owned: dict[str, Owned] = {"a": {"t0": [0, 1, 2]}, "b": {"t0": [3, 4, 5, 6]}}
@@ -81,13 +82,13 @@ def test_cooperative_assigns_unowned_partitions_at_once() -> None:
     assert shares("cooperative-sticky", {"t0": 4}, members) == {"a": {"t0": [0, 1]}, "c": {"t0": [3]}}
 
 
-@PAIR
+@ALL
 def test_grown_topic_gives_its_new_partitions_to_those_with_fewest(name: str) -> None:
     members = {"a": member(["t0"], {"t0": [0, 1]}), "b": member(["t0"], {"t0": [2]})}
     assert shares(name, {"t0": 5}, members) == {"a": {"t0": [0, 1, 4]}, "b": {"t0": [2, 3]}}
 
 
-@PAIR
+@ALL
 def test_shrunk_and_deleted_topics_leave_no_trace(name: str) -> None:
     members = {
         "a": member(["t0", "gone"], {"t0": [0, 7], "gone": [0, 1]}),
@@ -96,7 +97,7 @@ def test_shrunk_and_deleted_topics_leave_no_trace(name: str) -> None:
     assert shares(name, {"t0": 3}, members) == {"a": {"t0": [0]}, "b": {"t0": [1, 2]}}
 
 
-@PAIR
+@ALL
 def test_topic_that_a_member_gave_up_moves_on(name: str) -> None:
     members = {"a": member(["t1"], {"t1": [0]}), "b": member(["t0", "t1"], {"t0": [0, 1]})}
     assert shares(name, {"t0": 2, "t1": 1}, members) == {"a": {"t1": [0]}, "b": {"t0": [0, 1]}}
@@ -107,13 +108,13 @@ def test_cooperative_keeps_partitions_claimed_by_an_unsubscribed_member() -> Non
     assert shares("cooperative-sticky", {"t0": 2, "t1": 1}, members) == {"a": {"t1": [0]}, "b": {"t0": [1]}}
 
 
-@PAIR
+@ALL
 def test_of_two_claims_the_newer_generation_stands(name: str) -> None:
     members = {"a": member(["t0"], {"t0": [0, 1]}, 4), "b": member(["t0"], {"t0": [0, 2]}, 5)}
     assert shares(name, {"t0": 4}, members) == {"a": {"t0": [1, 3]}, "b": {"t0": [0, 2]}}
 
 
-@PAIR
+@ALL
 def test_undisputed_stale_claim_holds(name: str) -> None:
     members = {"a": member(["t0"], {"t0": [2]}, 1), "b": member(["t0"], {"t0": [0, 1]}, 9)}
     assert shares(name, {"t0": 4}, members) == {"a": {"t0": [2, 3]}, "b": {"t0": [0, 1]}}
@@ -128,7 +129,7 @@ def test_equal_claims_give_the_partition_to_neither() -> None:
     assert sorted(number for share in second.values() for number in share["t0"]) == [0, 1, 2]
 
 
-@PAIR
+@ALL
 def test_third_claim_of_a_newer_generation_ends_a_dispute(name: str) -> None:
     """Three claims to one partition, in each order of generations; Java's uniform assignor raises on some of them."""
     claim = {"t0": [0]}
@@ -178,7 +179,7 @@ def test_partition_in_the_wrong_rack_is_given_back_when_that_brings_it_nearer() 
     assert {who: share.partitions for who, share in waiting.items()} == {"x": {}, "y": {}}
 
 
-@PAIR
+@ALL
 def test_plans_share_no_list_with_their_input(name: str) -> None:
     """Plans are their receivers' own: changing one changes neither the question nor another plan."""
     owned = {"t0": [0, 1]}

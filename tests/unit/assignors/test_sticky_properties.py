@@ -1,4 +1,4 @@
-"""Properties of every plan of the two sticky assignors, on random groups with random pasts.
+"""Properties of every plan of the sticky assignors, on random groups with random pasts.
 
 The counts, the distances and the moves are compared with the best there are, which an oracle finds by other means; the
 oracle is itself compared with all plans of small groups. Hypothesis prints the seed of what fails.
@@ -19,6 +19,8 @@ from tests.support.sticky_oracle import Partition, Question, cheapest_by_trying,
 
 RACKS = ("a", "b", "c")
 GENERATION = 7
+COOPERATIVE_ONES = pytest.mark.parametrize("name", ["cooperative-sticky", "cooperative-weighted"])
+"""Without rates the weighted one makes the same plans."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +135,10 @@ def test_sticky_is_complete_and_nothing_is_evener_nearer_or_moves_less(seed: int
 
 @settings(max_examples=300, deadline=None)
 @given(seed=seeds)
-def test_cooperative_sticky_never_transfers_directly_and_ends_in_two_rounds(seed: int) -> None:
+@COOPERATIVE_ONES
+def test_cooperative_one_never_transfers_directly_and_ends_in_two_rounds(name: str, seed: int) -> None:
     group = group_of(seed)
-    assignor, question = load("cooperative-sticky"), group.question()
+    assignor, question = load(name), group.question()
     first = assignor.assign(group.cluster, group.members)
     assert all(group.owner.get(spot, member) == member for spot, member in flat(first).items())
     second = assignor.assign(group.cluster, after(group, first))
@@ -148,7 +151,7 @@ def test_cooperative_sticky_never_transfers_directly_and_ends_in_two_rounds(seed
 
 @settings(max_examples=100, deadline=None)
 @given(seed=seeds)
-@pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
+@pytest.mark.parametrize("name", ["sticky", "cooperative-sticky", "cooperative-weighted"])
 def test_order_of_members_changes_nothing(name: str, seed: int) -> None:
     group = group_of(seed)
     listed = list(group.members.items())
@@ -172,17 +175,18 @@ liars = st.builds(
     counts=st.dictionaries(st.sampled_from(["t0", "t1", "t2", "unwanted"]), st.integers(0, 6)),
     members=st.dictionaries(st.sampled_from("abcdefg"), liars, max_size=6),
 )
+@COOPERATIVE_ONES
 def test_any_claims_give_a_complete_plan_and_a_final_second(
-    counts: Mapping[str, int], members: Mapping[str, Subscription]
+    name: str, counts: Mapping[str, int], members: Mapping[str, Subscription]
 ) -> None:
     """Stale, doubled, impossible claims; in the first round nobody gets what somebody with equal right claims."""
-    cluster, assignor = ClusterView(counts), load("cooperative-sticky")
+    cluster, assignor = ClusterView(counts), load(name)
     wanted = {topic for told in members.values() for topic in told.topics}
     there = {(topic, number) for topic in wanted for number in range(counts.get(topic, 0))}
     assert flat(load("sticky").assign(cluster, members)).keys() == there
     first = assignor.assign(cluster, members)
     for (topic, number), member in flat(first).items():
-        rivals = [told for name, told in members.items() if name != member and number in told.owned.get(topic, ())]
+        rivals = [told for rival, told in members.items() if rival != member and number in told.owned.get(topic, ())]
         assert all(told.generation < members[member].generation for told in rivals)
         assert not rivals or number in members[member].owned.get(topic, ())
     second = assignor.assign(cluster, after(Group(cluster, members, {}), first))
@@ -194,12 +198,13 @@ def counts_of(plan: Mapping[str, Assignment]) -> Sequence[int]:
     return [sum(map(len, share.partitions.values())) for share in plan.values()]
 
 
-def test_members_come_and_go_with_random_subscriptions() -> None:
+@COOPERATIVE_ONES
+def test_members_come_and_go_with_random_subscriptions(name: str) -> None:
     """Two hundred rounds of change, each planned in two rounds and each plan as even as a fresh one."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    assignor = load("cooperative-sticky")
+    assignor = load(name)
     counts = {f"t{number:02}": chance.randint(1, 12) for number in range(20)}
     members: dict[str, Subscription] = {}
     for change in range(200):
@@ -216,7 +221,7 @@ def test_members_come_and_go_with_random_subscriptions() -> None:
         second = assignor.assign(cluster, after(group, first))
         assert flat(first).items() <= flat(second).items()
         fresh = load("sticky").assign(
-            cluster, {name: Subscription(topics=told.topics) for name, told in members.items()}
+            cluster, {each: Subscription(topics=told.topics) for each, told in members.items()}
         )
         assert sorted(counts_of(second)) == sorted(counts_of(fresh))
         members = after(group, second)

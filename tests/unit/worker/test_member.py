@@ -183,6 +183,7 @@ def test_member_shows_membership_and_offsets() -> None:
         "ended": None,
         "breaker": None,
         "retry": None,
+        "work": {"busySeconds": 0.0, "records": 3, "slots": 1, "inHand": []},
         "failed": [],
         "expired": [],
         "skipped": [],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fleet_consumer.record import TopicPartition
+from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.due import Waiting
 from fleet_consumer.worker.consume.progress import WINDOW_FULL, WRITES_HELD, Hold, PartitionProgress
 from fleet_consumer.worker.http_server import json_page
+from fleet_consumer.worker.lifecycle.watchdog import IN_HAND_MAX
 from fleet_consumer.worker.member import ENTRIES_MAX, member_document, retry_document
 from fleet_operator.clients.worker_status import parse_member
 from fleet_operator.planning.observation import StuckPartition
@@ -26,6 +27,7 @@ def holding(message: str) -> Lived:
     lived.bench.parts.pauses.reasons = dict.fromkeys(PLACES, frozenset({WRITES_HELD, WINDOW_FULL}))
     heads = {place: Waiting(7, round(NOW * 1000), round(NOW * 1000)) for place in PLACES}
     lived.state.retry = lambda: retry_document("retry", None, heads, lived.state.stats)
+    lived.state.in_hand = tuple((Record(*place, 10**10, 0, None, None), NOW) for place in PLACES[:IN_HAND_MAX])
     return lived
 
 
@@ -40,6 +42,8 @@ def test_report_of_thousands_of_held_partitions_names_the_oldest_and_counts_all(
     seen = parse_member("orders-0", body)
     assert seen is not None
     assert [each.partition for each in seen.stuck] == list(range(1_999, 999, -1)), "each keeps a worker"
+    assert seen.work is not None
+    assert len(seen.work.in_hand) == IN_HAND_MAX
     assert ENTRIES_MAX >= STUCK_MAX, "as many as the operator shows"
     assert seen.stuck[0] == StuckPartition(
         topic="shop.orders",

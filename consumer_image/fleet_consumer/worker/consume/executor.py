@@ -20,11 +20,41 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall, check_wanted, end_forked_child
 from fleet_consumer.handlers.performing import Performer, Result
 from fleet_consumer.record import Record
+from fleet_consumer.worker.stats import Work
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
 CANCEL_WAIT_S: Final = 2.0
 """Time for cancelled calls to end: enough for their `finally`, not for their work."""
+
+
+class BusyTime:
+    """Seconds that calls took, each counted by itself, with those under way up to the present.
+
+    One thread writes, any thread reads. The state is replaced as a whole, so that a reader never misses a call that
+    ends just then, nor counts it twice. Times are monotonic seconds.
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self) -> None:
+        # The seconds up to a time, the calls under way since then, and that time.
+        self._state = 0.0, 0, 0.0
+
+    def begin(self, at: float) -> None:
+        """A call begins."""
+        seconds, calls, since = self._state
+        self._state = seconds + calls * (at - since), calls + 1, at
+
+    def end(self, at: float) -> None:
+        """A call that began is over."""
+        seconds, calls, since = self._state
+        self._state = seconds + calls * (at - since), calls - 1, at
+
+    def until(self, now: float) -> float:
+        """The seconds up to now. Read the clock first, and the sum does not fall."""
+        seconds, calls, since = self._state
+        return seconds + calls * max(0.0, now - since)
 
 
 class Job(Protocol):
@@ -43,13 +73,24 @@ class Job(Protocol):
 
 
 class Executor(ABC):
-    """Runs at most `size` jobs at once; `give` returns at once."""
+    """Runs at most `size` jobs at once; `give` returns at once.
 
-    def __init__(self, performer: Performer, size: int, clock: Clock) -> None:
+    `threads` is the number of its threads that call handlers. Each keeps the time of its calls, also of those whose
+    session or time-out is over: they occupy their slot until they end.
+    """
+
+    def __init__(self, performer: Performer, size: int, clock: Clock, *, threads: int = 1) -> None:
         self._performer = performer
         self._clock = clock
         self._pid = os.getpid()
+        self._busy = [BusyTime() for _ in range(threads)]
         self.size = size
+
+    @property
+    def work(self) -> Work:
+        """The time for which it was busy, up to the present. Any thread."""
+        now = self._clock.monotonic()
+        return Work(sum(each.until(now) for each in self._busy) / self.size, self.size)
 
     @abstractmethod
     def start(self) -> None:
@@ -85,7 +126,7 @@ class ThreadExecutor(Executor):
     """Threads for synchronous handlers."""
 
     def __init__(self, performer: Performer, size: int, clock: Clock) -> None:
-        super().__init__(performer, size, clock)
+        super().__init__(performer, size, clock, threads=size)
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._calls: dict[int, HandlerCall] = {}
         self._threads = [
@@ -114,10 +155,12 @@ class ThreadExecutor(Executor):
             self._jobs.put(None)
 
     def _work(self, number: int) -> None:
+        busy = self._busy[number]
         while (job := self._jobs.get()) is not None:
             call = _call_of(job)
             began, count = self._clock.monotonic(), len(job.records)
             self._calls[number] = call
+            busy.begin(began)
             CURRENT_CALL.set(call)
             try:
                 check_wanted()  # it may have waited behind a call that hangs since an earlier session
@@ -127,8 +170,10 @@ class ThreadExecutor(Executor):
                 end_forked_child(self._pid, error)
                 results = [Result(error=error)] * count
             CURRENT_CALL.set(None)
+            ended = self._clock.monotonic()
+            busy.end(ended)
             self._calls.pop(number)
-            job.done(results, self._clock.monotonic() - began)
+            job.done(results, ended - began)
 
 
 class LoopExecutor(Executor):
@@ -195,7 +240,9 @@ class LoopExecutor(Executor):
         self._calls[call] = self._loop.create_task(self._perform(job, call))
 
     async def _perform(self, job: Job, call: HandlerCall) -> None:
+        (busy,) = self._busy
         began, count = self._clock.monotonic(), len(job.records)
+        busy.begin(began)
         CURRENT_CALL.set(call)
         try:
             check_wanted()
@@ -208,6 +255,8 @@ class LoopExecutor(Executor):
                 raise
             results = [Result(error=error)] * count
         finally:
+            ended = self._clock.monotonic()
+            busy.end(ended)
             # Removed before the results are reported, so that a count of calls is right from then on.
             del self._calls[call]
-        job.done(results, self._clock.monotonic() - began)
+        job.done(results, ended - began)

@@ -27,7 +27,7 @@ from fleet_consumer.worker.consume.outcomes import Handle, PassedOver
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.progress import PartitionProgress, Partitions
 from fleet_consumer.worker.consume.writing import ACK_LOOK_S, ACK_WAIT_S
-from fleet_consumer.worker.stats import Histogram
+from fleet_consumer.worker.stats import NEVER, Stats
 
 TIMED_FROM_S: Final = 100e-6
 """The mean of a run from which on the next one's records are timed one by one: the clock is below a hundredth."""
@@ -36,37 +36,48 @@ SHORT_RUN: Final = 16
 
 
 class CallTimes:
-    """Durations of a handler's calls, for the histogram, on the consume loop's thread.
+    """Durations of a handler's calls, for the histogram, and of all handling, on the consume loop's thread.
 
     A clock around each call would cost a handler that does nothing a tenth of its throughput. So records of a long run
     are timed one by one only while they take longer than the clock matters; otherwise the run is, and each of its
-    records counts as taking its share.
+    records counts as taking its share. The worker is busy for the time of whole runs, which costs no clock of its own.
     """
 
-    def __init__(self, handle: Handle, histogram: Histogram, clock: Clock) -> None:
+    def __init__(self, handle: Handle, stats: Stats, clock: Clock) -> None:
         self._handle = handle
-        self._histogram = histogram
+        self._stats = stats
+        self._histogram = stats.handling
         self._now = clock.monotonic
         self._slow = True
         self._each = self._counts = True
-        self._began = 0.0
+        self._began = self._paused = 0.0
 
     def begin(self, count: int, instead: Handle | None = None) -> Handle:
         """Begin a run of so many records; returns what to call for each: the handler, or the untimed `instead`."""
         self._counts = instead is None
         self._each = self._slow or count <= SHORT_RUN
-        self._began = self._now()
+        self._began = now = self._now()
+        self._stats.busy = self._stats.busy[0], now
         return instead or (self._timed if self._each else self._handle)
 
-    def leave_out(self, since: float) -> None:
-        """Leave out the time since then, in which the loop did something else than handling."""
-        self._began += self._now() - since
+    def pause(self) -> None:
+        """Leave out the time until `resume`, in which the loop does something else than handling."""
+        self._paused = now = self._now()
+        self._stats.busy = self._stats.busy_until(now), NEVER
+
+    def resume(self) -> None:
+        now = self._now()
+        self._began += now - self._paused
+        self._stats.busy = self._stats.busy[0], now
 
     def end(self, count: int) -> None:
         """The run is over, `count` records of it were handled."""
+        now = self._now()
+        seconds, since = self._stats.busy
+        self._stats.busy = seconds + (now - since), NEVER
         if not (count and self._counts):
             return
-        mean = (self._now() - self._began) / count
+        mean = (now - self._began) / count
         self._slow = mean >= TIMED_FROM_S
         if not self._each:
             self._histogram.observe(mean, count)
@@ -85,7 +96,7 @@ class InlineRounds:
     def __init__(self, loop: Loop, parts: LoopParts) -> None:
         self._loop = loop
         self._parts = parts
-        self._times = CallTimes(parts.handle, parts.stats.handling, parts.clock)
+        self._times = CallTimes(parts.handle, parts.stats, parts.clock)
         self._outcomes = parts.outcomes
         self._pacing = parts.pacing
         self._writing = parts.writing
@@ -151,9 +162,13 @@ class InlineRounds:
         parts = [part for run in runs for part in self._parts.skips.parts(run)]
         work = [(run, self._begin(run), error or skipped) for run, skipped in parts]
         owns = self._loop.owns
-        for run, partition, instead in work:
-            if owns(partition) and not self._handle_run(run, partition, instead):
-                break
+        try:
+            for run, partition, instead in work:
+                if owns(partition) and not self._handle_run(run, partition, instead):
+                    break
+        except BaseException:
+            self._times.pause()  # it ends the session
+            raise
         self._watch.record = None
         batch, self._batch = self._batch, {}
         self._stats.batches += 1
@@ -205,7 +220,8 @@ class InlineRounds:
         watch, outcomes, pacing, outputs_of = self._watch, self._outcomes, self._pacing, self._outcomes.outputs_of
         records, times = run.records, self._times
         handle = times.begin(len(records), None if error is None else self._raising(error))
-        apart = 0  # records that count as something else than done, or only once what they wrote is acknowledged
+        # Records that count as something else than done, or once what they wrote is acknowledged, and those counted.
+        apart = 0
         after = 0  # the place behind the last record that failed; the successes from there on are not counted yet
         for record in records:
             watch.record = record
@@ -229,16 +245,13 @@ class InlineRounds:
                     outcomes.answered(partition, record, answer)
                     apart += 1
             if watch.due:
-                read = as_read(record)
-                partition.handled(read.offset, read.leader_epoch)
-                paused = self._clock.monotonic()
+                count = _place(records, record, max(0, after - 1)) + 1
+                self._count_handled(records, count, partition, apart)
+                apart = count
                 goes_on = self._look_around()
-                times.leave_out(paused)
                 if not goes_on or not self._loop.owns(partition):
-                    count = _place(records, record, max(0, after - 1)) + 1
                     pacing.succeeded(count - after)
                     times.end(count)
-                    self._count_handled(records, count, partition, apart)
                     return goes_on
         pacing.succeeded(len(records) - after)
         times.end(len(records))
@@ -276,7 +289,14 @@ class InlineRounds:
             self._parts.consumer.seek(partition.topic_partition, partition.next_offset)
 
     def _look_around(self) -> bool:
-        """Between two records of a long batch: poll without taking records, settle, commit. False to give the batch up.
+        """Interrupt the handling between two records of a long batch. False to give the batch up."""
+        self._times.pause()
+        goes_on = self._see_to_others()
+        self._times.resume()
+        return goes_on
+
+    def _see_to_others(self) -> bool:
+        """Poll without taking records, settle, commit. False to give the batch up.
 
         While the session is in doubt no further record is handled: another member may own it. Either a heartbeat
         gets through, and the batch goes on, or the partitions are lost.

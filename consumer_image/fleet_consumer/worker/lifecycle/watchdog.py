@@ -37,6 +37,10 @@ LOOK_INTERVAL_S: Final = 0.25
 CLOSE_WAIT_S: Final = 5.0
 """Longest wait for a thread that is to end: it may be blocked in a write to a pipe that nobody reads."""
 
+IN_HAND_S: Final = 1.0
+IN_HAND_MAX: Final = 100
+"""Records in hand are shown that a handler has had for so long, and no more than so many."""
+
 STACK_FRAMES_MAX: Final = 5
 """Innermost frames of a hung handler that are logged: enough to see which call it waits in."""
 
@@ -72,6 +76,13 @@ class Hang:
     """True once the poll interval is over as well."""
 
 
+class InHand(NamedTuple):
+    """A record that a handler has had for so many seconds; of a batch the first."""
+
+    record: Record
+    seconds: float
+
+
 class HangDetector:
     """Decides, from what is seen at some times, which handlers hang. Pure: `now` is monotonic seconds.
 
@@ -84,14 +95,19 @@ class HangDetector:
         self._timeout_s = timeout_s
         self._limit_s = limit_s
         # By identity of the call; the call itself is kept, so that its identity is not given to another.
-        self._seen: dict[int, tuple[object, float]] = {}
+        self._seen: dict[int, tuple[Held, float]] = {}
+
+    def in_hand(self, now: float) -> list[InHand]:
+        """The records of the last look that have been in hand for a while, the oldest first."""
+        found = [InHand(held.record, now - since) for held, since in self._seen.values() if now - since >= IN_HAND_S]
+        return sorted(found, key=lambda each: -each.seconds)[:IN_HAND_MAX]
 
     def look(self, held: Sequence[Held], now: float) -> list[Hang]:
         """The hangs: records that their handlers have had for too long."""
         before, self._seen = self._seen, {}
         hangs = []
         for each in held:
-            _, since = self._seen[id(each.call)] = before.get(id(each.call), (each.call, now))
+            _, since = self._seen[id(each.call)] = before.get(id(each.call), (each, now))
             if now - since >= self._timeout_s:
                 hangs.append(Hang(each.record, each.thread, now - since, now - since >= self._limit_s))
         return hangs
@@ -171,6 +187,7 @@ class Watchdog(PeriodicThread):
         self._reported: list[tuple[Record, bool]] = []
         self._reminded_at = 0.0
         self.hangs: tuple[Hang, ...] = ()
+        self.in_hand: tuple[InHand, ...] = ()
 
     def _remind(self, now: float) -> None:
         """Have the loop look after what cannot wait, once a second."""
@@ -180,6 +197,7 @@ class Watchdog(PeriodicThread):
     def _look_for_hangs(self, now: float) -> None:
         hangs = self._detector.look(self._held(), now)
         self.hangs = tuple(hangs)
+        self.in_hand = tuple(self._detector.in_hand(now))
         self._reported = [each for each in self._reported if any(each[0] is hang.record for hang in hangs)]
         for hang in hangs:
             if not any(record is hang.record and over == hang.over for record, over in self._reported):

@@ -10,9 +10,11 @@ from fleet_consumer.clock import SystemClock
 from fleet_consumer.handlers.call import HandlerCall
 from fleet_consumer.record import Record
 from fleet_consumer.worker.lifecycle.watchdog import (
+    IN_HAND_MAX,
     Hang,
     HangDetector,
     Held,
+    InHand,
     PeriodicThread,
     Watch,
     Watchdog,
@@ -71,6 +73,26 @@ def test_batch_advancing_record_by_record_is_no_hang() -> None:
     detector.look([Held(call.records[0], call.records, call.thread)], 0.0)
     call.records = [record(7)]
     assert detector.look([Held(call.records[0], call.records, call.thread)], 61.0) == []
+
+
+def test_record_is_in_hand_after_a_second_and_until_its_handler_returns() -> None:
+    detector, slow = HangDetector(timeout_s=60, limit_s=300), held(7)
+    detector.look([slow], 100.0)
+    detector.look([slow, held(8)], 100.9)
+    assert detector.in_hand(100.9) == []
+    detector.look([slow, held(9)], 101.0)
+    assert detector.in_hand(101.0) == [InHand(slow.record, 1.0)]
+    detector.look([held(10)], 102.0)
+    assert detector.in_hand(102.0) == []
+
+
+def test_oldest_records_in_hand_are_shown_and_no_more_than_the_bound() -> None:
+    detector = HangDetector(timeout_s=60, limit_s=300)
+    calls = [held(offset) for offset in range(IN_HAND_MAX + 20)]
+    for count in range(1, len(calls) + 1):
+        detector.look(calls[-count:], float(count))
+    seen = detector.in_hand(1000.0)
+    assert [each.record.offset for each in seen] == list(range(IN_HAND_MAX + 19, 19, -1))
 
 
 def test_watchdog_logs_each_hang_once_with_its_place() -> None:

@@ -1,0 +1,284 @@
+"""The loads of members, made level by few moves: the search behind plans by weight.
+
+Partitions and members are numbered from 0, weights are integers, so that sums and ties are the same on every leader.
+
+The fair share of a member is the mean load, without partitions that are heavier than that and their owners. No plan can
+have a largest load below the greater of that share and the heaviest partition. A member with more than 1.15 times this
+bound gives up partitions until it has at most 1.05 times as much. One with less than half of the fair share, such as a
+newcomer, takes some until it has 0.95 times the share. The distance between both limits, and the condition that the
+worst load of all that took part changes by at least a tenth, keep small differences from moving anything.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+HUNDRED: Final = 100
+HIGH, INNER_HIGH, INNER_LOW, LOW = 115, 105, 95, 50
+"""Loads in per cent, the first two of the bound, the others of the fair share: outside of HIGH and LOW a member is
+changed, to be inside of the inner two."""
+MEANINGFUL: Final = 10
+"""Per cent by which a load has to change for partitions to move."""
+PARTNERS: Final = 8
+"""Members tried as the other side of a move, the best first of those with which any is possible."""
+SWAP_PARTNERS: Final = 3
+"""The same for swaps, of which there are many with each."""
+PASSES: Final = 10
+NOBODY: Final = -1
+
+
+class Step(NamedTuple):
+    """Partition `given` goes from `giver` to `taker`; `back`, if any, the other way."""
+
+    giver: int
+    taker: int
+    given: int
+    back: int | None
+    gain: int
+
+
+@dataclass(slots=True)
+class Loads:
+    """A plan under way. Partitions of one kind may go to the same members, `takers[kind]`."""
+
+    weights: Sequence[int]
+    kinds: Sequence[int]
+    takers: Sequence[Sequence[int]]
+    owner: list[int]
+    members: int
+    load: list[int] = field(init=False)
+    # Each member's partitions by kind, as sorted (weight, partition).
+    stock: list[dict[int, list[tuple[int, int]]]] = field(init=False)
+    # (load, member), sorted.
+    order: list[tuple[int, int]] = field(init=False)
+    fair: int = field(init=False)
+    high: int = field(init=False)
+    inner_high: int = field(init=False)
+    inner_low: int = field(init=False)
+    low: int = field(init=False)
+    _may: list[frozenset[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.load = [0] * self.members
+        self.stock = [{} for _ in range(self.members)]
+        self._may = [frozenset(members) for members in self.takers]
+        for partition, member in enumerate(self.owner):
+            if member != NOBODY:
+                self.load[member] += self.weights[partition]
+                self.stock[member].setdefault(self.kinds[partition], []).append((self.weights[partition], partition))
+        for stock in self.stock:
+            for entries in stock.values():
+                entries.sort()
+        self.order = sorted((load, member) for member, load in enumerate(self.load))
+        self.fair = fair_share(self.weights, self.members)
+        bound = max(self.fair, max(self.weights))
+        self.high, self.inner_high = bound * HIGH // HUNDRED, bound * INNER_HIGH // HUNDRED
+        self.inner_low, self.low = self.fair * INNER_LOW // HUNDRED, self.fair * LOW // HUNDRED
+
+    def give(self, partition: int, member: int) -> None:
+        """Give a partition to a member, whoever has it; NOBODY takes it away."""
+        before, entry = self.owner[partition], (self.weights[partition], partition)
+        kind = self.kinds[partition]
+        if before != NOBODY:
+            entries = self.stock[before][kind]
+            del entries[bisect_left(entries, entry)]
+            self._add(before, -entry[0])
+        self.owner[partition] = member
+        if member != NOBODY:
+            insort(self.stock[member].setdefault(kind, []), entry)
+            self._add(member, entry[0])
+
+    def _add(self, member: int, weight: int) -> None:
+        del self.order[bisect_left(self.order, (self.load[member], member))]
+        self.load[member] += weight
+        insort(self.order, (self.load[member], member))
+
+    def may(self, member: int, kind: int) -> bool:
+        return member in self._may[kind]
+
+
+def fair_share(weights: Sequence[int], members: int) -> int:
+    """The load of each member if loads were level; partitions heavier than that, and their owners, are left out."""
+    total, left = sum(weights), members
+    for weight in sorted(weights, reverse=True):
+        if left == 0 or weight * left <= total:
+            break
+        total, left = total - weight, left - 1
+    return total // left if left else 0
+
+
+def place(loads: Loads, partitions: Iterable[int]) -> None:
+    """Give unowned partitions, the heaviest first, each to the member with the least load."""
+    heaps: dict[int, list[tuple[int, int]]] = {}
+    for partition in sorted(partitions, key=lambda each: (-loads.weights[each], each)):
+        kind = loads.kinds[partition]
+        if kind not in heaps:
+            heaps[kind] = [(loads.load[member], member) for member in loads.takers[kind]]
+            heapq.heapify(heaps[kind])
+        heap = heaps[kind]
+        # Loads only grow here: an entry that is too small is brought up to date when it comes first.
+        while heap[0][0] != loads.load[heap[0][1]]:
+            heapq.heapreplace(heap, (loads.load[heap[0][1]], heap[0][1]))
+        member = heap[0][1]
+        loads.give(partition, member)
+        heapq.heapreplace(heap, (loads.load[member], member))
+
+
+def level(loads: Loads) -> bool:
+    """Move what pays; returns whether anything did. Nothing pays in what it leaves behind."""
+    moved = False
+    for _ in range(PASSES):
+        full = [member for member in range(loads.members) if loads.load[member] > loads.high]
+        changed = [_relieve(loads, member) for member in sorted(full, key=lambda each: (-loads.load[each], each))]
+        idle = [member for member in range(loads.members) if loads.load[member] < loads.low]
+        changed += [_fill(loads, member) for member in sorted(idle, key=lambda each: (loads.load[each], each))]
+        if not any(changed):
+            break
+        moved = True
+    return moved
+
+
+def _relieve(loads: Loads, giver: int) -> bool:
+    """Bring one load down; False, and nothing is moved, if that does not pay."""
+    before, limit, steps = loads.load[giver], loads.inner_high, list[Step]()
+    while loads.load[giver] > limit and (step := _best_step(loads, giver, relieved=True)):
+        steps.append(_carry_out(loads, step))
+    touched = {giver, *(step.taker for step in steps)}
+    peak = max(loads.load[member] for member in touched)
+    if before - peak < max(1, before * MEANINGFUL // HUNDRED):
+        _undo(loads, steps)
+        return False
+    bound = max(peak, limit)
+    for step in steps:
+        if loads.load[giver] + step.gain <= bound and _stands(loads, step):
+            _undo(loads, [step])
+    return True
+
+
+def _fill(loads: Loads, taker: int) -> bool:
+    """Bring one load up; False, and nothing is moved, if that does not pay."""
+    before, limit, steps = loads.load[taker], loads.inner_low, list[Step]()
+    while loads.load[taker] < limit and (step := _best_step(loads, taker, relieved=False)):
+        steps.append(_carry_out(loads, step))
+    touched = {taker, *(step.giver for step in steps)}
+    least = min(loads.load[member] for member in touched)
+    if least - before < max(1, loads.fair * MEANINGFUL // HUNDRED):
+        _undo(loads, steps)
+        return False
+    bound = min(least, limit)
+    for step in steps:
+        if loads.load[taker] - step.gain >= bound and _stands(loads, step):
+            _undo(loads, [step])
+    return True
+
+
+def _carry_out(loads: Loads, step: Step) -> Step:
+    loads.give(step.given, step.taker)
+    if step.back is not None:
+        loads.give(step.back, step.giver)
+    return step
+
+
+def _stands(loads: Loads, step: Step) -> bool:
+    """True while both partitions are where the step put them."""
+    return loads.owner[step.given] == step.taker and (step.back is None or loads.owner[step.back] == step.giver)
+
+
+def _undo(loads: Loads, steps: Sequence[Step]) -> None:
+    for step in reversed(steps):
+        loads.give(step.given, step.giver)
+        if step.back is not None:
+            loads.give(step.back, step.taker)
+
+
+Pair = tuple[int, int, int]
+"""Giver, taker, and the kind of partition to give."""
+
+
+def _best_step(loads: Loads, member: int, *, relieved: bool) -> Step | None:
+    """The best step to relieve a member, or to fill it; None if no step brings both sides nearer to each other.
+
+    Swaps are only tried where single partitions are too coarse to come half of the way.
+    """
+    high, low, load = loads.inner_high, loads.inner_low, loads.load
+    need = load[member] - high if relieved else low - load[member]
+
+    def score(step: Step) -> tuple[int, int, int, bool, int, int, int]:
+        giver, taker = load[step.giver] - step.gain, load[step.taker] + step.gain
+        # What is beyond the limits counts as a sum, and is better where it was than at the partner.
+        if relieved:
+            at_partner = max(0, taker - high)
+            return max(0, giver - high) + at_partner, at_partner, max(giver, taker, high), *_cost(step, step.taker)
+        at_partner = max(0, low - giver)
+        return at_partner + max(0, low - taker), at_partner, -min(giver, taker, low), *_cost(step, step.giver)
+
+    moves, partners = list[Step](), list[Pair]()
+    helpful = 0
+    for pair in _pairs(loads, member, relieved=relieved):
+        found = list(_moves(loads, *pair))
+        moves += found
+        helpful += bool(found)
+        if len(partners) < SWAP_PARTNERS:
+            partners.append(pair)
+        if helpful >= PARTNERS:
+            break
+    best = min(moves, key=score, default=None)
+    if best is not None and (score(best)[0] == 0 or best.gain * 2 < need):
+        return best
+    swaps = min((step for pair in partners for step in _swaps(loads, *pair)), key=score, default=None)
+    return min((step for step in (best, swaps) if step is not None), key=score, default=None)
+
+
+def _cost(step: Step, partner: int) -> tuple[bool, int, int, int]:
+    """The order of equally good steps: fewer partitions, then smaller ones, then the order of members."""
+    return step.back is not None, step.gain, partner, step.given
+
+
+def _pairs(loads: Loads, member: int, *, relieved: bool) -> Iterator[Pair]:
+    """The member with each possible partner, the best first: the least loaded takers, or the most loaded givers."""
+    load, order = loads.load, loads.order
+    if relieved:
+        kinds = [kind for kind, entries in sorted(loads.stock[member].items()) if entries]
+        for _, other in order[: bisect_left(order, (load[member], 0))]:
+            yield from ((member, other, kind) for kind in kinds if loads.may(other, kind))
+        return
+    kinds = [kind for kind in range(len(loads.takers)) if loads.may(member, kind)]
+    for _, other in reversed(order[bisect_right(order, (load[member], loads.members)) :]):
+        yield from ((other, member, kind) for kind in kinds if loads.stock[other].get(kind))
+
+
+def _wanted(loads: Loads, giver: int, taker: int) -> tuple[int, ...]:
+    """Gains worth looking for: what makes both even, and what brings either of them just inside of the limits."""
+    high, low = loads.inner_high, loads.inner_low
+    a, b = loads.load[giver], loads.load[taker]
+    return (a - b) // 2, a - high, high - b, low - b, a - low
+
+
+def _moves(loads: Loads, giver: int, taker: int, kind: int) -> Iterator[Step]:
+    """The partitions nearest to each wanted gain."""
+    entries, gap = loads.stock[giver][kind], loads.load[giver] - loads.load[taker]
+    if entries[0][0] >= gap:
+        return
+    for wanted in _wanted(loads, giver, taker):
+        at = bisect_left(entries, (wanted, 0))
+        for weight, partition in entries[max(0, at - 1) : at + 1]:
+            if weight < gap:
+                yield Step(giver, taker, partition, None, weight)
+
+
+def _swaps(loads: Loads, giver: int, taker: int, kind: int) -> Iterator[Step]:
+    """For each weight of the giver the partitions of the taker whose exchange comes nearest to making both even."""
+    entries, gap, at = loads.stock[giver][kind], loads.load[giver] - loads.load[taker], 0
+    returns = [others for back, others in sorted(loads.stock[taker].items()) if others and loads.may(giver, back)]
+    while at < len(entries):
+        weight, partition = entries[at]
+        for others in returns:
+            near = bisect_right(others, (weight - gap // 2, len(loads.weights)))
+            for other, back in others[max(0, near - 1) : near + 1]:
+                if 0 < weight - other < gap:
+                    yield Step(giver, taker, partition, back, weight - other)
+        at = bisect_left(entries, (weight + 1, 0))
