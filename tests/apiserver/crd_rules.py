@@ -13,6 +13,7 @@ from tests.apiserver.backfill_rules import (
 from tests.apiserver.offset_reset_rules import OFFSET_RESET_RULES, OFFSET_RESET_SCHEMA, reset_to_a_time
 from tests.apiserver.pod_rules import ACCEPTED_PODS, POD_RULES, POD_SCHEMA
 from tests.apiserver.retry_rules import RETRY_RULES, RETRY_SCHEMA
+from tests.apiserver.scaling_rules import SCALING_ACCEPTED, SCALING_RULES, SCALING_SCHEMA
 from tests.unit.api.crd_objects import (
     REMOVED,
     JsonObject,
@@ -161,12 +162,14 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
     *RETRY_RULES,
     *BACKFILL_RULES,
     *OFFSET_RESET_RULES,
+    *SCALING_RULES,
 ]
 
 REFUSED_BY_SCHEMA: list[tuple[str, JsonObject, str]] = [
     *RETRY_SCHEMA,
     *BACKFILL_SCHEMA,
     *OFFSET_RESET_SCHEMA,
+    *SCALING_SCHEMA,
     ("no broker", kafka_cluster({"spec.bootstrapServers": []}), "spec.bootstrapServers"),
     ("a broker without a port", kafka_cluster({"spec.bootstrapServers": ["kafka"]}), "spec.bootstrapServers[0]"),
     ("port 0", kafka_cluster({"spec.bootstrapServers": ["kafka:0"]}), "spec.bootstrapServers[0]"),
@@ -264,4 +267,5 @@ ACCEPTED: list[tuple[str, JsonObject]] = [
     ("a budget of defaults", retry_policy({"spec.budget": {"action": "Fail"}})),
     ("a custom assignor", consumer_group({CONSUMER + "classic.assignors": ["a.b:C", "range"]})),
     *ACCEPTED_PODS,
+    *SCALING_ACCEPTED,
 ]

@@ -19,6 +19,8 @@ from tests.support.waiting import eventually
 
 PAGE = CHART.parents[1] / "docs" / "api-conventions.md"
 TENANT = "example.com/tenant"
+SCHEDULE = {"cron": "0 8 * * *", "durationSeconds": 3600, "minReplicas": 20}
+SCHEDULES_REFUSED = "minReplicas and maxReplicas of spec.scaling.schedules may be 20 at most"
 RETRY = {"policyRef": {"name": "standard"}, "worker": {"maxReplicas": 20}}
 TOPICS = {"partitions": 12}
 
@@ -58,6 +60,8 @@ def refusal(here: Site, **spec: Any) -> str:
         ({"replicas": 21}, "spec.replicas may be 20 at most"),
         ({"scaling": {}}, "spec.scaling.maxReplicas must be given, and may be 20 at most"),
         ({"scaling": {"maxReplicas": 21}}, "spec.scaling.maxReplicas must be given, and may be 20 at most"),
+        ({"scaling": {"maxReplicas": 20, "schedules": [{**SCHEDULE, "minReplicas": 21}]}}, SCHEDULES_REFUSED),
+        ({"scaling": {"maxReplicas": 20, "schedules": [{**SCHEDULE, "maxReplicas": 21}]}}, SCHEDULES_REFUSED),
         ({"retry": {**RETRY, "worker": {}}}, "spec.retry.worker.maxReplicas must be given, and may be 20 at most"),
         ({"managedTopics": {}}, "spec.managedTopics.partitions must be given, and may be 12 at most"),
         ({"managedTopics": {"partitions": 13}}, "partitions must be given, and may be 12 at most"),
@@ -74,7 +78,7 @@ def test_tenant_gets_no_more_than_the_limits_allow(tenant: Site, spec: dict[str,
 def test_limits_are_for_what_they_select_and_allow_all_up_to_them(
     tenant: Site, quiet_site: Callable[..., Site]
 ) -> None:
-    scaling = {"maxReplicas": 20}
+    scaling = {"maxReplicas": 20, "schedules": [SCHEDULE, {**SCHEDULE, "maxReplicas": 20}]}
     tenant.accepted(objects.group(tenant.name, replicas=20, scaling=scaling, retry=RETRY, managedTopics=TOPICS))
     free = quiet_site("free")
     free.accepted(objects.group(free.name, group_id="orders", replicas=1000, scaling={}))

@@ -28,6 +28,7 @@ from fleet_operator.planning.observation import CLOSED, Gap, StuckPartition, Wor
 from fleet_operator.planning.status.consumergroup import STUCK_MAX, STUCK_MESSAGE_MAX
 from fleet_operator.planning.status.members import ID_CHARACTERS_MAX, TOPIC_CHARACTERS_MAX
 from fleet_operator.planning.status.problems import DEPLOYMENT_REASONS
+from fleet_operator.planning.work import RecordInHand, WorkObservation
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,10 @@ REASON_CHARACTERS_MAX: Final = 255
 REJOINS_MAX: Final = 20
 KINDS_MAX: Final = 20
 """Kinds of failures, as many as a worker sends. So are the RECORDS_MAX skips."""
+SLOTS_MAX: Final = 1024
+"""Calls of a handler at once, as the settings of a worker allow."""
+IN_HAND_MAX: Final = 100
+"""Records in hand, as many as a worker sends."""
 GAPS_MAX: Final = 200
 """Gaps decide nothing: the status counts them, also those that only the observer sees."""
 
@@ -113,6 +118,7 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
             rejoins=tuple(_rejoin(entry) for entry in (answer.get("rejoins") or ())[-REJOINS_MAX:]),
             expired=tuple(_gap(entry) for entry in (answer.get("expired") or ())[:GAPS_MAX]),
             skipped={_place(entry): _passed(entry) for entry in (answer.get("skipped") or ())[:RECORDS_MAX]},
+            work=_work(answer.get("work")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
@@ -141,6 +147,25 @@ def _gap(entry: dict[str, Any]) -> Gap:
 def _passed(entry: dict[str, Any]) -> PassedBy:
     last = entry.get("lastOffset")
     return PassedBy(_time(entry.get("at")) or 0.0, None if last is None else _number(last, OFFSET_MAX))
+
+
+def _work(entry: dict[str, Any] | None) -> WorkObservation | None:
+    """A worker's work; None for one of an earlier image, which reports none. Raises ValueError for sums below zero."""
+    if entry is None:
+        return None
+    busy_seconds, records = _finite(entry["busySeconds"]), _number(entry["records"], OFFSET_MAX)
+    slots = _number(entry["slots"], SLOTS_MAX)
+    if busy_seconds < 0 or records < 0 or slots < 1:
+        raise ValueError(f"{busy_seconds} s, {records} records or {slots} slots are out of range")
+    in_hand = tuple(_in_hand(each) for each in (entry.get("inHand") or ())[:IN_HAND_MAX])
+    return WorkObservation(busy_seconds=busy_seconds, records=records, slots=slots, in_hand=in_hand)
+
+
+def _in_hand(entry: dict[str, Any]) -> RecordInHand:
+    place, since = _place(entry), _time(entry.get("since"))
+    if since is None or since < 0 or place.partition < 0 or place.offset < 0:
+        raise ValueError(f"{place} in hand since {since} is out of range")
+    return RecordInHand(*place, since)
 
 
 def _stuck_partitions(entries: Iterable[dict[str, Any]]) -> tuple[StuckPartition, ...]:

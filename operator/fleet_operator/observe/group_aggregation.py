@@ -29,6 +29,11 @@ DENSE_SECONDS: Final = 25.0
 SPARSE_SECONDS: Final = 15.0
 """Age from which on samples are thinned, and the longest time between two of those."""
 SAMPLES_SECONDS: Final = 90.0
+SLOW_SAMPLES_SECONDS: Final = 900.0
+SLOW_SPARSE_SECONDS: Final = 60.0
+FEW_RECORDS: Final = 20
+"""The window of a group in which fewer records arrive within the usual one, and its spacing: of few records a rate is
+chance."""
 SAMPLES_GAP_SECONDS: Final = 30.0
 """Length of the samples of a group's progress, and the longest time between two of them: records that arrive after a
 longer one had been waiting at their producers, and are no rate."""
@@ -118,9 +123,20 @@ def extend_samples(group: GroupObservation, last: GroupObservation | None) -> tu
     now = group.observed_at
     if known and not 0.0 <= now - known[-1].at <= SAMPLES_GAP_SECONDS:
         known = ()  # nobody polled for a while, or the clock was set back
+    newest = ProgressSample(now, group.committed, group.end_offsets)
+    reach = SAMPLES_SECONDS if _arrived(known, newest) >= FEW_RECORDS else SLOW_SAMPLES_SECONDS
     # Of the samples beyond the window one is kept, so that what is left covers all of it.
-    first = max((place for place, sample in enumerate(known) if now - sample.at >= SAMPLES_SECONDS), default=0)
-    return (*_thinned(known[first:], now), ProgressSample(now, group.committed, group.end_offsets))
+    first = max((place for place, sample in enumerate(known) if now - sample.at >= reach), default=0)
+    return (*_thinned(known[first:], now), newest)
+
+
+def _arrived(known: tuple[ProgressSample, ...], newest: ProgressSample) -> int:
+    """The number of records that have arrived within the usual window."""
+    begin = next((sample for sample in reversed(known) if newest.at - sample.at >= SAMPLES_SECONDS), None)
+    if begin is None:
+        return 0
+    ends = newest.end_offsets
+    return sum(max(0, ends[key] - end) for key, end in begin.end_offsets.items() if key in ends)
 
 
 def _thinned(samples: tuple[ProgressSample, ...], now: float) -> list[ProgressSample]:
@@ -128,7 +144,8 @@ def _thinned(samples: tuple[ProgressSample, ...], now: float) -> list[ProgressSa
     kept: list[ProgressSample] = []
     for place, sample in enumerate(samples):
         following = samples[place + 1].at if place + 1 < len(samples) else now
-        if now - sample.at <= DENSE_SECONDS or not kept or following - kept[-1].at > SPARSE_SECONDS:
+        apart = SPARSE_SECONDS if now - sample.at <= SAMPLES_SECONDS + SPARSE_SECONDS else SLOW_SPARSE_SECONDS
+        if now - sample.at <= DENSE_SECONDS or not kept or following - kept[-1].at > apart:
             kept.append(sample)
     return kept
 

@@ -14,6 +14,7 @@ from fleet_consumer.contract.skips import PassedBy, Place
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
 from fleet_operator.planning.transactions import OpenTransaction
+from fleet_operator.planning.work import WorkObservation
 
 UNKNOWN_STATE: Final = "Unknown"
 """State of a group that could not be observed; never Kafka's `Dead` or `Empty`."""
@@ -399,8 +400,10 @@ class WorkerObservation:
     `error_…` is its present error; `ended_…` the error that ended its last session, reported until a session has run
     for a while. `failed` counts the records that it failed since its process began, by reason and error class, in
     powers of two. `skipped` has what it passed by on request. `expired` are the last gaps that it met in partitions of
-    retry topics. `breaker`: Closed, Open or HalfOpen, Closed without one. `heard_at`: when it answered. `revoking`: its
-    group's rebalance waits until its handler has let go of partitions.
+    retry topics. `breaker`: Closed, Open or HalfOpen, Closed without one. `revoking`: its group's rebalance waits until
+    its handler has let go of partitions. `work` is None for a worker of an earlier image. `heard_at`: when it answered.
+
+    Reports that differ only in `work` and `heard_at` are equal: these change with every answer, and are no news.
     """
 
     pod: str
@@ -419,6 +422,7 @@ class WorkerObservation:
     expired: tuple[Gap, ...] = ()
     rejoins: tuple[WorkerRejoin, ...] = ()
     revoking: bool = False
+    work: WorkObservation | None = field(default=None, compare=False)
     heard_at: float = field(default=0.0, compare=False)
 
     @property

@@ -6,6 +6,7 @@ from typing import Final, Literal, NamedTuple
 
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import JsonObject
+from fleet_operator.planning.scaling.decision import LAGGING
 
 GOOD: Final[dict[str, str]] = {
     conditions.READY: "True",
@@ -77,6 +78,7 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
         *_upgrade_turns(before, after),
         *_coordinator_turns(before, after),
         *_expired_turns(before, after),
+        *_lagging_turns(before, after),
     ]
     for condition in after.get("conditions", ()):
         good = GOOD.get(condition["type"])
@@ -97,6 +99,19 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
         calm = is_good or condition["reason"] in ON_THE_WAY
         found.append(Turn("Normal" if calm else "Warning", condition["reason"], note))
     return found
+
+
+def _lagging_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
+    """A fleet that falls behind, and that no bound of anybody keeps small. Other bounds are somebody's wish."""
+    was, now = (_scaling_limited(status) for status in (before, after))
+    if now.get("reason") != LAGGING or was.get("reason") == LAGGING:
+        return []
+    return [Turn("Warning", LAGGING, now["message"])]
+
+
+def _scaling_limited(status: JsonObject) -> JsonObject:
+    found = (each for each in status.get("conditions") or () if each["type"] == conditions.SCALING_LIMITED)
+    return next(found, {})
 
 
 GROUP_DEAD: Final = "GroupDead"

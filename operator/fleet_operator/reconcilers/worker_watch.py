@@ -126,7 +126,14 @@ class WorkerWatch:
         if any(each not in fleet.asked_at for each in living):
             fleet.due_at = now
         self._ask_if_due(group, fleet, now)
-        kept_s = fleet.kept_s(self._interval(fleet))
+        return self.latest(group)
+
+    def latest(self, group: Key) -> tuple[WorkerObservation, ...]:
+        """The last answers of a group's workers, without asking for more."""
+        fleet = self._fleets.get(group)
+        if fleet is None:
+            return ()
+        now, kept_s = self._clock.monotonic(), fleet.kept_s(self._interval(fleet))
         return tuple(answer.said for _, answer in sorted(fleet.answers.items()) if answer.counts(now, kept_s))
 
     def follow(self, group: Key, *, closely: bool) -> None:

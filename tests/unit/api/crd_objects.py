@@ -210,10 +210,36 @@ def full_consumer_group() -> JsonObject:
                 "skip": [{"topic": "orders", "partition": 3, "offset": 1734}],
                 "expiry": "Allow",
             },
+            "spec.scaling": full_scaling(),
             "spec.deletion": {"group": "Delete", "retryTopics": "Drain", "timeoutSeconds": 60},
             "spec.template": full_template(),
         }
     )
+
+
+def full_scaling() -> JsonObject:
+    """Every field of scaling, with one schedule."""
+    return {
+        "minReplicas": 0,
+        "maxReplicas": 12,
+        "catchUpSeconds": 60,
+        "maxLagSeconds": 30,
+        "scaleDownStabilizationSeconds": 60,
+        "maxRebalancesPerHour": 6,
+        "downstreamBrake": "Disabled",
+        "schedules": [
+            {
+                "name": "office-hours",
+                "cron": "*/30 8-17 * jan-nov MON-FRI",
+                "timeZone": "America/Argentina/Buenos_Aires",
+                "durationSeconds": 1800,
+                "minReplicas": 4,
+                "maxReplicas": 24,
+            }
+        ],
+        "paused": True,
+        "dryRun": True,
+    }
 
 
 def full_template() -> JsonObject:

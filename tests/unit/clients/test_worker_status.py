@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
+from fleet_consumer.record import Record
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.member import WorkerState, member_document
+from fleet_consumer.worker.stats import Work
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import REPLICAS_MAX
 from fleet_operator.clients.worker_status import ANSWER_BYTES_MAX, WorkerStatusClient, parse_member
 from fleet_operator.planning.observation import Gap, WorkerRejoin
 from fleet_operator.planning.status.consumergroup import STUCK_MAX
+from fleet_operator.planning.work import RecordInHand, WorkObservation
 
 SINCE = 1_700_000_000.0
 
@@ -50,6 +53,71 @@ def test_reasons_of_failures_are_read_in_steps() -> None:
     seen = parse_member("orders-0", json.dumps(member_document(worker)).encode())
     assert seen is not None
     assert seen.failed == {("Exhausted", "shop.Refused"): 512, ("Breaker", ""): 1}
+
+
+def test_work_of_a_worker_is_read() -> None:
+    worker = WorkerState("a1b2c3d4e5", 300.0, "shop.orders.0a1b2c3d-0")
+    worker.stats.done, worker.work = 4711, lambda: Work(12.25, slots=4)
+    worker.in_hand = ((Record("orders", 3, 17, 0, None, None), SINCE),)
+    seen = parse_member("orders-0", json.dumps(member_document(worker)).encode())
+    assert seen is not None
+    in_hand = (RecordInHand("orders", 3, 17, SINCE),)
+    assert seen.work == WorkObservation(busy_seconds=12.25, records=4711, slots=4, in_hand=in_hand)
+
+
+def test_worker_of_an_earlier_image_reports_no_work() -> None:
+    document = json.loads(told(None))
+    del document["work"]
+    seen = parse_member("orders-0", json.dumps(document).encode())
+    assert seen is not None
+    assert seen.work is None
+
+
+def test_work_alone_is_no_change() -> None:
+    document = json.loads(told("Open"))
+    document["work"] |= {"busySeconds": 80.0, "records": 9, "inHand": [in_hand()]}
+    assert parse_member("orders-0", json.dumps(document).encode()) == parse_member("orders-0", told("Open"))
+
+
+def in_hand(**changes: Any) -> dict[str, Any]:
+    return {"topic": "orders", "partition": 0, "offset": 7, "since": SINCE} | changes
+
+
+WORK: dict[str, Any] = {"busySeconds": 1.5, "records": 3, "slots": 2, "inHand": [in_hand()]}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"busySeconds": -0.1},
+        {"busySeconds": 10**400},
+        {"busySeconds": "nan"},
+        {"busySeconds": None},
+        {"records": -1},
+        {"records": 2**63},
+        {"slots": 0},
+        {"slots": 1025},
+        {"inHand": {"a": 1}},
+        {"inHand": [in_hand(topic="\u00e9")]},
+        {"inHand": [in_hand(partition=-1)]},
+        {"inHand": [in_hand(offset=-1)]},
+        {"inHand": [in_hand(since=-1.0)]},
+        {"inHand": [in_hand(since=None)]},
+    ],
+    ids=str,
+)
+def test_work_that_cannot_be_is_refused_like_any_other_foreign_page(changes: dict[str, Any]) -> None:
+    assert parse_member("orders-0", json.dumps({"work": WORK}).encode()) is not None
+    assert parse_member("orders-0", json.dumps({"work": WORK | changes}).encode()) is None
+
+
+def test_first_hundred_records_in_hand_are_read() -> None:
+    entries = [in_hand(topic="t" * 300, partition=number) for number in range(1000)]
+    seen = parse_member("orders-0", json.dumps({"work": WORK | {"inHand": entries}}).encode())
+    assert seen is not None
+    assert seen.work is not None
+    assert [each.partition for each in seen.work.in_hand] == list(range(100))
+    assert len(seen.work.in_hand[0].topic) == 249
 
 
 def test_worker_of_an_earlier_version_reports_no_reasons() -> None:
@@ -135,6 +203,7 @@ OTHERS: dict[str, Any] = {
     "rejoins": [{"before": 2**30, "generation": 2**30, "reason": WIDE * 300, "own": True}] * 100,
     "expired": [{**PLACE, "topic": f"{n:0249}"} for n in range(400)],
     "skipped": [{**PLACE, "topic": f"{n:0249}", "lastOffset": 2**62} for n in range(200)],
+    "work": WORK | {"inHand": [{**PLACE, "topic": f"{n:0249}"} for n in range(200)]},
 }
 HOSTILE: dict[str, dict[str, Any]] = {
     "everything": OTHERS | {"stuck": [{**PLACE, "topic": f"{n:0249}", "message": "é" * 9} for n in range(1200)]},
@@ -143,6 +212,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
         "stuck": [{**PLACE, **SHOWN, "topic": f"{n:0249}", "partition": n} for n in range(900)]
     },
     "gaps": {"expired": [{**PLACE, "topic": f"{n:0249}"} for n in range(2000)]},
+    "records in hand": {"work": WORK | {"inHand": [{**PLACE, "topic": f"{n:0249}"} for n in range(2000)]}},
     "skips": {"skipped": [{**PLACE, "topic": f"{n:0249}", "lastOffset": 2**62} for n in range(2000)]},
     "kinds of failures": {
         "failed": [{"reason": "r", "errorClass": f"{n:0127}{WIDE}", "records": 9} for n in range(5000)]

@@ -13,7 +13,7 @@ from fleet_consumer.librdkafka.settings import ALLOWED_PRODUCER_PROPERTIES, ALLO
 CRD = Path(__file__).resolve().parents[3] / "crds" / "consumerfleet.io_consumergroups.yaml"
 
 
-@pytest.mark.parametrize("name", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+@pytest.mark.parametrize("name", ["range", "roundrobin", "sticky", "cooperative-sticky", "cooperative-weighted"])
 def test_assignors_that_the_crd_names_exist(name: str) -> None:
     crd = yaml.safe_load(CRD.read_text())
     spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]

@@ -110,3 +110,11 @@ def test_upgrade_is_told_of_when_it_begins_arrives_or_fails() -> None:
 def test_run_that_succeeds_is_told_of_though_nobody_was_warned() -> None:
     (turn,) = turns(status(Complete=("False", "Running")), status(Complete=("True", "AllMoved")))
     assert (turn.type, turn.reason, turn.note) == ("Normal", "AllMoved", "Complete: Complete is True")
+
+
+def test_fleet_that_falls_behind_is_posted_once_and_a_bound_that_somebody_set_is_not() -> None:
+    within, bounded = status(ScalingLimited=("False", "WithinBounds")), status(ScalingLimited=("True", "MaxReplicas"))
+    lagging = status(ScalingLimited=("True", "Lagging"))
+    assert [(turn.type, turn.reason) for turn in turns(within, lagging)] == [("Warning", "Lagging")]
+    assert [turn.reason for turn in turns(bounded, lagging)] == ["Lagging"]
+    assert turns(lagging, lagging) == turns(within, bounded) == turns(lagging, within) == []

@@ -11,6 +11,7 @@ import pytest
 
 from fleet_operator.clients.worker_status import WorkerStatusClient
 from fleet_operator.planning.observation import WorkerObservation
+from fleet_operator.planning.work import WorkObservation
 from fleet_operator.reconcilers.worker_watch import (
     ASKED_PER_SECOND_MAX,
     CALM_SECONDS,
@@ -140,6 +141,17 @@ async def test_only_a_changed_answer_requeues_the_group(scene: Scene) -> None:
     scene.client.said["orders-0"] = WorkerObservation(pod="orders-0", breaker=OPEN)
     await scene.visit(group, after=FRESH_SECONDS)
     assert scene.news == [GROUP, GROUP]
+
+
+async def test_work_is_no_news_and_the_last_is_kept_with_its_time(scene: Scene) -> None:
+    group, found = pods("orders-0"), {}
+    for records in range(3):
+        work = WorkObservation(busy_seconds=records / 2, records=records, slots=1)
+        scene.client.said["orders-0"] = WorkerObservation(pod="orders-0", work=work)
+        found = await scene.visit(group, after=FRESH_SECONDS)
+    assert scene.news == [GROUP]
+    assert found["orders-0"].work == WorkObservation(busy_seconds=1.0, records=2, slots=1)
+    assert found["orders-0"].heard_at == scene.clock.wall()
 
 
 class Beside(Scene):

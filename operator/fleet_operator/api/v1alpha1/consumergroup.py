@@ -84,7 +84,7 @@ class Classic(Model):
                 str,
                 Field(
                     max_length=512,
-                    pattern=r"^(range|roundrobin|sticky|cooperative-sticky"
+                    pattern=r"^(range|roundrobin|sticky|cooperative-sticky|cooperative-weighted"
                     r"|[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*)$",
                 ),
             ],
@@ -160,16 +160,37 @@ class Offsets(Model):
     skip: Annotated[tuple[SkippedRecord, ...], Field(max_length=100)] = ()
 
 
+class ScalingSchedule(Model):
+    """Other bounds of the number of workers for a time after each start that cron names."""
+
+    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] | None = None
+    cron: Annotated[str, Field(min_length=9, max_length=128)]
+    time_zone: Annotated[
+        str, Field(max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9][A-Za-z0-9_+-]*){0,2}$")
+    ] = "UTC"
+    duration_seconds: Annotated[int, Field(ge=60, le=604_800)]
+    min_replicas: Replicas
+    max_replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | None = None
+
+
 class Scaling(Model):
     """Replicas by lag; absent means fixed replicas."""
 
     min_replicas: Replicas = 1
     max_replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | None = None
-    catch_up_seconds: Seconds = 600
+    catch_up_seconds: Seconds = 90
     max_lag_seconds: Seconds | None = None
     scale_down_stabilization_seconds: Annotated[int, Field(ge=0, le=86_400)] = 300
     max_rebalances_per_hour: Annotated[int, Field(ge=1, le=3600)] = 12
+    downstream_brake: Literal["Enabled", "Disabled"] = "Enabled"
+    schedules: Annotated[tuple[ScalingSchedule, ...], Field(max_length=20)] = ()
+    paused: bool = False
     dry_run: bool = False
+
+    @property
+    def acts(self) -> bool:
+        """True where decisions are carried out, and not only shown."""
+        return not (self.paused or self.dry_run)
 
 
 class Deletion(Model):

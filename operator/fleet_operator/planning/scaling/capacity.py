@@ -1,28 +1,110 @@
-"""The records per second that one worker handles, learnt while it has a backlog: only then is it busy all the time."""
+"""The records per second that one worker can handle.
+
+Workers report how long they were busy and how many records they completed: the quotient is what one of them can do if
+it is busy all the time, with or without a backlog. Where no worker can be reached, the rate of those with a backlog
+stands for it: only they are known to be busy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
-from fleet_operator.planning.observation import MemberObservation, ProgressSample
+from fleet_operator.planning.observation import MemberObservation, ProgressSample, WorkerObservation
 from fleet_operator.planning.scaling.facts import Partition, Rates, rates_over, span, window
+
+BUSY_WINDOWS_S: Final = (30.0, 60.0, 120.0, 300.0, 900.0)
+"""Windows of reports: the shortest one with enough records counts, so that a change of the handler shows at once and
+slow records are not a matter of chance."""
+RECORDS_ENOUGH: Final = 20
+BUSY_ENOUGH_S: Final = 1.0
+SILENT_S: Final = 120.0
+"""Age of a worker's last report from which it says nothing about the present: calm ones are asked once a minute."""
+DENSE_S: Final = 60.0
+SPARSE_S: Final = 60.0
+"""Age from which reports are kept in intervals, and these."""
 
 MEASURE_S: Final = 20.0
 COMMITS_MEASURED: Final = 4.0
-"""Least length of a measurement, in seconds and in intervals between commits: commits come in steps."""
+"""Least length of a measurement of commits, in seconds and in intervals between commits: commits come in steps."""
 LOOK_S: Final = 5.0
 """Margin of the time between a record's handling and its commit as it is seen."""
 KEPT: Final = 12
-"""Measurements that count, about four minutes of backlog. Their high percentile is the capacity, because anything may
-slow a worker down and nothing speeds it up."""
+"""Measurements of commits that count, about four minutes of backlog. Their high percentile is the capacity, because
+anything may slow a worker down and nothing speeds it up."""
 PERCENTILE: Final = 0.9
+
+
+class BusyReading(NamedTuple):
+    """A worker's word at a time (epoch seconds): the seconds that it was busy, and the records that it completed,
+    since its process began."""
+
+    at: float
+    busy_s: float
+    records: int
+
+
+Readings = Mapping[str, tuple[BusyReading, ...]]
+"""Readings by pod, oldest first."""
+
+
+def with_reports(known: Readings, reports: Iterable[WorkerObservation], now: float) -> Readings:
+    """The readings with what the workers say by now. A process that began anew begins its readings anew."""
+    found = {pod: each for pod, each in known.items() if now - each[-1].at < BUSY_WINDOWS_S[-1]}
+    for report in reports:
+        if report.work is None:
+            continue
+        newest = BusyReading(report.heard_at, report.work.busy_seconds, report.work.records)
+        before = found.get(report.pod, ())
+        if before and newest.at <= before[-1].at:
+            continue
+        if before and (newest.records < before[-1].records or newest.busy_s < before[-1].busy_s):
+            before = ()
+        found[report.pod] = (*_thinned(before, newest.at), newest)
+    return found
+
+
+def _thinned(readings: tuple[BusyReading, ...], now: float) -> tuple[BusyReading, ...]:
+    kept: list[BusyReading] = []
+    for reading, following in pairwise((*readings, None)):
+        assert reading is not None, "only the last one stands for nothing"
+        young = now - reading.at <= DENSE_S or following is None
+        if young or not kept or reading.at - kept[-1].at >= SPARSE_S:
+            kept.append(reading)
+    first = max((place for place, each in enumerate(kept) if now - each.at >= BUSY_WINDOWS_S[-1]), default=0)
+    return tuple(kept[first:])
+
+
+def busy_capacity(readings: Readings, now: float) -> float | None:
+    """Records per second of a worker that is busy all the time; None while too little is known.
+
+    Over the longest window any record says something: a handler that takes minutes completes few.
+    """
+    records, busy_s = 0, 0.0
+    for seconds in BUSY_WINDOWS_S:
+        records, busy_s = 0, 0.0
+        for first, last in _ends(readings, now, seconds):
+            records += last.records - first.records
+            busy_s += last.busy_s - first.busy_s
+        if records >= RECORDS_ENOUGH and busy_s >= BUSY_ENOUGH_S:
+            break
+    return records / busy_s if records > 0 and busy_s >= BUSY_ENOUGH_S else None
+
+
+def _ends(readings: Readings, now: float, seconds: float) -> Iterator[tuple[BusyReading, BusyReading]]:
+    """The first and the last reading of each worker that has answered lately, about so many seconds apart."""
+    for of_pod in readings.values():
+        last = of_pod[-1]
+        begin = max((place for place, each in enumerate(of_pod) if each.at <= last.at - seconds), default=0)
+        if now - last.at <= SILENT_S and last.at > of_pod[begin].at:
+            yield of_pod[begin], last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One measurement over a window without a rebalance.
+    """One measurement of commits over a window without a rebalance.
 
     - `busy`: mean rate of the workers that had a backlog all the time, None without any.
     - `commits`: rate of all workers together; `mean` that of one of them on average.
@@ -42,10 +124,14 @@ def measure(
     *,
     stable_since: float,
     commit_interval_s: float,
+    seconds: float = 0.0,
 ) -> Measurement | None:
-    """The newest measurement; None while the samples since `stable_since` (epoch seconds) are too few, and where
-    commits in a partition of a member went back or began within them. A partition without a commit says nothing."""
-    length = max(MEASURE_S, COMMITS_MEASURED * commit_interval_s)
+    """The newest measurement, over `seconds` if that is more than the least length.
+
+    None while the samples since `stable_since` (epoch seconds) are too few, and where commits in a partition of a
+    member went back or began within them. A partition without a commit says nothing.
+    """
+    length = max(MEASURE_S, COMMITS_MEASURED * commit_interval_s, seconds)
     chosen = window([sample for sample in samples if sample.at >= stable_since], length)
     if span(chosen) < length:
         return None

@@ -14,6 +14,8 @@ from fleet_operator.planning.state.sizing import Growth, SizingState
 
 NO_LIMIT: Final = "None"
 SUSPENDED: Final = "Suspended"
+PAUSED: Final = "Paused"
+"""`spec.scaling.paused`: the number of workers stays."""
 OFFSET_RESET: Final = "OffsetReset"
 PARTITIONS: Final = "Partitions"
 """More workers could own no partition."""
@@ -40,15 +42,19 @@ HOT_PARTITION: Final = "HotPartition"
 STUCK_PARTITION: Final = "StuckPartition"
 OFFSETS_MISSING: Final = "OffsetsMissing"
 """A partition has no commit: where an empty group would go on there is not sure."""
+LAGGING: Final = "Lagging"
+"""Workers are behind, and none of the other bounds says why the fleet cannot grow."""
 SCALED_TO_ZERO: Final = "ScaledToZero"
 
 NOTHING_DECIDED: Final = SizingState()
 
-HOLDS: Final = frozenset({UNKNOWN, REBALANCING, ROLLOUT, BREAKER_OPEN, GROUP_SHARED, STARTING})
-"""Limits under which nothing is decided: the count stays, whatever the load."""
+HOLDS: Final = frozenset({UNKNOWN, REBALANCING, ROLLOUT, BREAKER_OPEN, GROUP_SHARED, STARTING, PAUSED})
+"""Limits under which the count stays, whatever the load."""
 PENDING: Final = frozenset({LEARNING, SETTLING, COOLDOWN})
 """Limits under which a change is wanted, or may be, and has to wait for time."""
-BOUNDS: Final = frozenset({PARTITIONS, MAX_REPLICAS, DOWNSTREAM, REBALANCE_BUDGET, HOT_PARTITION, STUCK_PARTITION})
+BOUNDS: Final = frozenset(
+    {PARTITIONS, MAX_REPLICAS, DOWNSTREAM, REBALANCE_BUDGET, HOT_PARTITION, STUCK_PARTITION, LAGGING}
+)
 """Limits that keep a fleet smaller than its load asks for."""
 
 
@@ -72,7 +78,7 @@ class ScaleDecision:
 
     - `current`: the number before.
     - `limit`: the word of `status.limit`, the rule that bound the decision; `reason` a sentence.
-    - `proposed`: the number that a dry run would set; the same as `replicas` otherwise.
+    - `proposed`: the number that a dry run, or a paused fleet, would have; None where decisions are carried out.
     - `inputs`: None for a count that does not follow the load.
     - `memory`: the past that later decisions need, None where nothing is to be kept.
     - `requeue_after`: seconds until the next decision, None for one at the next change.
@@ -86,6 +92,11 @@ class ScaleDecision:
     inputs: ScaleInputs | None = None
     memory: SizingState | None = None
     requeue_after: float | None = None
+
+    @property
+    def load_unknown(self) -> bool:
+        """True for a decision about a load of which nothing, or not all, is known; of a paused fleet: nothing."""
+        return self.limit == UNKNOWN or self.inputs == ScaleInputs()
 
     @property
     def verb(self) -> str:
@@ -110,15 +121,17 @@ def asked_count(group: ConsumerGroup, memory: SizingState, found: int | None) ->
     return memory.replicas if memory.replicas is not None else found or 1
 
 
-def is_kept(asked: int, memory: SizingState) -> bool:
-    """True if the fleet goes on with the number that its load gave it: `spec.replicas` was not edited since. One that
-    sleeps would never wake."""
-    return bool(memory.count) and memory.replicas in (None, asked)
+def kept_count(asked: int, memory: SizingState, *, paused: bool = False) -> int | None:
+    """The number that its load gave a fleet which no load sizes any more, while `spec.replicas` is not edited.
+
+    A fleet that sleeps keeps its number only while scaling is paused: otherwise nothing would wake it.
+    """
+    return memory.count if (memory.count or paused) and memory.replicas in (None, asked) else None
 
 
-def as_asked(asked: int, memory: SizingState) -> SizingState:
+def as_asked(asked: int, memory: SizingState, *, paused: bool = False) -> SizingState:
     """The memory of a fleet that no load sizes: without the past of a load if `spec.replicas` was edited since."""
-    kept = memory if is_kept(asked, memory) else SizingState(growth=memory.growth)
+    kept = memory if kept_count(asked, memory, paused=paused) is not None else SizingState(growth=memory.growth)
     return replace(kept, replicas=asked)
 
 

@@ -11,8 +11,14 @@ from typing import Final
 
 from fleet_operator.api.v1alpha1.consumergroup import Scaling
 from fleet_operator.planning.lag import GroupLag
-from fleet_operator.planning.observation import GroupObservation, MemberObservation, ProgressSample
+from fleet_operator.planning.observation import (
+    GroupObservation,
+    MemberObservation,
+    ProgressSample,
+    WorkerObservation,
+)
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.scaling.schedules import Bounds
 from fleet_operator.planning.state.sizing import SizingState
 
 Partition = tuple[str, int]
@@ -29,6 +35,11 @@ class Rates:
     seconds: float
     arrival: Mapping[Partition, float]
     commits: Mapping[Partition, float]
+
+    @property
+    def arrived(self) -> float:
+        """The number of records that have arrived in all partitions."""
+        return sum(self.arrival.values()) * self.seconds
 
 
 def window(samples: Sequence[ProgressSample], seconds: float) -> Sequence[ProgressSample]:
@@ -72,6 +83,7 @@ RESTING: Final = frozenset({"Empty", "Dead"})
 class ScalingFacts:
     """Everything that the decision depends on.
 
+    - `bounds`: those of the spec and of the schedules that are under way.
     - `current`: the number that was decided last, or is found; `spec.replicas`, to begin with.
     - `ready`: pods of the fleet that are ready; `found`: its StatefulSet's number, None without one.
     - `from_start`: a partition without a commit is read from its first record.
@@ -81,11 +93,14 @@ class ScalingFacts:
     - `hold`: the reason why nothing may be decided now, with a limit's word.
     - `rolling`: workers of a revision are on their way: only a lag that grows changes the number.
     - `revision`: the workers' revision, None while one replaces another.
+    - `reports`: what the workers say of themselves, as far as they can be reached.
+    - `timeout_s`: the time that a record may take.
     - `reported_stuck`: partitions at which a worker reports a record that it cannot complete.
     - `memory`: what is remembered of earlier decisions.
     """
 
     spec: Scaling
+    bounds: Bounds
     current: int
     found: int | None = None
     ready: int = 0
@@ -99,6 +114,8 @@ class ScalingFacts:
     hold: Problem | None = None
     rolling: bool = False
     revision: str | None = None
+    reports: tuple[WorkerObservation, ...] = ()
+    timeout_s: float = 60.0
     reported_stuck: frozenset[Partition] = frozenset()
     memory: SizingState = field(default_factory=SizingState)
 

@@ -1,223 +1,58 @@
-"""The load of a group as one reading: what is known of it, and the numbers of workers that follow.
+"""The load of a group as one reading: what is known of it, worker by worker, and the numbers of workers that follow.
 
-In whole workers it is arrival, backlog, and the cost of a rebalance, partition by partition. One partition can use no
-more than one worker. So what a hot partition asks for beyond that is left out and named, and a partition that does not
-move counts nothing for growth. Both count a whole worker against shrinking.
-
-The busiest of n workers owns ceil(P/n) of P partitions, so every other n than {ceil(P/k)} has the same busiest worker
-as a smaller one. The range assignor deals each topic by itself, from the first member on: its busiest worker owns the
-sum of each topic's own ceiling.
+A fleet carries its load when each worker carries its own: the sum of what arrives in the partitions that it owns, and
+of the backlog there that is to be worked off. Whether another number of workers does is judged by dealing the
+partitions as the group's assignor would. A partition that does not move counts nothing for growth, and one that is more
+than one worker can do is named: further workers do not help it. Both count a whole worker against shrinking.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Final
 
-from fleet_operator.api.v1alpha1.consumergroup import REPLICAS_MAX
-from fleet_operator.planning.observation import GroupObservation, GroupTransition, MemberObservation, ProgressSample
+from fleet_operator.planning.observation import GroupObservation, ProgressSample
 from fleet_operator.planning.problem import name_some
-from fleet_operator.planning.scaling.capacity import Measurement, has_backlog, measure, percentile
+from fleet_operator.planning.scaling.capacity import Measurement, has_backlog, measure
+from fleet_operator.planning.scaling.dealing import (
+    HOT_COST,
+    Allowance,
+    Dealing,
+    UsefulCounts,
+    dealing_of,
+    least_count,
+    owned_by,
+    useful_counts,
+)
 from fleet_operator.planning.scaling.facts import Partition, Rates, ScalingFacts, rates_over, span, window
+from fleet_operator.planning.scaling.rates import rates_from
 from fleet_operator.planning.scaling.trail import Trail
 
-RANGE: Final = "range"
-CACHED: Final = 1024
-"""Shapes of topics that are kept: thousands of groups have few, and each is asked for at every look."""
-SLACK: Final = 1e-6
-"""Tolerance of sums of rates, relative to the whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class UsefulCounts:
-    """The useful numbers of workers, ascending; `loads` are the partitions of the busiest worker at each of them."""
-
-    partitions: int
-    counts: tuple[int, ...]
-    loads: tuple[int, ...]
-
-    @property
-    def most(self) -> int:
-        """The most workers that can own a partition; 0 without partitions."""
-        return self.counts[-1] if self.counts else 0
-
-    def load(self, count: int) -> int:
-        """Partitions of the busiest of `count` workers, which need not be a useful number."""
-        known = [load for useful, load in zip(self.counts, self.loads, strict=True) if useful <= count]
-        return known[-1] if known else self.partitions
-
-    def carries(self, count: int, raw: float) -> bool:
-        """True if the busiest of `count` workers can do its part of a load that takes `raw` whole workers."""
-        return raw * self.load(count) <= self.partitions * (1.0 + SLACK) and count > 0
-
-    def snap(self, raw: float) -> int:
-        """The smallest useful number that carries a load of `raw` workers, 0 for no load; the largest where none
-        does."""
-        if raw <= 0.0:
-            return 0
-        return next((count for count in self.counts if self.carries(count, raw)), self.most)
-
-    def within(self, ceiling: int) -> int:
-        """The largest useful number up to a ceiling; 0 without one."""
-        return max((count for count in self.counts if count <= ceiling), default=0)
-
-    def above(self, count: int) -> int:
-        """The next larger useful number; the largest where there is none."""
-        return next((useful for useful in self.counts if useful > count), self.most)
-
-
-def useful_counts(partition_counts: Mapping[str, int], assignor: str) -> UsefulCounts:
-    """The useful numbers for topics with so many partitions each, as the assignor deals them; none is beyond what a
-    spec can ask for."""
-    sizes = tuple(partition_counts.values())
-    return _count(sizes if assignor == RANGE else (sum(sizes),))
-
-
-@lru_cache(maxsize=CACHED)
-def _count(sizes: tuple[int, ...]) -> UsefulCounts:
-    counts, loads = list[int](), list[int]()
-    for count in range(1, min(max(sizes, default=0), REPLICAS_MAX) + 1):
-        load = sum(-(-size // count) for size in sizes)
-        if not loads or load < loads[-1]:
-            counts.append(count)
-            loads.append(load)
-    return UsefulCounts(sum(sizes), tuple(counts), tuple(loads))
-
-
-def most_useful(partition_counts: Mapping[str, int], assignor: str) -> int:
-    """The most workers that can own a partition."""
-    counts = partition_counts.values()
-    return max(counts, default=0) if assignor == RANGE else sum(counts)
-
-
 UTILIZATION: Final = 0.8
-"""Share of the capacity that arrival may take; the rest is for bursts. Above it no step is due before the whole is
-taken, so that small changes cause none."""
-HOT_SHARE: Final = 0.8
-HOT_FACTOR: Final = 2.0
-"""Share of one worker's capacity at which a partition's own arrival makes it hot, and how many times the average of the
-others it is at least: where all have too much, more partitions are missing."""
+"""Share of a fleet's capacity that arrival may take; the rest is for bursts."""
+WORST_UTILIZATION: Final = 0.95
+"""Share of its capacity that arrival may take of the busiest worker."""
+SPARE_PART: Final = 1.5
+"""A partition's backlog is worked off by at most this part (1 to 1.5) of what its own arrival leaves of a worker."""
+BEHIND_S: Final = 4.0
+BEHIND_RECORDS: Final = 2.0
+"""Work that waits for a worker, in seconds and in records, from which it is behind: less is chance."""
+CATCH_UP_RECORDS: Final = 5.0
+"""Records that a worker has time for while it catches up, however slow they are."""
+FAST_S: Final = 5.0
+STEADY_S: Final = 10.0
+MINUTE_S: Final = 60.0
+LONG_S: Final = 90.0
+"""Least windows of the rates that show that a worker is behind, that growth follows, and that a fleet has to carry."""
 STUCK_S: Final = 60.0
-"""Time without a commit after which a partition with a lag is stuck (Burrow's rule STALL), and its worker is not
+"""Least time without a commit after which a partition with a lag is stuck (Burrow's rule STALL), and its worker is not
 busy with others."""
-REBALANCE_S: Final = 5.0
-"""Duration of a rebalance before one was measured: its two phases wait for a heartbeat of every member each."""
-REBALANCE_S_MAX: Final = 120.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """The load in workers. `growth` is what has to be carried with no reserve, `wanted` with it.
-
-    `floor` counts a worker more for each hot and each stuck partition: the one that owns it can do little besides. No
-    fleet shrinks below what carries that. `capped` says that a partition asks for more than one worker can do.
-    """
-
-    growth: float
-    wanted: float
-    floor: float
-    hot: tuple[Partition, ...] = ()
-    stuck: tuple[Partition, ...] = ()
-    capped: bool = False
-
-
-def demand(
-    arrival: Mapping[Partition, float],
-    lags: Mapping[Partition, int],
-    capacity: float | None,
-    *,
-    catch_up_s: float,
-    acceptable_s: float,
-    rebalance_s: float,
-    stuck: AbstractSet[Partition],
-) -> Demand | None:
-    """The load for a worker's capacity, in records per second. Without one it is known only where nothing arrives and
-    nothing waits, which takes no workers at all.
-
-    Backlog is what has been waiting for longer than `acceptable_s` by its partition's arrival; it is to be worked off
-    within `catch_up_s`, together with what piles up during a rebalance.
-    """
-    if capacity is None:
-        if any(arrival.values()) or any(lags.values()):
-            return None
-        capacity = 1.0
-    growth = wanted = 0.0
-    total = sum(arrival.get(key, 0.0) for key in lags)
-    hot, capped = list[Partition](), False
-    for key, lag in lags.items():
-        if key in stuck:
-            continue
-        rate = arrival.get(key, 0.0)
-        backlog = max(0.0, lag - rate * acceptable_s)
-        drain = (backlog + rate * rebalance_s) / catch_up_s
-        if rate >= HOT_SHARE * capacity and rate * (len(lags) - 1) >= HOT_FACTOR * (total - rate) and len(lags) > 1:
-            hot.append(key)
-        capped = capped or rate + drain > capacity
-        growth += min(rate + backlog / catch_up_s, capacity)
-        wanted += min(rate / UTILIZATION + drain, capacity)
-    workers = wanted / capacity
-    return Demand(
-        growth=growth / capacity,
-        wanted=workers,
-        floor=workers + len(stuck) + len(hot),
-        hot=tuple(sorted(hot)),
-        stuck=tuple(sorted(stuck)),
-        capped=capped,
-    )
-
-
-def find_stuck(
-    samples: Sequence[ProgressSample], members: Iterable[MemberObservation], *, commit_interval_s: float
-) -> frozenset[Partition]:
-    """Partitions that had a lag and no commit for `STUCK_S`, while everything else of their worker was kept up with.
-
-    A worker that cannot keep up lets some of its partitions wait for longer than others: those are load.
-    """
-    recent = [sample for sample in samples if samples[-1].at - sample.at <= STUCK_S + 1.0]
-    rates = rates_over(recent) if span(samples) >= STUCK_S else None
-    if rates is None:
-        return frozenset()
-    moves = any(rate > 0.0 for rate in rates.commits.values())
-    found = set[Partition]()
-    for member in members if moves else ():
-        owned = [(topic, number) for topic, numbers in member.partitions.items() for number in numbers]
-        stands = {
-            key
-            for key in owned
-            if rates.commits.get(key) == 0.0
-            and all(sample.end_offsets.get(key, 0) > sample.committed.get(key, 0) for sample in recent)
-        }
-        others = [key for key in owned if key not in stands]
-        if stands and not has_backlog(recent, others, rates, commit_interval_s=commit_interval_s):
-            found |= stands
-    return frozenset(found)
-
-
-def rebalance_seconds(transitions: Sequence[GroupTransition]) -> float:
-    """Duration of the last whole rebalance that was observed, from Stable to Stable."""
-    began: float | None = None
-    measured = REBALANCE_S
-    for earlier, later in pairwise(transitions):
-        if earlier.after == "Stable" and later.after != "Stable":
-            began = later.at
-        if later.after == "Stable" and began is not None and earlier.after != "Stable":
-            measured, began = min(later.at - began, REBALANCE_S_MAX), None
-        if later.after in ("Empty", "Dead", "Unknown"):
-            began = None
-    return measured
-
-
-FAST_S: Final = 10.0
-"""Window of the rate that growth follows, once it has stopped rising."""
-STEADY_S: Final = 20.0
-"""Window over which the load must exceed a fleet before it grows: a burst of a few seconds is backlog, and no rate.
-Fewer workers have to be enough for the rate over all samples, too."""
 SETTLED_S: Final = 2.0
 """Time after a rebalance from which samples count: the first commits of a new owner come later than its records."""
+IN_FLIGHT: Final = 2.0
+"""Multiple of the records that are on their way in the mean, beyond which a lag is a backlog: commits come in steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,12 +60,12 @@ class Load:
     """The load as far as it is known: that of all partitions if it is `complete`, the least that it can be otherwise.
     What waits behind a transaction that hangs is unknown.
 
-    - `lags`: of known partitions; `fast`, `slow`: rates over the shortest window and over all samples.
-    - `counts`: the useful numbers of workers, `most` the bound of the spec among them.
-    - `capacity`: records per second of one worker, None while it was never learnt.
-    - `growth`, `steady`: the demand by the shortest window and by the next; None without a capacity.
-    - `calm`: the demand by the largest rate of all windows. For it, the rate that workers have proven to handle is a
-      capacity, too: they can do no less.
+    - `lags`: of known partitions; `slow`: rates over a minute and a half.
+    - `rates`: records per second of each partition by the larger of a short and a long window.
+    - `backlog`: what waits beyond the records on their way; `lately` by the look before.
+    - `counts`: the useful numbers of workers, `most` the bound of the spec among them; `dealing` who owns what.
+    - `capacity`: records per second of one worker, None while it is unknown; `proven` is the largest rate that workers
+      have handled on average: they can do no less, and a fleet may shrink by it.
     - `stuck`: partitions without progress.
     - `held_back`: an open transaction keeps records from the group.
     - `safe_to_sleep`: an empty group continues where it was in every partition: by its commit, or from the start of a
@@ -238,14 +73,17 @@ class Load:
     """
 
     lags: Mapping[Partition, int]
-    fast: Rates
     slow: Rates
+    rates: Mapping[Partition, float]
+    fast: Mapping[Partition, float]
+    backlog: Mapping[Partition, float]
+    lately: Mapping[Partition, float] | None
     counts: UsefulCounts
     most: int
+    dealing: Dealing
     capacity: float | None
-    growth: Demand | None
-    steady: Demand | None
-    calm: Demand | None
+    proven: float
+    catch_up_s: float
     stuck: frozenset[Partition]
     safe_to_sleep: bool
     complete: bool = True
@@ -257,66 +95,142 @@ class Load:
 
     @property
     def arrival(self) -> float:
-        """Records per second in all partitions, over all samples."""
+        """Records per second in all partitions."""
         return sum(self.slow.arrival.values())
 
     @property
     def idle(self) -> bool:
-        """True if nothing waits and nothing has arrived within the samples."""
+        """True if nothing waits and nothing has arrived for a while."""
         waits = self.total_lag > 0 or self.held_back
         return self.complete and not waits and not any(self.slow.arrival.values())
 
     @property
-    def shown(self) -> Demand | None:
-        """The demand that is worth showing: one by a proven rate alone asks for more workers than are needed."""
-        return self.calm if self.capacity is not None or self.idle else None
+    def every_rate_known(self) -> bool:
+        return self.complete and self.lags.keys() <= self.slow.arrival.keys()
 
     @property
     def lag_grows(self) -> bool:
-        """True if more has arrived within the samples than was handled."""
+        """True if more has arrived for a while than was handled."""
         arrival, commits = self.slow.arrival, self.slow.commits
         return sum(arrival.get(key, 0.0) - commits.get(key, 0.0) for key in self.lags.keys() - self.stuck) > 0.0
 
     @property
-    def every_rate_known(self) -> bool:
-        return self.complete and self.lags.keys() <= self.slow.arrival.keys() & self.fast.arrival.keys()
+    def workers(self) -> float | None:
+        """The number of workers that the arrival takes, with what is for bursts; None while it is unknown."""
+        if self.capacity is None:
+            return None
+        moving = sum(min(rate, self.capacity) for key, rate in self.rates.items() if key not in self.stuck)
+        return moving / (self.capacity * UTILIZATION)
+
+    def enough(self) -> int | None:
+        """The least useful number that carries what arrives, with what is for bursts; None while it is unknown.
+
+        The number that carries no more than the most can do is the most.
+        """
+        if self.idle:
+            return 0
+        capacity = self.capacity or self.proven
+        if not capacity:
+            return None
+        found = self._least(self.rates, capacity, mean=UTILIZATION, worst=WORST_UTILIZATION)
+        return min(self.counts.most, max(1, found) + len(self.stuck))
+
+    def wanted(self) -> int | None:
+        """The least useful number that also works off the backlog in time; None while a worker's capacity is unknown.
+
+        It has nothing for bursts while it catches up, and no partition is worked off by more than one worker.
+        """
+        capacity = self.capacity
+        if capacity is None:
+            return None
+        load = {}
+        for key, rate in self.rates.items():
+            spare = max(0.0, capacity - rate) / SPARE_PART
+            load[key] = rate + min(self.backlog.get(key, 0.0) / self.catch_up_s, spare)
+        return max(self.enough() or 0, self._least(load, capacity, mean=1.0, worst=1.0))
+
+    def behind(self) -> tuple[int, ...]:
+        """The workers, by ordinal, that had more work at two looks in a row than they can catch up with."""
+        if self.capacity is None or self.lately is None:
+            return ()
+        return tuple(
+            place
+            for place, owned in enumerate(self.dealing.owned)
+            if self._is_behind(owned, self.backlog) and self._is_behind(owned, self.lately)
+        )
+
+    def _is_behind(self, owned: Sequence[Partition], backlog: Mapping[Partition, float]) -> bool:
+        """True if a worker has more work than it can catch up with. A hot partition takes its part, and how much waits
+        there is nothing that this worker could do less of elsewhere."""
+        assert self.capacity is not None, "asked with a capacity"
+        others = [key for key in owned if key not in self.hot and key not in self.stuck]
+        hot = sum(key in self.hot for key in owned)
+        waits = sum(backlog.get(key, 0.0) for key in (others if hot < 2 else owned))
+        if waits < max(BEHIND_S * self.capacity, BEHIND_RECORDS):
+            return False
+        arrives = sum(self.fast.get(key, 0.0) for key in others) + hot * HOT_COST * self.capacity
+        return arrives + waits / self.catch_up_s > self.capacity
+
+    def is_alone(self, worker: int) -> bool:
+        """True if a worker owns no more than one partition that has anything to do."""
+        owned = self.dealing.owned[worker]
+        return sum(self.backlog.get(key, 0.0) > 0.0 or self.rates.get(key, 0.0) > 0.0 for key in owned) <= 1
+
+    @property
+    def hot(self) -> frozenset[Partition]:
+        """Partitions at which more arrives than one worker can handle that owns nothing else."""
+        if self.capacity is None:
+            return frozenset()
+        most = WORST_UTILIZATION * self.capacity
+        return frozenset(key for key, rate in self.rates.items() if rate > most and key not in self.stuck)
+
+    @property
+    def drains(self) -> bool:
+        """True while more than half a second of the fleet's work waits: it keeps its size until that is done."""
+        waits = sum(self.backlog.values())
+        if self.capacity is None:
+            return waits > 0.0
+        return waits > 0.5 * self.capacity * max(len(self.dealing.owned), 1)
+
+    def _least(self, load: Mapping[Partition, float], capacity: float, *, mean: float, worst: float) -> int:
+        moving = {key: rate for key, rate in load.items() if key not in self.stuck}
+        allowance = Allowance(mean=mean * capacity, worst=worst * capacity)
+        found = least_count(self.dealing, self.counts.counts, moving, allowance)
+        return self.counts.most if found is None else found
 
 
-def read_load(facts: ScalingFacts, trail: Trail) -> tuple[Load | None, Trail]:
+def read_load(facts: ScalingFacts, trail: Trail, now: float) -> tuple[Load | None, Trail]:
     """The load, and the trail with what was learnt from it; None while it is unknown."""
     observed, counts, lag = facts.observed, facts.partition_counts, facts.lag
     if observed is None or counts is None or lag is None or lag.total is None:
         return None, trail.forgotten()
-    fast, steady = (rates_over(window(observed.samples, seconds)) for seconds in (FAST_S, STEADY_S))
-    slow = rates_over(observed.samples)
-    if fast is None or steady is None or slow is None:
+    slow, fast = rates_over(window(observed.samples, LONG_S)), rates_from(observed.samples, FAST_S)
+    steady, minute, long = (rates_from(observed.samples, least_s) for least_s in (STEADY_S, MINUTE_S, LONG_S))
+    if slow is None or fast is None or steady is None or minute is None or long is None:
         return None, trail.forgotten()
-    trail = trail.of_revision(facts.revision, facts.memory.capacity).with_measurement(_measure(facts, observed))
-    capacity = _capacity(trail)
-    least_capacity = capacity or trail.proven or None
+    trail = trail.of_revision(facts.revision).with_reports(facts.reports, now)
+    trail = trail.with_measurement(_measured(facts, observed))
+    capacity = _capacity(facts, trail, now)
     lags = {key: value for key, value in lag.partitions.items() if value is not None}
-    standing = find_stuck(observed.samples, facts.members, commit_interval_s=facts.commit_interval_s)
-    stuck = (standing | facts.reported_stuck) & lags.keys()
+    stuck = find_stuck(facts, observed) & lags.keys()
+    rates = max((steady, minute, long), key=lambda each: sum(each.values()))
     useful = useful_counts(counts, facts.assignor)
-    ceiling = facts.spec.max_replicas
-    demand_of = partial(
-        demand,
-        lags=lags,
-        catch_up_s=float(facts.spec.catch_up_seconds),
-        acceptable_s=float(facts.spec.max_lag_seconds or 0),
-        rebalance_s=rebalance_seconds(observed.transitions),
-        stuck=stuck,
-    )
+    ceiling = facts.bounds.most
+    catch_up_s = float(facts.spec.catch_up_seconds)
+    waits = _Waits(facts, long, capacity, stuck)
     load = Load(
         lags=lags,
-        fast=fast,
         slow=slow,
+        rates=rates,
+        fast=fast,
+        backlog=waits.of(lags),
+        lately=waits.of(_lags_of(observed.samples[-2])) if len(observed.samples) > 2 else None,
         counts=useful,
         most=useful.most if ceiling is None else useful.within(ceiling),
+        dealing=dealing_of(counts, facts.assignor, owned_by(facts.members), rates),
         capacity=capacity,
-        growth=demand_of(fast.arrival, capacity=capacity),
-        steady=demand_of(steady.arrival, capacity=capacity),
-        calm=demand_of(_largest(fast.arrival, steady.arrival, slow.arrival), capacity=least_capacity),
+        proven=trail.proven,
+        catch_up_s=catch_up_s if capacity is None else max(catch_up_s, CATCH_UP_RECORDS / capacity),
         stuck=stuck,
         complete=lag.complete and not observed.hanging,
         held_back=bool(observed.open_transactions),
@@ -325,7 +239,70 @@ def read_load(facts: ScalingFacts, trail: Trail) -> tuple[Load | None, Trail]:
     return load, trail
 
 
-def _measure(facts: ScalingFacts, observed: GroupObservation) -> Measurement | None:
+def _lags_of(sample: ProgressSample) -> dict[Partition, int]:
+    both = sample.committed.keys() & sample.end_offsets.keys()
+    return {key: max(0, sample.end_offsets[key] - sample.committed[key]) for key in both}
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """The part of a lag that is backlog: more than the records that are on their way, or that may wait by `maxLagSeconds`."""
+
+    facts: ScalingFacts
+    rates: Mapping[Partition, float]
+    capacity: float | None
+    stuck: AbstractSet[Partition]
+
+    def of(self, lags: Mapping[Partition, int]) -> dict[Partition, float]:
+        way_s = self._way_s()
+        acceptable_s = float(self.facts.spec.max_lag_seconds or 0)
+        return {
+            key: max(0.0, lag - max(IN_FLIGHT * rate * way_s + 1.0, rate * acceptable_s))
+            for key, lag in lags.items()
+            if key not in self.stuck
+            for rate in (self.rates.get(key, 0.0),)
+        }
+
+    def _way_s(self) -> float:
+        """The mean time from a record's arrival until its commit is seen."""
+        observed = self.facts.observed
+        assert observed is not None, "an observed load"
+        at = [sample.at for sample in observed.samples[-2:]]
+        handling = 1.0 / self.capacity if self.capacity else 0.0
+        return (self.facts.commit_interval_s + (at[-1] - at[0])) / 2.0 + handling
+
+
+def find_stuck(facts: ScalingFacts, observed: GroupObservation) -> frozenset[Partition]:
+    """Partitions that had a lag and no commit for a minute, while everything else of their worker was kept up with.
+
+    A worker that cannot keep up lets some of its partitions wait for longer than others: those are load. A record that
+    its worker reports as in hand may take its time, and where no worker is heard, each may.
+    """
+    heard = [report.work for report in facts.reports if report.work is not None]
+    seconds = STUCK_S if heard else max(STUCK_S, facts.timeout_s)
+    samples = observed.samples
+    recent = [sample for sample in samples if samples[-1].at - sample.at <= seconds + 1.0]
+    rates = rates_over(recent) if span(samples) >= seconds else None
+    if rates is None:
+        return facts.reported_stuck
+    moves = any(rate > 0.0 for rate in rates.commits.values())
+    in_hand = {(each.topic, each.partition) for work in heard for each in work.in_hand}
+    found = set(facts.reported_stuck)
+    for owned in owned_by(facts.members) if moves else ():
+        stands = {
+            key
+            for key in owned
+            if rates.commits.get(key) == 0.0
+            and key not in in_hand
+            and all(sample.end_offsets.get(key, 0) > sample.committed.get(key, 0) for sample in recent)
+        }
+        others = [key for key in owned if key not in stands]
+        if stands and not has_backlog(recent, others, rates, commit_interval_s=facts.commit_interval_s):
+            found |= stands
+    return frozenset(found)
+
+
+def _measured(facts: ScalingFacts, observed: GroupObservation) -> Measurement | None:
     """The newest measurement of this fleet's workers, in a group that has been Stable all the time."""
     since = facts.stable_since
     if since is None:
@@ -338,15 +315,16 @@ def _measure(facts: ScalingFacts, observed: GroupObservation) -> Measurement | N
     )
 
 
-def _largest(*rates: Mapping[Partition, float]) -> dict[Partition, float]:
-    keys = {key for each in rates for key in each}
-    return {key: max(each.get(key, 0.0) for each in rates) for key in keys}
+def _capacity(facts: ScalingFacts, trail: Trail, now: float) -> float | None:
+    """The remembered capacity of a worker, None while there is none of its revision.
 
-
-def _capacity(trail: Trail) -> float | None:
-    """The high percentile of what was learnt under backlog; more where workers have just proven more."""
-    learnt = percentile(trail.measured)
-    return max(learnt, trail.newest.mean) if learnt is not None and trail.newest is not None else learnt
+    What is learnt at a look is remembered by its decision and counts from the next one on: so a process that has just
+    begun decides by the same. While one revision replaces another, nothing is remembered, and what is learnt counts.
+    """
+    kept = facts.memory.capacity
+    if facts.revision is None:
+        return trail.capacity(now) if kept is None else kept.rate
+    return kept.rate if kept is not None and kept.revision == facts.revision else None
 
 
 def describe(load: Load) -> str:
@@ -357,11 +335,11 @@ def describe(load: Load) -> str:
         f"lag {load.total_lag}",
         f"capacity of a worker {capacity}",
     ]
-    demand = load.shown
-    if demand is not None:
-        parts.append(f"so {two_digits(demand.wanted)} workers are needed")
-    if demand is not None and demand.hot:
-        parts.append(f"hot: {name_partitions(demand.hot)}, each with as much as one worker can do")
+    workers = load.workers
+    if workers is not None:
+        parts.append(f"so {two_digits(workers)} workers are needed")
+    if load.hot:
+        parts.append(f"hot: {name_partitions(sorted(load.hot))}, each with as much as one worker can do")
     if load.stuck:
         parts.append(f"stuck, and not counted: {name_partitions(sorted(load.stuck))}")
     return ", ".join(parts)

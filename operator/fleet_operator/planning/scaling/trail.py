@@ -1,77 +1,75 @@
-"""The recent past of a scaled fleet, in memory only: what was wanted within the window, and what workers handled.
+"""The recent past of a scaled fleet: the numbers that have been enough, and what workers have handled.
 
-After a restart it begins anew, and a fleet stays as large as it is for a whole stabilization window.
+In memory. What a decision rests on after a restart is in the state: the levels, and a worker's capacity.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from fleet_operator.planning.scaling.capacity import KEPT, MEASURE_S, Measurement
-from fleet_operator.planning.state.sizing import Capacity
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """A number of workers that was wanted at a time, epoch seconds."""
-
-    at: float
-    count: int
+from fleet_operator.planning.observation import WorkerObservation
+from fleet_operator.planning.scaling.capacity import (
+    KEPT,
+    MEASURE_S,
+    BusyReading,
+    Measurement,
+    busy_capacity,
+    percentile,
+    with_reports,
+)
+from fleet_operator.planning.state.sizing import Level, SizingState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trail:
     """The memory between two decisions; times in epoch seconds.
 
-    - `decided_at`: time of the last decision.
+    - `decided_at`: time of the last decision, None before the first.
     - `known_since`: since when the load has been known without a break, None while it is unknown.
-    - `wants`: the largest numbers within the stabilization window: none is followed by one that is as large.
-    - `exceeded_since`: since when the load has exceeded the fleet; `rising` are the numbers that the last two looks
-      asked for since then.
-    - `falling_since`: since when all wanted numbers have been smaller than the fleet.
-    - `idle_since`: since when nothing has arrived and nothing has waited.
-    - `measured`: capacities, newest last; `measured_at` the time of the last one, `newest` the last measurement.
+    - `levels`: the numbers of workers that have been enough, ascending, each larger one for longer.
+    - `readings`: what workers said of their work, by pod.
+    - `measured`: capacities by commits under backlog, newest last; `measured_at` the time of the last one, `newest` the
+      last measurement.
     - `proven`: the largest rate that one worker handled on average, busy or not.
-    - `judged`: time of the growth whose effect has been judged.
     - `revision`: the revision whose workers were measured.
     """
 
     decided_at: float | None = None
     known_since: float | None = None
-    wants: tuple[Want, ...] = ()
-    exceeded_since: float | None = None
-    rising: tuple[Want, ...] = ()
-    falling_since: float | None = None
-    idle_since: float | None = None
+    levels: tuple[Level, ...] = ()
+    readings: Mapping[str, tuple[BusyReading, ...]] = field(default_factory=dict)
     measured: tuple[float, ...] = ()
     measured_at: float = 0.0
     newest: Measurement | None = None
     proven: float = 0.0
-    judged: float | None = None
     revision: str | None = None
 
-    def forgotten(self) -> Trail:
-        """The trail after the load was unknown: nothing that was wanted before proves anything now."""
-        return Trail(
-            decided_at=self.decided_at,
-            measured=self.measured,
-            measured_at=self.measured_at,
-            proven=self.proven,
-            judged=self.judged,
-            revision=self.revision,
-        )
+    @classmethod
+    def of(cls, memory: SizingState, now: float) -> Trail:
+        """The trail that a new process goes on with: what is remembered counts as if it had been measured often, so
+        that one measurement does not outweigh it."""
+        kept = memory.capacity
+        if kept is None:
+            return cls(levels=memory.levels_at(now))
+        return cls(levels=memory.levels_at(now), measured=(kept.rate,) * KEPT, revision=kept.revision)
 
-    def of_revision(self, revision: str | None, kept: Capacity | None) -> Trail:
+    def forgotten(self) -> Trail:
+        """The trail after the load was unknown: nothing that was enough before proves anything now."""
+        return replace(self, known_since=None, levels=(), newest=None)
+
+    def of_revision(self, revision: str | None) -> Trail:
         """The trail for workers of a revision, None while one replaces another: what those of another one could do is
-        forgotten. `kept` is what an earlier process had learnt."""
-        trail = self
-        if trail.revision is None and not trail.measured and kept is not None:
-            trail = replace(trail, measured=(kept.rate,), revision=kept.revision)
-        if revision in (None, trail.revision):
-            return trail
-        if trail.revision is None:
-            return replace(trail, revision=revision)
-        return replace(trail, measured=(), newest=None, proven=0.0, revision=revision)
+        forgotten."""
+        if revision in (None, self.revision):
+            return self
+        if self.revision is None:
+            return replace(self, revision=revision)
+        return replace(self, readings={}, measured=(), newest=None, proven=0.0, revision=revision)
+
+    def with_reports(self, reports: Iterable[WorkerObservation], now: float) -> Trail:
+        """The trail with what workers say of their work."""
+        return replace(self, readings=with_reports(self.readings, reports, now))
 
     def with_measurement(self, found: Measurement | None) -> Trail:
         """The trail with a measurement. Those of one length of time count once."""
@@ -81,42 +79,19 @@ class Trail:
             return trail
         return replace(trail, measured=(*trail.measured, found.busy)[-KEPT:], measured_at=found.at)
 
-    def with_want(self, count: int, at: float, window_s: float, *, current: int, idle: bool) -> Trail:
-        """The trail with a wanted number, for a fleet of `current` workers."""
-        kept = [want for want in self.wants if want.count > count and at - want.at <= window_s]
-        wants = (*kept, Want(at, count))
-        return replace(
-            self,
-            known_since=_since(self.known_since, at, True),
-            wants=wants,
-            falling_since=_since(self.falling_since, at, wants[0].count < current),
-            idle_since=_since(self.idle_since, at, idle),
-        )
+    def capacity(self, now: float) -> float | None:
+        """Records per second of one worker: by its busy time, or else by commits under backlog; None while unknown."""
+        return busy_capacity(self.readings, now) or percentile(self.measured)
 
-    def with_excess(self, count: int | None, seen_at: float) -> Trail:
-        """The trail with the number that a look asks for, made at `seen_at`; None where the fleet carries the load.
+    def with_want(self, count: int, at: float) -> Trail:
+        """The trail with the number of workers that is enough now."""
+        passed = [level for level in self.levels if level.count < count]
+        larger = tuple(level for level in self.levels if level.count > count)
+        exact = next((level for level in self.levels if level.count == count), None)
+        since = exact.since if exact is not None else passed[-1].since if passed else at
+        kept = Level(count=count, since=since)
+        return replace(self, known_since=at if self.known_since is None else self.known_since, levels=(kept, *larger))
 
-        Deciding twice on one look says no more than once.
-        """
-        if count is None:
-            return replace(self, exceeded_since=None, rising=())
-        before = [want for want in self.rising if want.at < seen_at][-1:]
-        since = _since(self.exceeded_since, seen_at, True)
-        return replace(self, exceeded_since=since, rising=(*before, Want(seen_at, count)))
-
-    @property
-    def still_rises(self) -> bool:
-        """True until two looks in a row have asked for the same number, or the second for fewer."""
-        return len(self.rising) < 2 or self.rising[-1].count > self.rising[-2].count
-
-    @property
-    def peak(self) -> int | None:
-        """The largest number that was wanted within the window."""
-        return self.wants[0].count if self.wants else None
-
-
-def _since(before: float | None, now: float, holds: bool) -> float | None:
-    """The time since which something holds; None while it does not."""
-    if not holds:
-        return None
-    return now if before is None else before
+    def enough_since(self, count: int) -> float | None:
+        """The time since which this number of workers has been enough; None if it is not."""
+        return next((level.since for level in reversed(self.levels) if level.count <= count), None)

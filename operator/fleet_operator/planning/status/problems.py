@@ -16,6 +16,7 @@ from fleet_operator.planning.fleet.rollout_facts import PodFacts
 from fleet_operator.planning.lag import lag_bucket, lag_text
 from fleet_operator.planning.problem import Problem, name_some
 from fleet_operator.planning.retry.topics import missing_topics
+from fleet_operator.planning.scaling.schedules import find_refused
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 FAILING_REASONS: Final = frozenset(
@@ -124,6 +125,15 @@ def _unread(facts: ConsumerGroupFacts) -> Problem | None:
         "records wait in retry topics that no worker reads, as spec.retry was removed: set spec.retry to have them "
         "processed, or delete the topics",
     )
+
+
+def _schedule(facts: ConsumerGroupFacts) -> Problem | None:
+    """A schedule of scaling that cannot be read: the fleet goes on by its load and its other bounds."""
+    scaling = facts.group.spec.scaling
+    refused = find_refused(scaling) if scaling is not None else None
+    if refused is None:
+        return None
+    return Problem(conditions.SCHEDULE_REFUSED, f"{refused}; until it is corrected, the fleet is sized without it")
 
 
 def _offset_reset(facts: ConsumerGroupFacts) -> Problem | None:
@@ -272,6 +282,7 @@ CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
     _transaction,
     _policy,
     _retry_pods,
+    _schedule,
     _offset_reset,
     _unread,
 )

@@ -27,11 +27,12 @@ INACTIVE: Final = frozenset({limits.UNKNOWN, limits.GROUP_SHARED, limits.BREAKER
 """Limits under which the load chooses nothing, for as long as they last."""
 REMEDIES: Final = {
     limits.PARTITIONS: "no more workers can own a partition: add partitions, or make the handler faster",
-    limits.MAX_REPLICAS: "raise spec.scaling.maxReplicas for more workers",
+    limits.MAX_REPLICAS: "raise spec.scaling.maxReplicas, or that of the schedule in force, for more workers",
     limits.REBALANCE_BUDGET: "raise spec.scaling.maxRebalancesPerHour if the group can stand more rebalances",
     limits.HOT_PARTITION: "one partition can use one worker only: spread its keys, or make the handler faster",
     limits.STUCK_PARTITION: "see the condition Stuck, and spec.offsets.skip for records that cannot be handled",
-    limits.DOWNSTREAM: "see to the systems that the handler depends on; more workers are tried again after an hour",
+    limits.LAGGING: "see whether the handler waits for something that no worker is busy with",
+    limits.DOWNSTREAM: "see to the systems that the handler depends on; more workers are tried again within minutes",
 }
 
 
@@ -44,7 +45,7 @@ def scaling_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: 
     if decision.inputs is None:
         return {"scaling": dict(before)} if before else {}
     shown = entry_of(decision)
-    if decision.limit == limits.UNKNOWN and before:
+    if decision.load_unknown and before:
         # The last known numbers stay, with their time.
         return {"scaling": {**before, "decision": shown["decision"], "reason": shown["reason"]}}
     step = _last_step(decision, before, previous, now)
@@ -113,6 +114,12 @@ def scaling_active(facts: ConsumerGroupFacts) -> Condition:
     if decision.inputs is None:
         reason = decision.limit if decision.limit != limits.NO_LIMIT else c.SUSPENDED
         return Condition(c.SCALING_ACTIVE, "False", reason, "no workers may run now, whatever the load")
+    if scaling.paused:
+        message = (
+            f"spec.scaling.paused is true: the fleet keeps its {decision.replicas} workers until spec.replicas is "
+            "edited; status.scaling has what the load asks for"
+        )
+        return Condition(c.SCALING_ACTIVE, "False", limits.PAUSED, message)
     if decision.limit in INACTIVE:
         reason = c.LOAD_UNKNOWN if decision.limit == limits.UNKNOWN else decision.limit
         return Condition(c.SCALING_ACTIVE, "False", reason, decision.reason)
@@ -133,7 +140,7 @@ def scaling_active(facts: ConsumerGroupFacts) -> Condition:
 def scaling_limited(facts: ConsumerGroupFacts) -> Condition:
     """True while a rule keeps the fleet smaller than its load asks for."""
     decision = facts.scale
-    if decision.inputs is None or decision.limit == limits.UNKNOWN:
+    if decision.inputs is None or decision.load_unknown:
         return Condition(c.SCALING_LIMITED, "Unknown", c.LOAD_UNKNOWN, "the load is unknown: see ScalingActive")
     if decision.limit not in limits.BOUNDS:
         message = "no bound keeps the fleet from what its load asks for"

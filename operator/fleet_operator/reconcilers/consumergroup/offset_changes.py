@@ -71,7 +71,8 @@ class OffsetChanges:
         self._note_age(reading, observed)
         reading.observed_at = observed.observed_at
         # No decision rests on a believed value.
-        news = observed is found and has_news(session, observed, lag, self._context.clock.wall())
+        reports = self._context.workers.latest(key)
+        news = observed is found and has_news(session, observed, lag, reports, self._context.clock.wall())
         scaled = scale_values(session.load.newest) if session.load is not None else {}
         self._context.metrics.groups.show(key, {**lag_values(lag), **retry_values(observed.retry), **scaled})
         if news:

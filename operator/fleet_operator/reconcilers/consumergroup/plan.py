@@ -64,7 +64,8 @@ class Plan:
     def requeue_after(self) -> float | None:
         """Seconds until the next plan if nothing changes before."""
         retries, topics = self.retry.requeue_after if self.retry else None, self.views.view.topics
-        wishes = (self.fleet.decision.requeue_after, retries, topics.requeue_after)
+        sizing = self.sizing.decision.requeue_after
+        wishes = (self.fleet.decision.requeue_after, retries, topics.requeue_after, sizing)
         return min((wish for wish in wishes if wish is not None), default=None)
 
     @property

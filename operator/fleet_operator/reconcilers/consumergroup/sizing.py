@@ -6,6 +6,7 @@ decision between reconciles is a new one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +16,7 @@ from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RolloutFacts
 from fleet_operator.planning.lag import GroupLag
-from fleet_operator.planning.observation import GroupObservation
+from fleet_operator.planning.observation import GroupObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem, name_some
 from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.scaling import decision as limits
@@ -25,10 +26,11 @@ from fleet_operator.planning.scaling.decision import (
     asked_count,
     decide_fixed,
     decide_stopped,
-    is_kept,
+    kept_count,
 )
 from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.policy import ROLLING_TEXT, decide
+from fleet_operator.planning.scaling.schedules import bounds_at
 from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.state.sizing import SizingState
 from fleet_operator.planning.status.members import Roster, sort_members
@@ -66,7 +68,7 @@ def decide_sizing(gathered: Gathered, views: Views, rolled: RolloutFacts, memory
     """
     group, state, trail = gathered.group, gathered.state.sizing, memory.trail
     asked = asked_count(group, state, _found(gathered))
-    kept = replace(state, replicas=asked) if _is_sized(group) else as_asked(asked, state)
+    kept = replace(state, replicas=asked) if _is_sized(group) else as_asked(asked, state, paused=_is_paused(group))
     stopped = decide_stopped(group, stopped=gathered.stopped, resetting=gathered.hold is not None, memory=kept)
     if stopped is not None:
         return Sizing(stopped, None, trail.forgotten())
@@ -74,7 +76,7 @@ def decide_sizing(gathered: Gathered, views: Views, rolled: RolloutFacts, memory
         counts = views.shown.partition_counts
         return Sizing(decide_fixed(group, counts, found=_found(gathered), memory=state, now=now), None, trail)
     phase = rollout.decide(rolled, now).phase
-    facts = scaling_facts(gathered, views, phase)
+    facts = scaling_facts(gathered, views, phase, now)
     last = memory.scale
     if last is not None and last.inputs is not None and (views.in_doubt or facts.awaits_rates):
         decision = replace(last, replicas=facts.current, memory=facts.memory)
@@ -82,29 +84,38 @@ def decide_sizing(gathered: Gathered, views: Views, rolled: RolloutFacts, memory
         trail = trail if views.in_doubt else trail.forgotten()
     else:
         decision, trail = decide_load(facts, trail, now)
+    until = facts.bounds.until
+    decision = replace(decision, requeue_after=until - now if until is not None else None)
     return Sizing(replace(decision, memory=_noted(group, kept, decision)), facts, trail)
 
 
 def decide_load(facts: ScalingFacts, trail: Trail, now: float) -> tuple[ScaleDecision, Trail]:
-    """The decision by load; that of a dry run proposes, and changes nothing."""
+    """The decision by load; that of a dry run or of a paused fleet proposes, and changes nothing."""
     decision, trail = decide(facts, trail, now)
-    if facts.spec.dry_run:
+    if not facts.spec.acts:
         decision = replace(decision, replicas=facts.current, proposed=decision.replicas)
+    if facts.spec.paused:
+        reason = f"spec.scaling.paused is true; without it {decision.proposed} workers: {decision.reason}"
+        decision = replace(decision, limit=limits.PAUSED, reason=reason)
     return decision, trail
 
 
 def _is_sized(group: ConsumerGroup) -> bool:
     """True for a fleet whose size follows its load."""
-    return group.spec.scaling is not None and not group.spec.scaling.dry_run
+    return group.spec.scaling is not None and group.spec.scaling.acts
+
+
+def _is_paused(group: ConsumerGroup) -> bool:
+    return group.spec.scaling is not None and group.spec.scaling.paused
 
 
 def _noted(group: ConsumerGroup, kept: SizingState, decision: ScaleDecision) -> SizingState:
-    """The part of a decision that is remembered; a dry run changes nothing but the capacity."""
+    """The part of a decision that is remembered; one that is only shown changes nothing but the capacity."""
     noted = decision.memory or kept
     return replace(noted if _is_sized(group) else replace(kept, capacity=noted.capacity), replicas=kept.replicas)
 
 
-def scaling_facts(gathered: Gathered, views: Views, phase: RolloutPhase) -> ScalingFacts:
+def scaling_facts(gathered: Gathered, views: Views, phase: RolloutPhase, now: float) -> ScalingFacts:
     """The facts for a fleet with `spec.scaling`; `phase` is that of the rollout at the present number of workers."""
     group, main = gathered.group, gathered.parts[MAIN]
     assert group.spec.scaling is not None, "a fleet that is scaled"
@@ -118,6 +129,7 @@ def scaling_facts(gathered: Gathered, views: Views, phase: RolloutPhase) -> Scal
         hold = Problem(limits.ROLLOUT, ROLLING_TEXT)
     return ScalingFacts(
         spec=group.spec.scaling,
+        bounds=bounds_at(group.spec.scaling, now),
         current=current_count(gathered),
         found=_found(gathered),
         ready=sum(pod.ready and not pod.deleting for pod in main.workers),
@@ -131,11 +143,19 @@ def scaling_facts(gathered: Gathered, views: Views, phase: RolloutPhase) -> Scal
         hold=hold,
         rolling=phase is RolloutPhase.WAITING,
         revision=main.fleet.revision if main.fleet is not None and phase not in ROLLING else None,
+        reports=_of_work(gathered.worker_reports, {pod.name for pod in main.workers}),
+        timeout_s=float(group.spec.handler.timeout_seconds),
         reported_stuck=frozenset(
             (stuck.topic, stuck.partition) for worker in gathered.worker_reports for stuck in worker.stuck
         ),
         memory=gathered.state.sizing,
     )
+
+
+def _of_work(reports: Sequence[WorkerObservation], pods: Set[str]) -> tuple[WorkerObservation, ...]:
+    """The reports of the workers in these pods that say how busy they are. One with an error may be busy with waiting,
+    as for a sidecar that does not listen."""
+    return tuple(each for each in reports if each.work is not None and not each.error_reason and each.pod in pods)
 
 
 def _found(gathered: Gathered) -> int | None:
@@ -147,13 +167,14 @@ def _found(gathered: Gathered) -> int | None:
 def current_count(gathered: Gathered) -> int:
     """The number that was decided last; to begin with the one that is found, or that the spec asks for.
 
-    A dry run decides for the fleet that there is.
+    A dry run, or a paused fleet, decides for the fleet that there is.
     """
     memory, found = gathered.state.sizing, _found(gathered)
     asked = asked_count(gathered.group, memory, found)
     if _is_sized(gathered.group):
         return memory.count if memory.count is not None else found or asked
-    return memory.count if memory.count and is_kept(asked, memory) else asked
+    kept = kept_count(asked, memory, paused=_is_paused(gathered.group))
+    return asked if kept is None else kept
 
 
 def _find_hold(gathered: Gathered, roster: Roster | None, intent: RetryIntent | None) -> Problem | None:
@@ -171,12 +192,23 @@ def _find_hold(gathered: Gathered, roster: Roster | None, intent: RetryIntent | 
     return None
 
 
-def has_news(session: GroupSession, observed: GroupObservation, lag: GroupLag, now: float) -> bool:
+def has_news(
+    session: GroupSession,
+    observed: GroupObservation,
+    lag: GroupLag,
+    reports: Sequence[WorkerObservation],
+    now: float,
+) -> bool:
     """Decide on an observation in which no more than offsets has changed; True if the group has to be reconciled."""
     load, before = session.load, session.memory.scale
     if load is None or before is None:
         return False
-    facts, trail = replace(load.facts, observed=observed, lag=lag), session.memory.trail
+    until = load.facts.bounds.until
+    if until is not None and now >= until:
+        return True
+    known = {report.pod for report in load.facts.reports}  # a new worker's first report is a reconcile of its own
+    facts = replace(load.facts, observed=observed, lag=lag, reports=_of_work(reports, known))
+    trail = session.memory.trail
     if facts.awaits_rates:
         session.memory = replace(session.memory, trail=trail.forgotten())
         return False
@@ -185,7 +217,6 @@ def has_news(session: GroupSession, observed: GroupObservation, lag: GroupLag, n
     session.load = replace(load, newest=decision)
     if (decision.replicas, decision.limit) != (before.replicas, before.limit):
         return True
-    noted, learnt = before.memory, decision.memory.capacity if decision.memory is not None else None
-    if noted and learnt and noted.with_capacity(learnt.rate, learnt.revision) != noted:
-        return True
+    if not facts.spec.dry_run and decision.memory not in (None, facts.memory):
+        return True  # a later process has to know it
     return decision.inputs is not None and is_moved(load.shown, entry_of(decision))

@@ -17,6 +17,7 @@ from fleet_operator.planning.observation import (
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.policy import decide
+from fleet_operator.planning.scaling.schedules import bounds_at
 from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.state.sizing import Capacity, SizingState
 from fleet_operator.planning.transactions import OpenTransaction
@@ -61,7 +62,7 @@ class Scene:
         self._done = {key: end - self.lag / self.partitions for key, end in ends.items()}
         self._since = self.now
         if self.capacity is not None:
-            self.memory = replace(self.memory, capacity=Capacity(rate=self.capacity, revision=REVISION))
+            self.memory = replace(self.memory, capacity=Capacity(rate=self.capacity, revision=REVISION, at=self.now))
         self.samples.append(self._sample())
 
     def _sample(self) -> ProgressSample:
@@ -115,8 +116,10 @@ class Scene:
             open_transactions=self.open_transactions,
             samples=tuple(self.samples),
         )
+        spec = Scaling.model_validate(self.spec)
         facts = ScalingFacts(
-            spec=Scaling.model_validate(self.spec),
+            spec=spec,
+            bounds=bounds_at(spec, self.now),
             current=self.current,
             found=self.current,
             ready=self.current,
@@ -133,3 +136,9 @@ class Scene:
 
 def _whole(offsets: Mapping[tuple[str, int], float], unknown: frozenset[int]) -> dict[tuple[str, int], int]:
     return {key: round(offset) for key, offset in offsets.items() if key[1] not in unknown}
+
+
+def words(scene: Scene, seconds: float) -> tuple[int, str]:
+    """The number and the limit of the last decision after some time."""
+    decision = scene.pass_time(seconds)
+    return decision.replicas, decision.limit

@@ -6,50 +6,64 @@ from dataclasses import replace
 
 import pytest
 
-from fleet_operator.planning.scaling.capacity import Measurement
-from fleet_operator.planning.scaling.load import Load, read_load, useful_counts
-from fleet_operator.planning.scaling.policy import can_judge, count_without_effect
-from fleet_operator.planning.state.sizing import Growth
+from fleet_operator.planning.scaling import brake
+from fleet_operator.planning.scaling.dealing import useful_counts
+from fleet_operator.planning.scaling.load import read_load
+from fleet_operator.planning.state.sizing import Bound, Growth, SizingState
 from tests.unit.planning.scaling.scenes import NOW, Scene
 
-GREW = Growth(before=2, after=6, commits=100.0, at=NOW)
+GREW = Growth(before=2, after=6, commits=100.0, at=NOW - 5.0)
 
 
-def measured(commits: float, *, busy: bool = True) -> Measurement:
-    return Measurement(at=NOW + 60, busy=commits / 6, commits=commits, mean=commits / 6, mostly_busy=busy)
+def judged(commits: float, growth: Growth = GREW, *, lag: int = 100_000, seconds: float = 60.0) -> brake.Verdict | None:
+    """The verdict after a while in which six workers have handled so many records a second."""
+    scene = Scene(current=6, arrival=commits, handled=commits, lag=lag, spec={"downstreamBrake": "Disabled"})
+    scene.memory = replace(scene.memory, growth=growth)
+    scene.changes = {"rolling": True}
+    scene.pass_time(seconds)
+    facts = replace(scene.facts(), rolling=False, memory=replace(scene.memory, growth=growth))
+    load, _ = read_load(facts, scene.trail, scene.now)
+    assert load is not None
+    return brake.judge(facts, load, scene.now)
 
 
-def load() -> Load:
-    scene = Scene(current=6)
-    scene.pass_time(60)
-    found, _ = read_load(scene.facts(), scene.trail)
-    assert found is not None
-    return found
-
-
-@pytest.mark.parametrize(("commits", "back"), [(90.0, 2), (100.0, 2), (115.0, 2), (151.0, None), (300.0, None)])
+@pytest.mark.parametrize(("commits", "back"), [(90.0, 2), (100.0, 2), (115.0, 3), (151.0, None), (300.0, None)])
 def test_growth_has_to_gain_a_quarter_of_what_was_expected(commits: float, back: int | None) -> None:
-    """Three times the workers on even partitions: two hundred records a second more were expected."""
-    assert count_without_effect(GREW, measured(commits), load()) == back
+    """Three times the workers: two hundred records a second more were expected."""
+    verdict = judged(commits)
+    assert verdict is not None
+    assert (verdict.bound.count if verdict.bound is not None else None) == back
 
 
-def test_number_to_go_back_to_handles_what_was_reached() -> None:
-    """150 records a second take three workers of 60, and 15 more than before are no effect."""
-    grown = Growth(before=2, after=12, commits=135.0, at=NOW)
-    assert count_without_effect(grown, measured(150.0), load()) == 3
+def test_growth_is_not_judged_before_its_workers_have_worked_for_a_while() -> None:
+    assert judged(100.0, seconds=25.0) is None
 
 
-def test_growth_is_not_taken_back_where_the_topics_are_gone_since() -> None:
-    """As those of a pattern may be: nothing can be expected of any number of workers."""
-    gone = replace(load(), counts=useful_counts({}, "cooperative-sticky"))
-    assert count_without_effect(GREW, measured(90.0), gone) is None
+def test_workers_without_a_backlog_have_no_fault() -> None:
+    verdict = judged(100.0, lag=0)
+    assert verdict is not None
+    assert verdict.bound is None
 
 
-def test_growth_is_not_judged_while_workers_have_nothing_to_do() -> None:
-    assert can_judge(GREW, measured(100.0))
-    assert not can_judge(GREW, measured(100.0, busy=False))
-    assert not can_judge(Growth(before=0, after=6, commits=0.0, at=NOW), measured(100.0)), "a fleet that woke"
-    assert not can_judge(Growth(before=2, after=6, commits=0.0, at=NOW), measured(100.0)), "a changed bound"
+@pytest.mark.parametrize("growth", [replace(GREW, before=0), replace(GREW, commits=0.0), replace(GREW, after=12), None])
+def test_growth_that_nothing_is_expected_of_is_not_judged(growth: Growth | None) -> None:
+    """A fleet that woke, one whose bounds were changed, and one that has taken another step since."""
+    scene = Scene(current=6, arrival=100.0, handled=100.0, lag=100_000)
+    scene.changes = {"memory": SizingState(growth=growth), "rolling": True}
+    scene.pass_time(60)
+    load, _ = read_load(scene.facts(), scene.trail, scene.now)
+    assert load is not None
+    assert brake.judge(scene.facts(), load, scene.now) is None
+
+
+def test_growth_stays_where_the_topics_are_gone_since() -> None:
+    """As those of a pattern may be: no number of workers is useful then."""
+    scene = Scene(current=6, lag=100_000)
+    scene.pass_time(60)
+    load, _ = read_load(scene.facts(), scene.trail, scene.now)
+    assert load is not None
+    gone = replace(load, counts=useful_counts({}, "cooperative-sticky"))
+    assert brake.enough_for(90.0, GREW, gone) == GREW.after
 
 
 def test_growth_is_judged_after_its_own_rebalance_was_seen() -> None:
@@ -63,3 +77,10 @@ def test_growth_is_judged_after_its_own_rebalance_was_seen() -> None:
     scene.see_rebalance()
     scene.pass_time(90)
     assert scene.current == 2
+
+
+def test_bound_from_before_does_not_hold_without_the_brake() -> None:
+    bound = SizingState(bound=Bound(count=2, until=NOW + 3600, reached=200.0, tries=5))
+    scene = Scene(spec={"downstreamBrake": "Disabled"}, current=2, arrival=600.0, handled=120.0, memory=bound)
+    scene.pass_time(65)
+    assert scene.current == 12

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
-from fleet_operator.planning.observation import GroupTransition, MemberObservation, ProgressSample
-from fleet_operator.planning.scaling.capacity import measure, percentile
+from fleet_operator.planning.observation import MemberObservation, ProgressSample, WorkerObservation
+from fleet_operator.planning.scaling.capacity import busy_capacity, measure, percentile, with_reports
 from fleet_operator.planning.scaling.facts import rates_over, window
-from fleet_operator.planning.scaling.load import REBALANCE_S, Demand, demand, find_stuck, rebalance_seconds
+from fleet_operator.planning.scaling.load import find_stuck
+from fleet_operator.planning.scaling.rates import ENOUGH, rates_from
+from fleet_operator.planning.work import RecordInHand, WorkObservation
+from tests.unit.planning.scaling.scenes import Scene
 
 A, B = ("orders", 0), ("orders", 1)
 
@@ -98,8 +101,21 @@ def test_capacity_is_a_high_percentile() -> None:
     assert percentile([10.0] * 10 + [60.0, 500.0]) == 60.0, "one outlier of twelve is none"
 
 
-def stuck(samples: list[ProgressSample], *members: MemberObservation) -> frozenset[tuple[str, int]]:
-    return find_stuck(samples, members, commit_interval_s=5.0)
+def stuck(
+    samples: list[ProgressSample],
+    *members: MemberObservation,
+    reports: tuple[WorkerObservation, ...] = (),
+    timeout_s: float = 60.0,
+) -> frozenset[tuple[str, int]]:
+    facts = replace(Scene().facts(), members=members, reports=reports, timeout_s=timeout_s)
+    assert facts.observed is not None
+    return find_stuck(facts, replace(facts.observed, samples=tuple(samples)))
+
+
+def reported(busy_s: float, records: int, *in_hand: int, at: float = 0.0, pod: str = "orders-0") -> WorkerObservation:
+    hands = tuple(RecordInHand("orders", number, 0, at) for number in in_hand)
+    work = WorkObservation(busy_seconds=busy_s, records=records, slots=1, in_hand=hands)
+    return WorkerObservation(pod=pod, work=work, heard_at=at)
 
 
 def test_stuck_partition_has_a_lag_and_no_commit_while_its_worker_keeps_up_with_the_rest() -> None:
@@ -121,79 +137,71 @@ def test_partition_that_waits_behind_others_of_a_busy_worker_is_load_and_not_stu
     assert stuck(starving, member(0), member(1)) == {A}
 
 
-def workers(*args: Any, **kwargs: Any) -> Demand:
-    found = demand(*args, **kwargs)
-    assert found is not None, "the capacity is known"
-    return found
+def test_record_that_its_worker_has_in_hand_is_not_stuck() -> None:
+    moving = [sample(5.0 * n, (100, 50 * n), (200 + n, 50 * n + 9)) for n in range(14)]
+    assert stuck(moving, member(0, 1), reports=(reported(65.0, 1, 0),)) == frozenset()
+    assert stuck(moving, member(0, 1), reports=(reported(1.0, 99),)) == {A}
 
 
-def test_no_partition_asks_for_more_than_one_worker() -> None:
-    found = workers(
-        {A: 90.0, B: 10.0},
-        {A: 60_000, B: 0},
-        50.0,
-        catch_up_s=600.0,
-        acceptable_s=0.0,
-        rebalance_s=0.0,
-        stuck=frozenset(),
-    )
-    assert (found.growth, found.wanted, found.hot, found.capped) == (1.2, 1.25, (A,), True)
+def test_record_may_take_its_time_where_no_worker_is_heard() -> None:
+    moving = [sample(5.0 * n, (100, 50 * n), (200 + n, 50 * n + 9)) for n in range(40)]
+    assert stuck(moving[:14], member(0, 1), timeout_s=120.0) == frozenset()
+    assert stuck(moving, member(0, 1), timeout_s=120.0) == {A}
 
 
-def test_partitions_that_all_have_too_much_are_not_hot() -> None:
-    """More partitions are missing, and no key is to blame."""
-    rates = {A: 90.0, B: 85.0}
-    found = workers(rates, {A: 0, B: 0}, 50.0, catch_up_s=600.0, acceptable_s=0.0, rebalance_s=0.0, stuck=frozenset())
-    assert (found.hot, found.capped, found.growth) == ((), True, 2.0)
+def test_capacity_is_records_by_busy_second_without_any_backlog() -> None:
+    readings = with_reports({}, [reported(10.0, 500, at=100.0)], 100.0)
+    assert busy_capacity(readings, 100.0) is None, "one reading is no rate"
+    readings = with_reports(readings, [reported(13.0, 680, at=130.0)], 130.0)
+    assert busy_capacity(readings, 130.0) == 60.0
 
 
-def test_rebalance_itself_is_part_of_the_load() -> None:
-    costs = [
-        workers(
-            {A: 40.0, B: 0.0}, {A: 0, B: 0}, 50.0, catch_up_s=60.0, acceptable_s=0, rebalance_s=pause, stuck=frozenset()
-        ).wanted
-        for pause in (0.0, 15.0)
-    ]
-    assert costs == [1.0, 1.0] or costs[1] >= costs[0]
-    light = [
-        workers({A: 20.0}, {A: 0}, 50.0, catch_up_s=60.0, acceptable_s=0, rebalance_s=pause, stuck=frozenset()).wanted
-        for pause in (0.0, 15.0)
-    ]
-    assert light == pytest.approx([0.5, 0.6])
+def test_capacity_of_slow_records_takes_a_longer_window() -> None:
+    readings = dict[str, tuple[object, ...]]()
+    for step in range(31):
+        reports = [reported(24.0 * step, step, at=30.0 * step)]
+        readings = with_reports(readings, reports, 30.0 * step)  # type: ignore[arg-type,assignment]
+    assert busy_capacity(readings, 900.0) == pytest.approx(1.0 / 24.0)  # type: ignore[arg-type]
+    assert len(readings["orders-0"]) < 20
 
 
-def test_stuck_or_hot_partition_counts_a_whole_worker_against_shrinking_only() -> None:
-    found = workers(
-        {A: 20.0, B: 20.0}, {A: 9_000, B: 0}, 50.0, catch_up_s=60.0, acceptable_s=0, rebalance_s=0, stuck=frozenset({A})
-    )
-    assert (found.growth, found.wanted, found.floor) == pytest.approx((0.4, 0.5, 1.5))
-    hot = workers(
-        {A: 45.0, B: 5.0}, {A: 0, B: 0}, 50.0, catch_up_s=60.0, acceptable_s=0, rebalance_s=0, stuck=frozenset()
-    )
-    assert (hot.wanted, hot.floor) == pytest.approx((1.125, 2.125))
+def test_handler_that_became_slower_shows_within_half_a_minute() -> None:
+    readings = with_reports({}, [reported(0.0, 0, at=0.0)], 0.0)
+    for second in range(10, 610, 10):
+        records = 60 * second if second <= 570 else 60 * 570 + 12 * (second - 570)
+        readings = with_reports(readings, [reported(float(second), records, at=float(second))], float(second))
+    assert busy_capacity(readings, 600.0) == 12.0
 
 
-def change(before: str, after: str, at: float) -> GroupTransition:
-    return GroupTransition(before=before, after=after, at=at)
+def test_worker_that_began_anew_is_measured_from_its_beginning() -> None:
+    readings = with_reports({}, [reported(500.0, 30_000, at=0.0)], 0.0)
+    readings = with_reports(readings, [reported(1.0, 20, at=10.0)], 10.0)
+    assert busy_capacity(readings, 10.0) is None
+    readings = with_reports(readings, [reported(11.0, 220, at=20.0)], 20.0)
+    assert busy_capacity(readings, 20.0) == 20.0
 
 
-def test_rebalance_is_measured_from_stable_to_stable() -> None:
-    whole = (
-        change("Unknown", "Stable", 0),
-        change("Stable", "PreparingRebalance", 10),
-        change("PreparingRebalance", "CompletingRebalance", 12),
-        change("CompletingRebalance", "Stable", 13.5),
-    )
-    assert rebalance_seconds(whole) == 3.5
-    assert rebalance_seconds(whole[:3]) == REBALANCE_S
-    assert rebalance_seconds(()) == REBALANCE_S
+def test_worker_that_is_gone_is_forgotten() -> None:
+    readings = with_reports({}, [reported(1.0, 20, at=0.0), reported(1.0, 20, at=0.0, pod="orders-1")], 0.0)
+    readings = with_reports(readings, [reported(2.0, 40, at=1000.0)], 1000.0)
+    assert set(readings) == {"orders-0"}
 
 
-def test_group_that_was_empty_in_between_is_no_rebalance() -> None:
-    emptied = (
-        change("Unknown", "Stable", 0),
-        change("Stable", "Empty", 10),
-        change("Empty", "PreparingRebalance", 500),
-        change("PreparingRebalance", "Stable", 503),
-    )
-    assert rebalance_seconds(emptied) == REBALANCE_S
+def test_rate_of_few_records_is_that_of_a_longer_window_and_near_the_mean() -> None:
+    slow = [sample(10.0 * n, (0, 0), (n, 0)) for n in range(31)]
+    rates = rates_from(slow, 10.0)
+    assert rates is not None
+    assert sum(rates.values()) == pytest.approx(0.1)
+    assert 0.0 < rates[B] < rates[A]
+    fast = [sample(5.0 * n, (0, 0), (100 * n, 0)) for n in range(20)]
+    rates = rates_from(fast, 5.0)
+    assert rates is not None
+    assert (rates[A] + rates[B], rates[A]) == pytest.approx((20.0, 19.4), rel=0.01)
+
+
+def test_rate_follows_a_change_within_its_least_window() -> None:
+    ends = [0, *(10 * n for n in range(1, 10)), 90 + 10 * ENOUGH]
+    changed = [sample(5.0 * n, (0, 0), (end, 0)) for n, end in enumerate(ends)]
+    rates = rates_from(changed, 5.0)
+    assert rates is not None
+    assert sum(rates.values()) == pytest.approx(2.0 * ENOUGH)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_operator.planning.problem import name_some
-from fleet_operator.planning.scaling.load import most_useful
+from fleet_operator.planning.scaling.dealing import most_useful
 from fleet_operator.planning.status.members import assignment
 
 

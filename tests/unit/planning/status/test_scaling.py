@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,3 +159,38 @@ def test_hold_that_lasts_ends_scaling(word: str) -> None:
 )
 def test_decision_in_one_word(before: int, after: int, limit: str, verb: str) -> None:
     assert keep(replicas=after, current=before, limit=limit).verb == verb
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_paused_fleet_shows_what_its_load_asks_for(count: int) -> None:
+    paused = keep(replicas=count, current=count, proposed=6, limit=limits.PAUSED, memory=SizingState(count=count))
+    status = project(scaled(paused, spec={"paused": True}))
+    assert (status["targetReplicas"], status["limit"]) == (count, "Paused")
+    assert (status["scaling"]["proposedReplicas"], status["scaling"]["rawReplicas"]) == (6, "2.6")
+    assert condition(status, "ScalingActive") == ("False", "Paused")
+    assert f"keeps its {count} workers until spec.replicas is edited" in message(status, "ScalingActive")
+    assert condition(status, "ScalingLimited") == ("False", "WithinBounds")
+
+
+def test_paused_fleet_of_unknown_load_keeps_the_last_numbers() -> None:
+    before = project(scaled(keep(proposed=3, limit=limits.PAUSED), spec={"paused": True}))
+    unknown = keep(proposed=3, limit=limits.PAUSED, reason="lag is unknown", inputs=ScaleInputs())
+    status = project(scaled(unknown, spec={"paused": True}), before, NOW + 300)
+    assert status["scaling"] == {**before["scaling"], "reason": "lag is unknown"}
+    assert condition(status, "ScalingActive") == ("False", "Paused")
+    assert condition(status, "ScalingLimited") == ("Unknown", "LoadUnknown")
+
+
+def test_schedule_that_cannot_be_read_degrades_the_group_and_is_named() -> None:
+    schedule = {"cron": "9-5 * * * *", "durationSeconds": 60, "minReplicas": 3}
+    status = project(scaled(keep(), spec={"schedules": [schedule]}))
+    assert condition(status, "Degraded") == ("True", "ScheduleRefused")
+    assert "spec.scaling.schedules[0]: cron '9-5 * * * *' has a bad minute" in message(status, "Degraded")
+    assert condition(status, "ScalingActive") == ("True", "ScaledByLoad")
+
+
+def test_schedule_that_cannot_be_read_leaves_a_fleet_ready() -> None:
+    schedule = {"cron": "9-5 * * * *", "durationSeconds": 60, "minReplicas": 3}
+    given = facts(group=consumer_group(scaling={"schedules": [schedule]}))
+    status = project(replace(given, scale=replace(given.scale, inputs=LOAD)))
+    assert condition(status, "Ready")[0] == "True"

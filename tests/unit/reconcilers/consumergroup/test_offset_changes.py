@@ -56,6 +56,7 @@ class Desk:
             metrics=self.metrics,
             observers=SimpleNamespace(latest=lambda cluster: self.seen if cluster == CLUSTER else None),
             store=SimpleNamespace(get=lambda kind, key: self.body if (kind, key) == (CONSUMER_GROUP, KEY) else None),
+            workers=SimpleNamespace(latest=lambda key: ()),
             statuses=SimpleNamespace(awaits_turn=lambda kind, key: self.put_off),
             queues={CONSUMER_GROUP: SimpleNamespace(add=self.queued.append)},
             ending=AsyncExitStack(),

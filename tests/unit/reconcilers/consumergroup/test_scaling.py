@@ -357,3 +357,57 @@ def test_sleeping_group_is_observed_closely(current: int, asleep: bool) -> None:
     of = found(replicas=current, memory=SizingState(count=current), wanted={"scaling": {"minReplicas": 0}})
     interest = plan(of).interest
     assert (interest.scaled, interest.asleep) == (True, asleep)
+
+
+PAUSED = {"paused": True, "minReplicas": 6, "maxReplicas": 8}
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_paused_fleet_keeps_its_number_whatever_its_load_and_its_bounds_say(count: int) -> None:
+    """Also none: a fleet that somebody pauses while it sleeps stays asleep."""
+    memory = SizingState(count=count, replicas=2, capacity=Capacity(rate=60.0, revision="r"))
+    decided = plan(found(replicas=count, memory=memory, wanted={"scaling": PAUSED}))
+    decision = decided.sizing.decision
+    assert (decision.replicas, decision.proposed, decision.limit) == (count, 6, limits.PAUSED)
+    assert decided.parts[0].replicas == count
+    assert (decided.state.sizing.count, decided.state.sizing.replicas) == (count, 2)
+
+
+def test_pause_wins_over_a_dry_run() -> None:
+    decided = plan(found(replicas=4, memory=SizingState(count=4), wanted={"scaling": {**PAUSED, "dryRun": True}}))
+    assert (decided.sizing.decision.replicas, decided.sizing.decision.limit) == (4, limits.PAUSED)
+
+
+def test_edit_of_spec_replicas_moves_a_paused_fleet() -> None:
+    memory = SizingState(count=4, replicas=2)
+    decided = plan(found(replicas=4, memory=memory, wanted={"scaling": PAUSED, "replicas": 3}))
+    assert (decided.sizing.decision.replicas, decided.state.sizing.count) == (3, None)
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_fleet_goes_on_by_its_load_from_the_number_at_which_it_was_paused(count: int) -> None:
+    paused = plan(found(replicas=count, memory=SizingState(count=count), wanted={"scaling": {"paused": True}}))
+    resumed = plan(found(replicas=count, memory=paused.state.sizing, wanted={"scaling": {"minReplicas": 0}}))
+    assert resumed.sizing.decision.current == count
+    assert resumed.sizing.decision.limit != limits.PAUSED
+
+
+def test_suspended_fleet_that_is_paused_runs_no_workers() -> None:
+    memory = SizingState(count=4, replicas=2)
+    decided = plan(found(replicas=4, memory=memory, wanted={"scaling": PAUSED, "suspend": True}))
+    assert (decided.sizing.decision.replicas, decided.sizing.decision.limit) == (0, limits.SUSPENDED)
+    assert decided.state.sizing == memory
+
+
+def test_group_is_reconciled_when_a_schedule_ends() -> None:
+    """`NOW` is 08:00 UTC."""
+    schedule = {"cron": "30 7 * * *", "durationSeconds": 3600, "minReplicas": 3}
+    decided = plan(found(replicas=2, memory=SizingState(count=2), wanted={"scaling": {"schedules": [schedule]}}))
+    assert decided.sizing.decision.replicas == 3
+    assert decided.sizing.decision.requeue_after == 1800.0
+    assert decided.requeue_after is not None
+    assert decided.requeue_after <= 1800.0
+
+
+def test_group_without_schedules_is_not_reconciled_for_its_bounds() -> None:
+    assert plan(found()).sizing.decision.requeue_after is None

@@ -23,7 +23,7 @@ def looked(scene: Scene, session: GroupSession) -> bool:
     facts = scene.facts()
     assert facts.observed is not None
     assert facts.lag is not None
-    return has_news(session, facts.observed, facts.lag, scene.now)
+    return has_news(session, facts.observed, facts.lag, (), scene.now)
 
 
 def follow(scene: Scene, session: GroupSession) -> ScaleDecision:
@@ -63,7 +63,7 @@ def test_new_decision_is_news_and_the_trail_is_handed_on() -> None:
     scene.arrival = 420.0
     news = [looked(scene, session) for _ in range(4)]
     assert any(news)
-    assert session.memory.trail.rising
+    assert session.memory.trail.decided_at == scene.now
 
 
 def test_noise_between_two_useful_numbers_is_hardly_ever_news() -> None:
@@ -115,6 +115,17 @@ def test_growth_taken_back_between_reconciles_is_taken_back_by_the_reconcile_tha
     observed = replace(facts.observed, transitions=(rebalance,))
     before = ScaleDecision(replicas=12, current=12)
     session.memory, session.load = Memory(trail=trail, scale=before), Load(facts, {}, before)
-    assert has_news(session, observed, facts.lag, scene.now)
+    assert has_news(session, observed, facts.lag, (), scene.now)
     again, _ = decide(replace(facts, observed=observed), session.memory.trail, scene.now + 0.2)
     assert (again.replicas, again.limit) == (2, limits.DOWNSTREAM)
+
+
+def test_begin_of_a_schedule_is_news() -> None:
+    """The scene begins at 08:00 UTC."""
+    schedule = {"cron": "5 8 * * *", "durationSeconds": 3600, "minReplicas": 1}
+    scene = Scene(current=3, spec={"schedules": [schedule]})
+    session = fresh_session()
+    scene.pass_time(120)
+    follow(scene, session)
+    news = [looked(scene, session) for _ in range(36)]
+    assert (any(news[:-1]), news[-1]) == (False, True)
