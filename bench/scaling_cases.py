@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from bench.report import Load as MachineLoad
 from bench.report import additions, recorded, write
-from bench.simulate.model import World, even_shares, hot_shares
-from bench.simulate.rules import FleetRule, LagRule
+from bench.simulate.keda import KedaRule
+from bench.simulate.rules import FleetRule
 from bench.simulate.run import Figures, simulate
+from bench.simulate.world import World, constant, even_shares, hot_shares
 from e2e.cluster import CommandFailed, conditions
 from e2e.install import Installation
 from e2e.local_cluster.waiting import pause
@@ -77,7 +78,7 @@ def cases() -> Iterator[Case]:
         rate=60.0,
         start=3,
         shares=hot,
-        world=World(arrivals=lambda at: 60.0, capacity=CAPACITY, shares=hot),
+        world=World(arrivals=constant(60.0), capacity=constant(CAPACITY), shares=hot),
     )
     yield Case(
         name="stuck",
@@ -88,7 +89,7 @@ def cases() -> Iterator[Case]:
         handler={"concurrency": 4, "timeoutSeconds": 3600},
         consumer={"maxPollIntervalSeconds": 3600},
         per_record_s=0.16,
-        world=World(arrivals=lambda at: 60.0, capacity=CAPACITY, shares=even, stuck={3: 40.0}),
+        world=World(arrivals=constant(60.0), capacity=constant(CAPACITY), shares=even, stuck={3: 40.0}),
     )
     yield Case(
         name="database",
@@ -97,7 +98,7 @@ def cases() -> Iterator[Case]:
         start=2,
         env={"DATABASE": "http://answers:8080/"},
         per_record_s=0.02,
-        world=World(arrivals=lambda at: 100.0, capacity=CAPACITY, shares=even, downstream=50.0),
+        world=World(arrivals=constant(100.0), capacity=constant(CAPACITY), shares=even, downstream=constant(50.0)),
     )
 
 
@@ -134,7 +135,7 @@ def watch(scene: ScalingScene, into: Watched, begin: float, stop: threading.Even
 
 def naive(case: Case, seconds: float) -> Figures:
     """The simulated lag rule; and ours beside it, for the page."""
-    rule = LagRule(THRESHOLD, 1, PARTITIONS)
+    rule = KedaRule(THRESHOLD, 1, PARTITIONS)
     return simulate(rule, case.world, seconds=seconds, start=case.start, acceptable_s=60.0)
 
 
@@ -231,8 +232,8 @@ def measure_outage(installation: Installation) -> dict[str, Any]:
         rate=60.0,
         start=4,
         world=World(
-            arrivals=lambda at: 60.0,
-            capacity=CAPACITY,
+            arrivals=constant(60.0),
+            capacity=constant(CAPACITY),
             shares=even_shares(PARTITIONS),
             unseen=((120.0, 120.0 + OUTAGE_S),),
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -14,55 +15,144 @@ mpl.use("svg")
 from matplotlib import pyplot as plt
 
 PLOT: Final = "scaling.svg"
+OWN: Final = "spec.scaling"
+PEER: Final = "KEDA"
+GOAL_S: Final = 25.0
+FORMER_S: Final = 42.0
+"""The time of the rules before these, in the case `step`."""
+MEASURES: Final = {
+    "lag_seconds": "lag-seconds",
+    "worst_lag": "worst lag",
+    "longest_wait_s": "longest wait of a record, s",
+    "pod_seconds": "pod-seconds",
+    "rebalances": "rebalances",
+    "answer_s": "first record of a new worker, s",
+}
+"""Figures by which the sides are compared; less is better."""
+SHOWN: Final = MEASURES | {
+    "drained_s": "lag is back, s",
+    "most_pods": "most workers",
+    "last_pods": "workers at the end",
+    "last_lag": "lag at the end",
+}
+ABOUT: Final = (
+    f"`{OWN}` and KEDA size the same workers one after the other in one cluster, under the same curve. In each case",
+    "the load steps up once; the way down is not measured. A rebalance is a time without Stable, or with other",
+    "members; those less than 10 s apart are one. The longest wait of a record is from its arrival to its handler.",
+    "The time to a new worker's first record begins when the first late record arrives, one that waits for a second",
+    "longer than a record takes. The lag is back when no more waits than arrives in ten seconds, until the end.",
+)
+NEVER: Final = "not within the run"
 
 
-def draw(figures: Mapping[str, Any]) -> None:
-    """Draw lag and workers of each group over time, into the results."""
-    figure, (above, below) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, constrained_layout=True)
-    for run in figures["runs"]:
-        for axis, name in ((above, "lag"), (below, "pods")):
-            points = run["series"][name]
-            minutes, values = [at / 60 for at, _ in points], [value for _, value in points]
-            axis.plot(minutes, values, label=run["title"], drawstyle="steps-post", linewidth=1.3)
-    for axis, title in ((above, "records that wait"), (below, "workers")):
-        axis.set_ylabel(title)
-        axis.set_ylim(bottom=0)
-    above.legend(loc="upper right")
-    below.set_xlabel("minutes")
-    figure.savefig(RESULTS / PLOT, metadata={"Date": None})
-    plt.close(figure)
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One figure of a case, of both sides; None where it did not come to that."""
+
+    case: str
+    measure: str
+    own: float | None
+    peer: float | None
+
+    @property
+    def ratio(self) -> float:
+        """Ours to KEDA's; 1 is equal, and infinite is what KEDA reached and we did not."""
+        if self.own == self.peer:
+            return 1.0
+        if self.own is None or self.peer == 0:
+            return float("inf")
+        return 0.0 if self.peer is None else self.own / self.peer
+
+    def line(self) -> str:
+        factor = f" (×{self.ratio:.2f})" if 0.0 < self.ratio < float("inf") else ""
+        return f"- `{self.case}`: {MEASURES[self.measure]}: {_number(self.own)}, {PEER} {_number(self.peer)}{factor}"
+
+
+def differences(figures: Mapping[str, Any]) -> list[Difference]:
+    """All figures of all cases, the worst ones for us first."""
+    found = [
+        Difference(case["name"], measure, case["sides"][OWN][measure], case["sides"][PEER][measure])
+        for case in figures["cases"]
+        for measure in MEASURES
+    ]
+    return sorted(found, key=lambda each: -each.ratio)
 
 
 def page(figures: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of the page."""
-    rate, curve = figures["base_rate"], figures["curve"]
-    steps = ", ".join(f"×{multiple:g} for {seconds:g} s" for multiple, seconds in curve)
-    steps += " (with noise: the rate of each five seconds varies by a third)"
-    yield "# Scaling under load steps, beside KEDA with an HPA"
+    """The lines of the page: in which figures KEDA is ahead, in which we are, and the cases."""
+    compared = differences(figures)
+    yield "# Scaling under load, beside KEDA with an HPA"
     yield ""
-    yield f"Three groups of {figures['partitions']} partitions in one cluster, at the same time, under the same curve:"
-    yield f"{steps}, of {rate:g} records a second. A record takes its worker {figures['per_record_s'] * 1000:.0f} ms."
-    yield "An episode is a time without Stable, or with other members; those less than 10 s apart are one. The lag is"
-    yield "back when no more waits than arrives in ten seconds, for the rest of the stretch. 20 million additions in a"
-    yield f"Python function take {figures['additions_s']:.2f} s on this machine."
+    yield from ABOUT
+    yield f"20 million additions in a Python function take {figures['additions_s']:.2f} s on this machine."
     yield ""
-    yield "| | rebalance episodes | generations | lag-seconds | pod-seconds | most lag | most workers |"
-    yield "|---|---:|---:|---:|---:|---:|---:|"
-    for run in figures["runs"]:
-        generations = sum(part["generations"] for part in run["parts"])
-        yield (
-            f"| {run['title']} | {run['episodes']} | {generations} | {run['lag_seconds']:,} | {run['pod_seconds']:,} | "
-            f"{run['most_lag']:,} | {run['most_pods']} |"
-        )
+    yield f"## Worse than {PEER}"
     yield ""
-    yield "| | stretch | episodes | generations | changes of workers | reversals | lag is back | workers at its end |"
-    yield "|---|---|---:|---:|---:|---:|---:|---:|"
-    for run in figures["runs"]:
-        for part in run["parts"]:
-            back = "not within it" if part["drained_s"] is None else f"{part['drained_s']:.0f} s"
-            yield (
-                f"| {run['title']} | ×{part['multiple']:g} | {part['episodes']} | {part['generations']} | "
-                f"{part['steps']} | {part['reversals']} | {back} | {part['last_pods']} |"
-            )
+    yield from _goal(figures, missed=True)
+    yield from [each.line() for each in compared if each.ratio > 1.0] or ["- Nothing that is compared."]
+    yield ""
+    yield f"## As good as {PEER}, or better"
+    yield ""
+    yield from _goal(figures, missed=False)
+    yield from [each.line() for each in reversed(compared) if each.ratio <= 1.0] or ["- Nothing that is compared."]
+    for case in figures["cases"]:
+        yield ""
+        yield from _case(case)
     yield ""
     yield f"![lag and workers]({PLOT})"
+
+
+def _goal(figures: Mapping[str, Any], *, missed: bool) -> Iterator[str]:
+    """The goal of the step, where it is missed or else where it is met."""
+    for case in figures["cases"]:
+        if case["name"] == "step":
+            answer = case["sides"][OWN]["answer_s"]
+            if (answer is None or answer > GOAL_S) is missed:
+                word = "missed" if missed else "met"
+                yield (
+                    f"- `step`: the goal of {GOAL_S:.0f} s to a new worker's first record is {word}: "
+                    f"{_number(answer)}; the former rules took {FORMER_S:.0f}"
+                )
+
+
+def _case(case: Mapping[str, Any]) -> Iterator[str]:
+    (calm, calm_s), (stepped, stepped_s) = case["stretches"]
+    yield f"## {case['name']}: {case['title']}"
+    yield ""
+    yield (
+        f"{calm:g} records a second for {calm_s:g} s, then {stepped:g} for {stepped_s:g} s, in {case['partitions']} "
+        f"partitions. A record takes its worker {case['per_record_s']:g} s, so {case['busy_workers']:.1f} workers are "
+        f"busy after the step. `lagThreshold` is {case['threshold']}."
+    )
+    yield ""
+    yield f"| | {OWN} | {PEER} |"
+    yield "|---|---:|---:|"
+    for measure, title in SHOWN.items():
+        own, peer = (_number(case["sides"][side][measure]) for side in (OWN, PEER))
+        yield f"| {title} | {own} | {peer} |"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return NEVER
+    return f"{value:,}"
+
+
+def draw(figures: Mapping[str, Any]) -> None:
+    """Draw lag and workers of both sides over time, a column for each case, into the results."""
+    cases = figures["cases"]
+    size = (4 * len(cases), 5)
+    figure, axes = plt.subplots(2, len(cases), figsize=size, sharex="col", squeeze=False, constrained_layout=True)
+    for column, case in enumerate(cases):
+        for row, name in enumerate(("lag", "pods")):
+            for side, run in case["sides"].items():
+                seconds, values = zip(*run["series"][name], strict=True)
+                axes[row][column].plot(seconds, values, label=side, drawstyle="steps-post", linewidth=1.3)
+            axes[row][column].set_ylim(bottom=0)
+        axes[0][column].set_title(case["name"])
+        axes[1][column].set_xlabel("seconds")
+    axes[0][0].set_ylabel("records that wait")
+    axes[1][0].set_ylabel("workers")
+    axes[0][0].legend(loc="upper left")
+    figure.savefig(RESULTS / PLOT, metadata={"Date": None})
+    plt.close(figure)

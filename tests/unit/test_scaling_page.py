@@ -12,6 +12,7 @@ import yaml
 from bench.simulate.__main__ import EXIT_OK, main
 from fleet_operator.api.v1alpha1.consumergroup import Scaling
 from fleet_operator.planning.scaling import decision as limits
+from fleet_operator.planning.scaling.schedules import find_refused
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "scaling.md").read_text()
@@ -29,12 +30,14 @@ def test_simulation_runs_as_written(
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(command)) == EXIT_OK
-    assert "fleet:" in capsys.readouterr().out
+    assert "\nfleet " in capsys.readouterr().out
 
 
-def test_example_is_a_spec() -> None:
-    block = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[0]
-    Scaling.model_validate(yaml.safe_load(block)["spec"]["scaling"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_example_is_a_spec(place: int) -> None:
+    block = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[place]
+    scaling = Scaling.model_validate(yaml.safe_load(block)["spec"]["scaling"])
+    assert find_refused(scaling) is None
 
 
 def test_every_word_of_the_limit_is_explained() -> None:
