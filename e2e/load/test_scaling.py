@@ -1,4 +1,4 @@
-"""Scaled groups of real workers: load steps, sleep, departed static members, foreign members, and an HPA on /scale."""
+"""Scaled groups of real workers: load steps, skew, pauses, sleep, departed static members, foreign members, an HPA."""
 
 from __future__ import annotations
 
@@ -16,16 +16,25 @@ from e2e.cluster import PATIENCE_S, eventually
 from e2e.described import described_failure
 from e2e.install import Installation
 from e2e.scaling.metrics_adapter import METRIC, adapter_objects
-from e2e.scaling.scene import ScalingScene
+from e2e.scaling.scene import SKEWED, ScalingScene
 
 BASE_RATE = 9.0
 STEP = 4
 PER_RECORD_S = 0.08
-"""A worker handles less than 12.5 records a second, so a step takes three or four workers; what a full machine adds to
-each record is little beside it. The benchmark's step is larger: bench/scaling.py."""
-CATCH_UP_S = 120
-REACTION_S = 60.0
-"""Time from a load step to the workers that it takes: rates, a pause until they have stopped rising, and the start."""
+"""A worker handles less than 12.5 records a second, so a step takes more than three workers: all six that share six
+partitions. A full machine adds little to each record. The benchmark's step is larger: bench/scaling.py."""
+CATCH_UP_S = 90
+"""The default of `catchUpSeconds`."""
+REACTION_S = 45.0
+"""Time from a load step to the records of the workers that it takes: two looks at workers that are behind, the start of
+pods, and the join. The benchmark has 25 s as its goal, on a machine that does nothing else."""
+SKEWED_RATE = 30.0
+SKEWED_AVERAGE = 4
+"""Workers that this rate takes on average, at 80 % of what each can do (9.4 to 12.5 records a second)."""
+SKEWED_PATIENCE_S = 200.0
+BACK_S = 45.0
+"""Time for which a lag has to stay back: longer than it takes to rise after a step."""
+WITHOUT_SCALING = json.dumps([{"op": "remove", "path": "/spec/scaling"}])
 HEARTBEAT_S = 3.0
 WAKE_S = 15.0
 LATE_S = 5.0
@@ -46,12 +55,11 @@ def test_load_step_is_at_most_two_rebalances_each_way_and_its_backlog_is_gone_in
     installation: Installation,
 ) -> None:
     with scene(installation, "load-steps", partitions=6) as group:
-        scaling = {"catchUpSeconds": CATCH_UP_S, "scaleDownStabilizationSeconds": 90}
-        group.make(scaling=scaling, per_record_s=PER_RECORD_S)
+        group.make(scaling={"scaleDownStabilizationSeconds": 60}, per_record_s=PER_RECORD_S)
         group.wait_members(1)
         with group.load() as load:
             begun = load.rate(BASE_RATE)
-            load.wait(75.0)
+            load.wait(30.0)
             more = load.rate(STEP * BASE_RATE)
             eventually(lambda: group.status()["targetReplicas"] >= 3, timeout_s=PATIENCE_S, what="growth", poll_s=1.0)
             print(json.dumps(group.status()["scaling"]["lastStep"]))
@@ -67,6 +75,89 @@ def test_load_step_is_at_most_two_rebalances_each_way_and_its_backlog_is_gone_in
         assert max(episodes) <= 2
         assert drained is not None
         assert drained - more <= REACTION_S + CATCH_UP_S
+
+
+def put_under_skewed_load(group: ScalingScene, assignor: str) -> int:
+    """Put the skewed load on a fleet of one worker, and wait until its lag is back and has stayed so.
+
+    Returns the number of workers, which only grows within this time.
+    """
+    consumer = {"commitIntervalSeconds": 2, "maxPollRecords": 50, "classic": {"assignors": [assignor]}}
+    # With time to catch up, the number of workers is that of what arrives, however late the first ones were.
+    group.make(scaling={"maxReplicas": 12, "catchUpSeconds": 180}, per_record_s=PER_RECORD_S, consumer=consumer)
+    group.wait_members(1)
+    with group.load(shares=SKEWED) as load:
+        load.rate(SKEWED_RATE / 6)
+        load.wait(60.0)  # a member knows the rates of its partitions after half a minute
+        stepped = load.rate(SKEWED_RATE)
+
+        def stays_back() -> bool:
+            back = load.samples.drained_at(stepped, lag=10 * SKEWED_RATE)
+            assert back is not None, f"lag {load.lag()}: {group.status()['scaling']}"
+            return load.now() - back >= BACK_S
+
+        eventually(stays_back, timeout_s=SKEWED_PATIENCE_S, what="the lag is back and stays so", poll_s=1.0)
+    status = group.status()
+    print(assignor, status["targetReplicas"], json.dumps(status["scaling"]))
+    return int(status["targetReplicas"])
+
+
+@pytest.mark.together("load")
+def test_lag_of_a_skewed_topic_is_bounded_where_partitions_are_dealt_by_number(installation: Installation) -> None:
+    """On average each of four workers has enough time, and one of them owns all busy partitions."""
+    with scene(installation, "skewed", partitions=len(SKEWED)) as group:
+        put_under_skewed_load(group, "cooperative-sticky")
+
+
+@pytest.mark.together("load")
+def test_skewed_topic_takes_no_more_workers_than_its_average_where_partitions_are_dealt_by_load(
+    installation: Installation,
+) -> None:
+    with scene(installation, "weighted", partitions=len(SKEWED)) as group:
+        assert put_under_skewed_load(group, "cooperative-weighted") <= SKEWED_AVERAGE
+
+
+def with_proposal(group: ScalingScene, *, above: int) -> dict[str, Any] | None:
+    """The status once it proposes more workers than that."""
+    status = group.status()
+    return status if status["scaling"].get("proposedReplicas", 0) > above else None
+
+
+def more_workers(group: ScalingScene, *, than: int) -> int | None:
+    target = int(group.status()["targetReplicas"])
+    return target if target > than else None
+
+
+@pytest.mark.together("load")
+def test_fleet_keeps_its_workers_while_it_is_paused_and_once_it_is_scaled_no_more(installation: Installation) -> None:
+    with scene(installation, "kept", partitions=6) as group:
+        group.make(scaling={}, per_record_s=PER_RECORD_S)
+        group.wait_members(1)
+        with group.load() as load:
+            load.rate(2 * BASE_RATE)
+            eventually(lambda: group.status()["targetReplicas"] > 1, timeout_s=PATIENCE_S, what="growth", poll_s=1.0)
+            group.patch({"scaling": {"paused": True}})
+            kept = int(group.wait_status(limit="Paused")["targetReplicas"])
+            load.rate(STEP * BASE_RATE)
+            # Before the rise the load asks for two or three.
+            status = eventually(lambda: with_proposal(group, above=3), timeout_s=PATIENCE_S, what="a proposal")
+            assert (status["targetReplicas"], status["limit"]) == (kept, "Paused")
+            assert group.conditions()["ScalingActive"] == ("False", "Paused")
+            group.wait_members(kept)
+            group.patch({"scaling": {"paused": False}})
+            grown = eventually(lambda: more_workers(group, than=kept), timeout_s=PATIENCE_S, what="growth without it")
+            load.rate(0.0)
+            group.kubectl("patch", "kcg", group.name, "--type=json", "--patch", WITHOUT_SCALING)
+            eventually(
+                lambda: group.conditions()["ScalingActive"] == ("False", "FixedReplicas"),
+                timeout_s=PATIENCE_S,
+                what="a fleet of a fixed size",
+                poll_s=1.0,
+            )
+            left = group.wait_members(int(group.status()["targetReplicas"]))
+        print("workers", kept, grown, left["targetReplicas"])
+        assert left["targetReplicas"] >= grown > kept, "spec.replicas is 1, and nobody has edited it"
+        assert "scaling" not in left
 
 
 @pytest.mark.together("load")

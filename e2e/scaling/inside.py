@@ -31,7 +31,8 @@ class Load:
         self._topic = options.topic
         shares = [float(share) for share in options.shares.split(",")] if options.shares else []
         self._shares = shares or [1.0 / options.partitions] * options.partitions
-        self._owed = [0.0] * len(self._shares)
+        # One partition after the other: equal parts that begin at zero would all become a record at the same time.
+        self._owed = [number / len(self._shares) for number in range(len(self._shares))]
         # Records of an outage are kept, and sent when the broker is back.
         settings = {"bootstrap.servers": options.bootstrap, "enable.idempotence": True, "linger.ms": 5}
         self._producer = Producer({**settings, "message.timeout.ms": int(GIVE_UP_S * 1000)})

@@ -28,16 +28,22 @@ DEMO_INSIDE: Final = Path(__file__).parents[1] / "demo" / "inside.py"
 PARTITIONS: Final = 12
 PER_RECORD_S: Final = 0.04
 """The handler's time for a record: a worker handles less than 25 records a second."""
+SKEWED: Final = tuple({0: 0.28, 4: 0.2, 8: 0.2}.get(number, 0.32 / 33) for number in range(36))
+"""Shares of 36 partitions in a load. Three busy ones have two thirds of it, and one worker of four owns all three where
+partitions are dealt in turn."""
 COOPERATIVE: Final = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 EPISODE_S: Final = 10.0
 """Stretches without Stable that are closer to each other are one rebalance to whoever waits for it."""
 HANDLER: Final = """
 import json
 import os
+import socket
 import time
 import urllib.request
 
 from fleet_consumer import Produce
+
+WORKER = socket.gethostname()
 
 SECONDS = float(os.environ["PER_RECORD_S"])
 OUTPUT = os.environ.get("OUTPUT")
@@ -54,9 +60,11 @@ def handle(record):
     time.sleep(SECONDS)
     if OUTPUT:
         seen = {"partition": record.partition, "at": begun, "attempt": record.attempt, "appended": delivery.timestamp}
+        seen["worker"] = WORKER
         return Produce(OUTPUT, json.dumps(seen))
 """
-RETRY_DELAY_S: Final = 90.0
+RETRY_DELAY_S: Final = 180.0
+"""Longer than a fleet takes to fall asleep: a minute and a half without a record, and the minute after it."""
 POLICY: Final = {
     "apiVersion": "consumerfleet.io/v1alpha1",
     "kind": "RetryPolicy",
