@@ -7,7 +7,9 @@ A failure delays the key's next turn, longer with each failure in a row; a succe
 therefore must not cause its own requests (the watch filters those).
 
 Beyond those rules, new objects pass those that wait: whoever creates an object among thousands that are being worked on
-sees its first status soon. They have all turns but every fourth, or a stream of new objects would hold up all others.
+sees its first status soon. A turn of a new object is one request to the API server, a turn of another one may be
+twenty; so while new ones wait, at most three of the others are worked on at once, and no more than every fourth turn is
+theirs. They always have these, or a stream of new objects would hold up all others.
 Among new keys, and among those that are due, the namespaces take turns: however many objects one of them has, and
 however long each takes, a key of another waits for one of each namespace at most.
 """
@@ -29,6 +31,8 @@ JITTER_FRACTION: Final = 0.5
 """Up to this part of a delay is taken off at random, so that keys that failed together do not come back together."""
 OTHERS_TURN: Final = 4
 """Of so many turns one is for keys that wait in their order, however many new ones there are."""
+OTHERS_AT_ONCE: Final = 3
+"""While new keys wait, none of the others is begun beside so many of them that are being worked on."""
 
 
 def backoff_seconds(failures: int, chance: float) -> float:
@@ -88,6 +92,8 @@ class KeyedQueue:
     _turn: int = 0
     _sequence: int = 0
     _working: set[Key] = field(default_factory=set)
+    _others: set[Key] = field(default_factory=set)
+    """Those being worked on that were not taken as new ones."""
     _failures: dict[Key, int] = field(default_factory=dict)
 
     def add(self, key: Key, now: float) -> None:
@@ -112,21 +118,28 @@ class KeyedQueue:
     def take(self, now: float) -> tuple[Key, float] | None:
         """Start work on a key that is due; returns it with the seconds it was overdue, or None.
 
-        New keys come first, but for every fourth turn.
+        New keys come first, but for every fourth turn while few others are being worked on.
         """
         while self._heap and self._heap[0][0] <= now:
             due, _, key = heapq.heappop(self._heap)
             if self._is_takeable(key, due):
                 self._overdue.put(due, key)
         self._turn += 1
-        lines = (self._new, self._overdue) if self._turn % OTHERS_TURN else (self._overdue, self._new)
-        found = lines[0].take(self._is_takeable) or lines[1].take(self._is_takeable)
+        others_first = self._turn % OTHERS_TURN == 0 and len(self._others) < OTHERS_AT_ONCE
+        found = self._take_other() if others_first else None
+        found = found or self._new.take(self._is_takeable) or self._take_other()
         if found is None:
             return None
         due, key = found
         del self._due[key]
         self._working.add(key)
         return key, now - due
+
+    def _take_other(self) -> tuple[float, Key] | None:
+        found = self._overdue.take(self._is_takeable)
+        if found is not None:
+            self._others.add(found[1])
+        return found
 
     def _is_takeable(self, key: Key, due: float) -> bool:
         """False for an entry that is stale, and for a key being worked on, which `finish` brings back."""
@@ -135,6 +148,7 @@ class KeyedQueue:
     def finish(self, key: Key) -> None:
         """End work on a key; what was asked for meanwhile becomes takeable."""
         self._working.remove(key)
+        self._others.discard(key)
         if key in self._due:
             self._sequence += 1
             heapq.heappush(self._heap, (self._due[key], self._sequence, key))

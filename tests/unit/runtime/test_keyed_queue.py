@@ -6,7 +6,13 @@ import random
 
 import pytest
 
-from fleet_operator.runtime.keyed_queue import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, KeyedQueue, backoff_seconds
+from fleet_operator.runtime.keyed_queue import (
+    BACKOFF_SECONDS,
+    BACKOFF_SECONDS_MAX,
+    OTHERS_AT_ONCE,
+    KeyedQueue,
+    backoff_seconds,
+)
 
 A, B = ("ns", "a"), ("ns", "b")
 
@@ -33,12 +39,44 @@ def test_new_keys_pass_those_that_wait_for_three_turns_of_four() -> None:
         queue.add(("old", str(number)), 0.0)
     for number in range(100):
         queue.add_new(("new", str(number)), 1.0)
-    taken = [found for _ in range(200) if (found := queue.take(2.0))]
+    taken = []
+    while found := queue.take(2.0):
+        taken.append(found)
+        queue.finish(found[0])
     assert [(key[0], overdue) for key, overdue in taken[:4]] == [("new", 1.0)] * 3 + [("old", 2.0)]
     for kind in ("old", "new"):
         assert [key[1] for key, _ in taken if key[0] == kind] == [str(number) for number in range(100)]
     assert max(place for place, (key, _) in enumerate(taken) if key[0] == "new") < 135
     assert queue.take(2.0) is None
+
+
+def test_few_others_are_worked_on_at_once_while_new_keys_wait() -> None:
+    """A turn of theirs takes as long as ten of new ones: by turns alone they would come to hold nearly all workers."""
+    queue = KeyedQueue()
+    for number in range(100):
+        queue.add(("old", str(number)), 0.0)
+        queue.add_new(("new", str(number)), 1.0)
+    most, begun, working = 0, 0, list[tuple[str, str]]()
+    for _ in range(120):
+        key, _ = queue.take(2.0) or pytest.fail("keys wait")
+        working.append(key)
+        most = max(most, sum(each[0] == "old" for each in working))
+        begun += key[0] == "old"
+        if key[0] == "new":
+            working.remove(key)
+            queue.finish(key)
+        if len(working) == 3:  # the longest at work has done
+            queue.finish(working.pop(0))
+    assert most == OTHERS_AT_ONCE
+    assert begun >= 20, "a stream of new keys holds up no other"
+
+
+def test_others_have_all_workers_once_no_new_key_waits() -> None:
+    queue = KeyedQueue()
+    queue.add_new(("new", "0"), 0.0)
+    for number in range(24):
+        queue.add(("old", str(number)), 0.0)
+    assert len([found for _ in range(25) if (found := queue.take(1.0))]) == 25
 
 
 @pytest.mark.parametrize("new", [False, True])
