@@ -3,6 +3,9 @@
 An apply sets what we mean, and takes away only what we have set before. A container, a volume, a variable or an
 annotation that another hand adds to a pod template stays, and would run unchecked. The API server notes who has set
 which field; what it fills in by itself belongs to nobody, and what admission adds to our writes to us.
+
+It also notes how: what we have set by a creation is ours twice over once it is applied, and stays when a later apply
+leaves it out. So before the first apply over such an object all that is ours is noted as applied.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from fleet_operator.planning.labels import MANAGER
 
 EDITED: Final = "edited"
 """Mark in the metadata of a trimmed object, whose managed fields are cut."""
+WRITTEN: Final = "written"
+"""Mark in the metadata of a trimmed object: fields of it are ours by a creation or a patch, and not by an apply."""
 NAMED_MAX: Final = 3
 POD_CREATOR: Final = "kube-controller-manager"
 CONTAINERS: Final = frozenset({"f:containers", "f:initContainers"})
@@ -32,6 +37,30 @@ def others_fields(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         if fields and entry.get("manager") != MANAGER and not entry.get("subresource"):
             found[str(entry.get("manager"))] = fields
     return found
+
+
+def has_written(metadata: Mapping[str, Any]) -> bool:
+    """True if fields of an object are ours otherwise than by an apply."""
+    return bool(metadata.get(WRITTEN)) or any(map(_is_written, metadata.get("managedFields") or ()))
+
+
+def as_applied(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The managed fields of an object once all that is ours is noted as applied, as client-go's csaupgrade does it.
+
+    An apply takes back what an apply has set, and nothing else.
+    """
+    entries = metadata.get("managedFields") or ()
+    mine = [each for each in entries if each.get("manager") == MANAGER and not each.get("subresource")]
+    others = [each for each in entries if each not in mine]
+    fields: dict[str, Any] = {}
+    for entry in mine:
+        fields = _joined(fields, entry.get("fieldsV1") or {})
+    return [*others, *({**entry, "operation": "Apply", "fieldsV1": fields} for entry in mine[-1:])]
+
+
+def _is_written(entry: Mapping[str, Any]) -> bool:
+    ours = entry.get("manager") == MANAGER and not entry.get("subresource")
+    return ours and entry.get("operation") == "Update"
 
 
 def changed_by(pod_metadata: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ import orjson
 
 from fleet_operator.api.v1alpha1.model import GROUP, HANDLER_LABEL, TOO_LARGE
 from fleet_operator.planning import labels
-from fleet_operator.planning.drift import EDITED, changed_by, others_fields
+from fleet_operator.planning.drift import EDITED, WRITTEN, changed_by, has_written, others_fields
 
 LABELS: Final = (
     *(labels.GROUP_LABEL, labels.POLICY_LABEL, labels.COMPONENT_LABEL, HANDLER_LABEL),
@@ -201,8 +201,10 @@ def _metadata(metadata: Mapping[str, Any], annotations: tuple[str, ...]) -> dict
 
 
 def _edited(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A mark on an object in which others have set fields; an object that is trimmed already keeps it."""
-    return {EDITED: True} if metadata.get(EDITED) or others_fields(metadata) else {}
+    """Marks on an object in which others have set fields, and on one in which ours were not all set by an apply; an
+    object that is trimmed already keeps them."""
+    edited = {EDITED: True} if metadata.get(EDITED) or others_fields(metadata) else {}
+    return edited | ({WRITTEN: True} if has_written(metadata) else {})
 
 
 def _each(entries: Iterable[Mapping[str, Any]] | None, *keys: str) -> list[dict[str, Any]]:

@@ -134,24 +134,23 @@ async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> str
     return await store.apply(child, over=seen)
 
 
-async def create_owned(store: Store, owner: JsonObject, child: JsonObject) -> None:
-    """Create a child that is never edited, or in none of the fields that it is created with, unless it is there.
+async def create_owned(store: Store, owner: JsonObject, child: JsonObject) -> str:
+    """Create a child that is new, or apply it if it is there; returns what `apply_owned` does, and raises the same.
 
-    An apply would have to be preceded by a read, for it would take over somebody else's object of this name. Raises as
-    `apply_owned`.
+    An apply would have to be preceded by a read, for it would take over somebody else's object of this name.
     """
     if store.in_place(child):
-        return
+        return ""
     kind, key = kind_of(child), key_of(child)
-    if store.get(kind, key) is None:
+    if not store.watches(kind) or store.get(kind, key) is None:
         await require_living(store, owner)
         try:
             await store.create(child)
         except KubeConflictError:
             pass  # made before, or somebody else's: seen below
         else:
-            return
-    await apply_owned(store, owner, child)
+            return ""
+    return await apply_owned(store, owner, child)
 
 
 async def require_living(store: Store, owner: JsonObject) -> None:

@@ -27,8 +27,8 @@ from typing import Any, Final, NamedTuple
 from fleet_consumer.clock import Clock
 from fleet_operator.clients import json_text
 from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, annotated, kind_of
-from fleet_operator.clients.kube import KubeClient, KubeConflictError, Listing
-from fleet_operator.planning.drift import EDITED, others_fields, undoing
+from fleet_operator.clients.kube import KubeClient, KubeConflictError, KubeNotFoundError, Listing
+from fleet_operator.planning.drift import EDITED, as_applied, has_written, others_fields, undoing
 from fleet_operator.runtime.cache import Change, Key, ObjectCache, WatchedKind, key_of, version_of
 
 BYTES_MAX: Final = 16 * 1024 * 1024
@@ -198,19 +198,31 @@ class Store:
                     return ""
                 changed = {} if holds(live, body) else others_fields(live["metadata"])
         try:
+            if over is not None and has_written(over["metadata"]):
+                await self._note_as_applied(over)
             stored = await self.kube.apply(_exactly(self._annotated(body, meant), over))
-        except KubeConflictError:
+        except (KubeConflictError, KubeNotFoundError):
             await self.refresh(kind, key)
             raise
         patch, others = undoing(stored, body)
         if patch:
-            head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
-            identity = {name: stored["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
-            before, stored = stored, await self.kube.merge({**head, "metadata": identity, **patch})
+            before, stored = stored, await self.kube.merge({**_identity(stored), **patch})
             if marker(stored) == marker(before):
                 others = ()  # they had set what the API server fills in as well
         self._note(body, meant, stored)
         return ", ".join(dict.fromkeys((*changed, *others)))
+
+    async def _note_as_applied(self, over: JsonObject) -> None:
+        """Have all fields of an object that are ours count as applied, so that an apply without one of them removes it.
+
+        It is a request of its own, and comes first: a process that is killed after it leaves an object that the next
+        one applies over as if it had always been applied.
+        """
+        live = over if "managedFields" in over["metadata"] else await self.kube.get(kind_of(over), *key_of(over))
+        if live is not None and live["metadata"]["uid"] == over["metadata"]["uid"] and has_written(live["metadata"]):
+            patch = _identity(live)
+            patch["metadata"]["managedFields"] = as_applied(live["metadata"])
+            await self.kube.merge(patch)
 
     def _note(self, body: JsonObject, meant: str, stored: JsonObject) -> None:
         """Remember a write and what it made."""
@@ -221,7 +233,7 @@ class Store:
         self.learn(kind, stored)
 
     async def create(self, body: JsonObject) -> None:
-        """Create an object that is never edited afterwards, or in no field that it is created with.
+        """Create an object.
 
         Raises KubeError: KubeConflictError when the name is taken, and KubeInvalidError for a field that is misspelt.
         """
@@ -379,6 +391,12 @@ def holds(live: Any, meant: Any) -> bool:
 
 def _applied_as(stored: JsonObject, body: JsonObject, meant: str, now: float) -> _Applied:
     return _Applied(meant, stored["metadata"]["uid"], marker(stored), now, owner_of(body))
+
+
+def _identity(stored: JsonObject) -> JsonObject:
+    """The beginning of a patch of this very version of an object."""
+    metadata = {name: stored["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
+    return {"apiVersion": stored["apiVersion"], "kind": stored["kind"], "metadata": metadata}
 
 
 def _exactly(body: JsonObject, over: JsonObject | None) -> JsonObject:

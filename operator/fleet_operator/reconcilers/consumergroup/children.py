@@ -39,6 +39,10 @@ REFUSED_RETRY_S: Final = 30.0
 """Pause before the API server is asked again for a child that it has refused."""
 
 
+BUDGETED_WORKERS: Final = 2
+"""Number of workers from which on a part has a disruption budget: it lets one of them be evicted at a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Children:
     """The children of one ConsumerGroup in one reconcile."""
@@ -89,7 +93,7 @@ class Children:
 
     async def _publish(self, publication: Published) -> None:
         before, group = self.gathered.published, self.gathered.group
-        await self._apply(group_config_map(group, publication))
+        await (self._apply if before is not None else self._create)(group_config_map(group, publication))
         if before is None or before.current != publication.current:
             self._record("PolicyPublished", f"failures from now on follow {publication.policy}@{publication.current}")
         if before is None:
@@ -156,16 +160,17 @@ class Children:
     async def _apply_part(self, wanted: PartPlan) -> None:
         if wanted.target is None:
             return
-        group, store = self.gathered.group, self.context.store
-        siblings = [manifests.headless_service(group, wanted.part), manifests.disruption_budget(group, wanted.part)]
-        proof, found = digest(siblings), self.gathered.parts[wanted.part].body
-        if found is not None and (found["metadata"].get("annotations") or {}).get(SIBLINGS_ANNOTATION) == proof:
-            for sibling in siblings:
-                store.trust(sibling)
+        group, found = self.gathered.group, self.gathered.parts[wanted.part].body
+        siblings = [manifests.headless_service(group, wanted.part)]
+        if wanted.replicas >= BUDGETED_WORKERS:
+            siblings.append(manifests.disruption_budget(group, wanted.part))
+        proof, make = digest(siblings), self._apply if found is not None else self._create
+        if found is not None:
+            await self._believe_siblings(found, wanted, siblings, proof)
         for sibling in siblings:
-            await self._apply(sibling)
+            await make(sibling)
         try:
-            await self._apply(_proving(self.plan.fleet.stateful_set(self.gathered, wanted), proof))
+            await make(_proving(self.plan.fleet.stateful_set(self.gathered, wanted), proof))
         except (KubeInvalidError, KubeForbiddenError):
             fleet = self.gathered.parts[wanted.part].fleet
             if fleet is not None and fleet.revision != wanted.target and fleet.revision in self.plan.fleet.templates:
@@ -174,6 +179,20 @@ class Children:
             raise
         if wanted.event is not None:
             self._record(*wanted.event)
+
+    async def _believe_siblings(
+        self, found: kinds.JsonObject, wanted: PartPlan, siblings: list[kinds.JsonObject], proof: str
+    ) -> None:
+        """Believe the StatefulSet that its siblings are in place, or remove the budget of a fleet that became small.
+
+        Before that it proves no longer that the budget is there: the fleet may grow again before it is gone.
+        """
+        if _proof_of(found) == proof:
+            for sibling in siblings:
+                self.context.store.trust(sibling)
+        elif wanted.replicas < BUDGETED_WORKERS:
+            await self._withdraw_proof(found)
+            await self._remove(kinds.POD_DISRUPTION_BUDGET, wanted.part.child(self.gathered.group.metadata.name))
 
     async def _resize(self, wanted: PartPlan) -> None:
         """Give a part its number of workers at the revision that it has."""
@@ -235,21 +254,29 @@ class Children:
             await self.context.store.delete(kind, found)
 
     async def _apply(self, body: kinds.JsonObject) -> None:
-        others = await apply_owned(self.context.store, self.gathered.body, body)
+        self._tell_of_others(body, await apply_owned(self.context.store, self.gathered.body, body))
+
+    async def _create(self, body: kinds.JsonObject) -> None:
+        self._tell_of_others(body, await create_owned(self.context.store, self.gathered.body, body))
+
+    def _tell_of_others(self, body: kinds.JsonObject, others: str) -> None:
         if others:
             what = f"{body['kind']} `{body['metadata']['name']}`"
             note = f"{what} was changed by {others}: put back; what pods need belongs into spec.template"
             self.context.events.record(News(self.gathered.body, "Warning", "ChangedByOthers", note))
 
-    async def _create(self, body: kinds.JsonObject) -> None:
-        await create_owned(self.context.store, self.gathered.body, body)
-
     def _record(self, reason: str, note: str) -> None:
         self.context.events.record(News(self.gathered.body, "Normal", reason, note))
 
 
+def _proof_of(stateful_set: kinds.JsonObject) -> str | None:
+    """The digest of the objects that were applied before a StatefulSet; None if it proves nothing of them."""
+    proof: str | None = (stateful_set["metadata"].get("annotations") or {}).get(SIBLINGS_ANNOTATION)
+    return proof
+
+
 def _proving(stateful_set: kinds.JsonObject, proof: str) -> kinds.JsonObject:
-    """A StatefulSet that says of its Service and disruption budget that they were applied before."""
+    """A StatefulSet that proves of its siblings that they were made before."""
     return kinds.annotated(stateful_set, SIBLINGS_ANNOTATION, proof)
 
 

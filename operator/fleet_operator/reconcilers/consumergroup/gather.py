@@ -137,6 +137,7 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
     cluster = read_cluster(context, cluster_of(body), ending="deletionTimestamp" in body["metadata"])
     config_maps = tuple(found for found in store.cache(kinds.CONFIG_MAP).having(key) if is_owned_by(found, body))
     state = context.states.read(body, GroupState)
+    _note_absent(context, body)
     published = await _published(context, body, state)
     observation = read_observation(context, cluster, cluster_of(body))
     policy = await _policy(context, body, published)
@@ -184,13 +185,22 @@ def _is_new(context: Context, body: kinds.JsonObject) -> bool:
     return young and not context.states.is_own(body)
 
 
+def _note_absent(context: Context, body: kinds.JsonObject) -> None:
+    """Note that a new object has none of the children that are looked for by name, unless the caches show them.
+
+    When a thousand objects are made at once, each read here would come before the first status of the others.
+    """
+    if not _is_new(context, body):
+        return
+    namespace, name = key_of(body)
+    children = [(kinds.STATEFUL_SET, part.child(name)) for part in (MAIN, RETRY)]
+    for kind, child in (*children, (CONFIG_MAP, naming.retry_config(name))):
+        if context.store.get(kind, (namespace, child)) is None:
+            context.store.cache(kind).note_absent((namespace, child))
+
+
 async def _part(context: Context, body: kinds.JsonObject, part: Part, pods: Sequence[kinds.JsonObject]) -> FleetPart:
-    name = part.child(body["metadata"]["name"])
-    found = context.store.get(kinds.STATEFUL_SET, (body["metadata"]["namespace"], name))
-    if found is None and _is_new(context, body):
-        # When a thousand objects are made at once, each read here would come before the first status of the others.
-        return FleetPart(part=part)
-    found = await find_child(context.store, body, kinds.STATEFUL_SET, name)
+    found = await find_child(context.store, body, kinds.STATEFUL_SET, part.child(body["metadata"]["name"]))
     if found is None:
         return FleetPart(part=part)
     mine = [pod for pod in pods if is_owned_by(pod, found)]

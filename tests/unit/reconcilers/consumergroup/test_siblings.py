@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from typing import Any, cast
 
 import pytest
@@ -54,13 +56,28 @@ class Fleet:
         self.kube.objects[self._address(self.owner)] = self.owner
         self.store.learn(kinds.CONSUMER_GROUP, self.owner)
 
-    async def carry_out(self, *, remove: bool = False) -> Problem | None:
+    async def carry_out(self, *, remove: bool = False, replicas: int | None = None) -> Problem | None:
         main = self.plan.parts[0]
         key = (self.found.group.metadata.namespace, main.part.child(self.found.group.metadata.name))
         part = replace(self.found.parts[main.part], body=self.store.get(kinds.STATEFUL_SET, key))
         found: Gathered = replace(self.found, body=self.owner, parts={**self.found.parts, main.part: part})
-        plan: Plan = replace(self.plan, parts=(replace(main, remove=True),)) if remove else self.plan
+        wanted = replace(main, remove=remove, replicas=main.replicas if replicas is None else replicas)
+        plan: Plan = replace(self.plan, parts=(wanted,))
         return await Children(cast("Context", _Context(self.store, self.clock)), found, plan).carry_out()
+
+    async def die_while_it_shrinks(self, number: int) -> None:
+        """Go to one worker, be killed after so many calls, and begin again."""
+        calls = count()
+
+        def die(verb: str, kind: str, name: str) -> None:
+            if next(calls) >= number:
+                raise KubeUnavailableError("killed")
+
+        self.kube.before = die
+        with suppress(KubeUnavailableError):
+            await self.carry_out(replicas=1)
+        self.kube.before = lambda *_: None
+        self.process()
 
     def fleet(self) -> kinds.JsonObject:
         (body,) = [body for body in self.kube.objects.values() if body["kind"] == "StatefulSet"]
@@ -135,6 +152,54 @@ def test_part_that_is_wanted_again_before_it_was_gone_gets_its_service_back() ->
         assert set(UNWATCHED) <= fleet.kinds_there()
 
     run(life)
+
+
+def test_fleet_has_a_budget_from_two_workers_on() -> None:
+    async def life(fleet: Fleet) -> None:
+        for replicas, there in ((1, False), (2, True), (3, True), (0, False)):
+            assert await fleet.carry_out(replicas=replicas) is None
+            assert ("PodDisruptionBudget" in fleet.kinds_there()) is there
+            assert fleet.fleet()["spec"]["replicas"] == replicas
+            fleet.process()
+            assert await fleet.carry_out(replicas=replicas) is None
+            assert fleet.calls_for_siblings() == []
+
+    run(life)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_fleet_that_grows_again_after_a_kill_on_its_way_to_one_worker_has_its_budget(number: int) -> None:
+    """It proves no longer that its budget is there before that is deleted."""
+
+    async def life(fleet: Fleet) -> None:
+        await fleet.die_while_it_shrinks(number)
+        assert await fleet.carry_out(replicas=2) is None
+        assert set(UNWATCHED) <= fleet.kinds_there()
+
+    run(life)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_no_budget_is_left_of_a_fleet_whose_operator_was_killed_on_the_way_to_one_worker(number: int) -> None:
+    async def life(fleet: Fleet) -> None:
+        await fleet.die_while_it_shrinks(number)
+        assert await fleet.carry_out(replicas=1) is None
+        assert "PodDisruptionBudget" not in fleet.kinds_there()
+
+    run(life)
+
+
+def test_children_of_a_new_fleet_are_made_by_one_call_each() -> None:
+    async def main() -> None:
+        fleet, calls = Fleet(), list[tuple[str, str]]()
+        await fleet.begin()
+        fleet.store.saw_living(fleet.owner)
+        fleet.kube.before = lambda verb, kind, name: calls.append((verb, kind))
+        assert await fleet.carry_out() is None
+        made = (*UNWATCHED, "StatefulSet")
+        assert [call for call in calls if call[1] in made] == [("create", kind) for kind in made]
+
+    run_virtual(main())
 
 
 def test_part_that_is_wanted_again_while_the_watch_is_late_gets_its_service_back() -> None:

@@ -1,4 +1,4 @@
-"""A ConsumerGroup that was created a moment ago: its children are looked for live once it may have some."""
+"""A ConsumerGroup that was created a moment ago: its children are looked for live if it may have some."""
 
 from __future__ import annotations
 
@@ -35,5 +35,28 @@ def test_young_group_is_asked_for_its_fleet_once_it_has_a_state(
         assert found is not None
         await gather(world.context, found)
         assert (FLEET in asked) is begun
+
+    run(life)
+
+
+def test_group_that_was_seen_before_its_first_child_is_not_asked_for_its_fleet_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What has its name by then is somebody else's, which the creation of the fleet meets."""
+
+    async def life(world: World) -> None:
+        asked = world.note_reads(monkeypatch)
+        spec = builders.consumer_group().spec.model_dump(by_alias=True, mode="json", exclude_none=True)
+        world.put(CONSUMER_GROUP, "orders", spec)
+        group = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
+        group["metadata"]["creationTimestamp"] = times.to_text(world.clock.wall())
+        state = world.kube.objects.pop((OPERATOR_STATE.kind, "shop", state_name(CONSUMER_GROUP, "orders")))
+        world.deliver()
+        found = world.store.get(CONSUMER_GROUP, ("shop", "orders"))
+        assert found is not None
+        await gather(world.context, found)
+        world.store.learn(OPERATOR_STATE, state)
+        await gather(world.context, found)
+        assert FLEET not in asked
 
     run(life)
