@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from bench.group_lab import percentiles
 from bench.operator_page import draw, page
 from bench.operator_process import PREFIX, OperatorProcess, quantile, total, writes
 from bench.operator_stage import BROKER, HEAP, PARTITIONS, Shape, Stage, joined, staged
@@ -104,7 +105,7 @@ async def fleets(stage: Stage, operator: OperatorProcess) -> dict[str, Any]:
     )
     first = max(watched.first.values()) - began
     print(f"  first statuses: {first:.1f} s, {operator.sample().cpu_s - before.cpu_s:.1f} s of CPU", file=sys.stderr)
-    first_cpu = operator.sample().cpu_s - before.cpu_s
+    first_cpu, waits = operator.sample().cpu_s - before.cpu_s, percentiles(watched.waits())
     await until(
         lambda: stage.alive() and len(watched.fleets) >= size,
         what=lambda: f"{len(watched.fleets)} have fleets",
@@ -115,6 +116,8 @@ async def fleets(stage: Stage, operator: OperatorProcess) -> dict[str, Any]:
         "created_s": created,
         "first_status_s": first,
         "first_status_cpu_s": first_cpu,
+        "own_status_p50_s": waits["p50"],
+        "own_status_p99_s": waits["p99"],
         "children_s": max(watched.fleets.values()) - began,
         "children_cpu_s": now.cpu_s - before.cpu_s,
         "children_rss_mib": now.rss_mib,

@@ -68,6 +68,7 @@ class Shape:
 class Watched:
     """Times at which the groups reached what is waited for, by key; seconds of the monotonic clock."""
 
+    made: dict[str, float] = field(default_factory=dict)
     first: dict[str, float] = field(default_factory=dict)
     fleets: dict[str, float] = field(default_factory=dict)
     ready: dict[str, bool] = field(default_factory=dict)
@@ -79,6 +80,7 @@ class Watched:
         metadata, status = body["metadata"], body.get("status") or {}
         key, now = f"{metadata['namespace']}/{metadata['name']}", time.monotonic()
         conditions = {each["type"]: each for each in status.get("conditions") or ()}
+        self.made.setdefault(key, now)
         if conditions:
             self.first.setdefault(key, now)
         wanted = body["spec"].get("replicas", 1)
@@ -89,6 +91,10 @@ class Watched:
         self.states[key] = status.get("state", "")
         if self.states[key] == "Unknown":
             self.unknown.add(key)
+
+    def waits(self) -> list[float]:
+        """Seconds from the creation of each group to its own first status, both as the same watch shows them."""
+        return [at - self.made[key] for key, at in self.first.items()]
 
 
 @dataclass
