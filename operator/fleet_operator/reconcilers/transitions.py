@@ -70,9 +70,10 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
     """The conditions that became good or bad, or bad for another reason.
 
     Unknown is no news by itself, and a condition that becomes good for the first time in a row of Unknowns is only
-    worth an Event for Ready.
+    worth an Event for Ready. One cause that several conditions give in the same words is told once: an outage of Kafka
+    under thousands of groups is thousands of Events as it is.
     """
-    known = {c["type"]: c for c in before.get("conditions", ())}
+    known, told = {c["type"]: c for c in before.get("conditions", ())}, set[tuple[str, str]]()
     found = [
         *_group_turns(before, after),
         *_upgrade_turns(before, after),
@@ -95,6 +96,10 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
             continue
         if is_good and old.get("reason") in ON_THE_WAY and condition["type"] not in ALWAYS_TOLD:
             continue  # nobody was warned: of a thousand new groups each would say it for each of its conditions
+        cause = (condition["reason"], condition["message"])
+        if cause in told:
+            continue
+        told.add(cause)
         note = f"{condition['type']}: {condition['message']}"
         calm = is_good or condition["reason"] in ON_THE_WAY
         found.append(Turn("Normal" if calm else "Warning", condition["reason"], note))

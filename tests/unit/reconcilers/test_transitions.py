@@ -25,6 +25,15 @@ def test_first_failure_is_a_warning() -> None:
     assert (turn.type, turn.reason) == ("Warning", "TopicNotFound")
 
 
+def test_cause_that_several_conditions_give_in_the_same_words_is_posted_once() -> None:
+    names, same = ("Ready", "ClusterReachable", "Degraded"), {"reason": "BrokerUnreachable", "message": "no broker"}
+    verdicts = dict(zip(names, ("False", "False", "True"), strict=True))
+    failing = {"conditions": [{"type": name, "status": verdicts[name], **same} for name in names]}
+    assert [turn.note for turn in turns({}, failing)] == ["Ready: no broker"]
+    failing["conditions"][2]["message"] = "another broker"
+    assert len(turns({}, failing)) == 2
+
+
 def test_unchanged_failure_is_posted_once() -> None:
     failing = status(Ready=("False", "TopicNotFound"), Degraded=("True", "TopicNotFound"))
     assert turns(failing, failing) == []
