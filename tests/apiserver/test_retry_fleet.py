@@ -98,9 +98,10 @@ def test_fleet_with_retries_has_every_child(site: MakeSite, broker: KafkaBroker)
     eventually(
         lambda: replicas_of(here, "flights-fleet-retry") == 1, timeout_s=PATIENCE_S, what="a worker for the 5 s delay"
     )
-    for kind in ("statefulsets", "services", "poddisruptionbudgets"):
+    for kind in ("statefulsets", "services"):
         here.wait_names(kind, "flights-fleet", "flights-fleet-retry")
-    for kind in ("statefulsets", "services", "poddisruptionbudgets", "configmaps"):
+    assert here.names("poddisruptionbudgets") == [], "one worker needs none"
+    for kind in ("statefulsets", "services", "configmaps"):
         for child in here.every(kind):
             (reference,) = child["metadata"]["ownerReferences"]
             assert (reference["uid"], reference["controller"]) == (owner["metadata"]["uid"], True)
@@ -296,5 +297,5 @@ def test_retry_workers_stay_after_removed_retries_until_nothing_waits(site: Make
     revision = before["metadata"]["annotations"]["consumerfleet.io/revision"]
     assert f"flights-fleet-{revision}" in here.names("configmaps"), "its settings are still mounted"
     commit(broker, f"{here.name}.flights.retry", f"_fleet.{here.name}.flights.retry.1h", 1)
-    for kind in ("statefulsets", "services", "poddisruptionbudgets"):
+    for kind in ("statefulsets", "services"):
         here.wait_names(kind, "flights-fleet")

@@ -51,7 +51,7 @@ def test_new_keys_pass_those_that_wait_for_three_turns_of_four() -> None:
 
 
 def test_few_others_are_worked_on_at_once_while_new_keys_wait() -> None:
-    """A turn of theirs takes as long as ten of new ones: by turns alone they would come to hold nearly all workers."""
+    """A turn of an old key takes as long as ten of new ones, and by turns alone old ones come to hold the workers."""
     queue = KeyedQueue()
     for number in range(100):
         queue.add(("old", str(number)), 0.0)

@@ -1,4 +1,4 @@
-"""What a creation has set, and a later apply leaves out, goes: at each moment at which the operator may be killed."""
+"""Fields that a creation has set and a later apply leaves out: they go, wherever the operator may be killed."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def _lags_of(sample: ProgressSample) -> dict[Partition, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """The part of a lag that is backlog: more than the records that are on their way, or that may wait by `maxLagSeconds`."""
+    """The part of a lag that is backlog: beyond the records on their way, or those that may wait by `maxLagSeconds`."""
 
     facts: ScalingFacts
     rates: Mapping[Partition, float]

@@ -42,7 +42,7 @@ def test_young_group_is_asked_for_its_fleet_once_it_has_a_state(
 def test_group_that_was_seen_before_its_first_child_is_not_asked_for_its_fleet_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What has its name by then is somebody else's, which the creation of the fleet meets."""
+    """An object with that name is somebody else's by then, and the creation of the fleet meets it."""
 
     async def life(world: World) -> None:
         asked = world.note_reads(monkeypatch)
