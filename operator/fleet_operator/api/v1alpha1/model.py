@@ -7,7 +7,7 @@ server; a parity test compares the CRDs with the models.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
@@ -55,6 +55,10 @@ class Model(BaseModel):
     """A frozen value of the API, named in camelCase outside and in snake_case inside."""
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """The value itself: nobody changes it. pydantic copies each default that holds a dict, at each validation."""
+        return self
 
 
 class ObjectReference(Model):
