@@ -89,8 +89,8 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
         if (old.get("status"), old.get("reason")) == (condition["status"], condition["reason"]):
             continue
         is_good = condition["status"] == good
-        if not is_good and not old and condition["reason"] in ON_THE_WAY:
-            continue  # the first visit of a new object
+        if not is_good and condition["reason"] in ON_THE_WAY and (not old or old.get("reason") in ON_THE_WAY):
+            continue  # the first visit of a new object, and its next step, of which its children's Events tell
         was_bad = old.get("status") in {"True", "False"} - {good}
         if is_good and not was_bad and (condition["type"] != conditions.READY or old.get("status") == good):
             continue

@@ -20,6 +20,14 @@ def test_new_object_in_progress_posts_no_event() -> None:
     assert turns({}, status(Ready=("False", "CheckingRevision"), Serving=("False", "NoWorkerReady"))) == []
 
 
+def test_new_object_posts_no_event_until_it_is_ready() -> None:
+    """Each of thousands would post every step; FleetCreated tells of the fleet, and Ready of the end."""
+    reasons = ("NotYetObserved", "CheckingRevision", "RollingOut", "WaitingForGroup")
+    steps = [status(Ready=("False", reason)) for reason in reasons]
+    assert [turn for before, after in pairwise(steps) for turn in turns(before, after)] == []
+    assert [turn.reason for turn in turns(steps[-1], status(Ready=("True", "FleetReady")))] == ["FleetReady"]
+
+
 def test_first_failure_is_a_warning() -> None:
     (turn,) = turns({}, status(Ready=("False", "TopicNotFound")))
     assert (turn.type, turn.reason) == ("Warning", "TopicNotFound")
