@@ -76,15 +76,17 @@ class Context:
         return self.settings.resync_seconds * (0.75 + 0.25 * self.chance.random())
 
 
-async def publish(context: Context, body: JsonObject, status: JsonObject) -> float | None:
+async def publish(context: Context, body: JsonObject, status: JsonObject, *, settling: bool = False) -> float | None:
     """Write a status and record Events about its turns; returns the seconds until the next visit of the object.
+
+    `settling`: other changes are about to follow.
 
     Raises KubeError. An object that was deleted meanwhile is no error, and None is returned. Nor is one that somebody
     has changed meanwhile: it is decided about anew, from what is read now.
     """
     before = body.get("status") or {}
     try:
-        deferred = await context.statuses.write(body, status)
+        deferred = await context.statuses.write(body, status, settling=settling)
     except (KubeNotFoundError, KubeConflictError):  # changed, gone, or a namesake has taken its place
         found = await context.store.refresh(kind_of(body), key_of(body))
         same = found is not None and found["metadata"]["uid"] == body["metadata"]["uid"]

@@ -8,6 +8,9 @@ changed, a minute must have passed: an error whose text differs with each attemp
 Urgent changes pass routine ones, but have bounds of their own: for each object, so that one that flaps does not write
 for ever, and for all of them together, so that a cluster that flaps under five thousand groups does not become as many
 writes at once. An object that has to wait keeps its turn: it comes back once, and then it may write.
+
+A fleet that is being made changes several times in a few seconds. While the caller says that an object is settling, an
+urgent change waits a moment, and what follows goes along with it.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ URGENT_BURST: Final = 500.0
 OBJECT_URGENT_RATE: Final = 0.5
 """Urgent writes of one object in a second, in the long run."""
 OBJECT_URGENT_BURST: Final = 10.0
+SETTLING_SECONDS: Final = 3.0
+"""The longest wait of a change that others follow at once."""
 _IGNORED: Final = frozenset({"observedAt"})
 """Fields that alone are no reason to write; they go along with the next write."""
 
@@ -106,11 +111,13 @@ class _Written:
 
 @dataclass(slots=True)
 class _Turns:
-    """One object's place in the queues: when it may write routine and urgent changes; None for no place yet."""
+    """One object's place in the queues: when it may write routine and urgent changes, and urgent ones while it is
+    settling; None for no place yet."""
 
     own: TokenBucket
     routine: float | None = None
     urgent: float | None = None
+    settled: float | None = None
 
 
 class StatusWriter:
@@ -136,9 +143,10 @@ class StatusWriter:
         # Counted by whoever scrapes.
         metrics.status_waiting.set_function(lambda: sum(self.awaits_turn(*address) for address in list(self._turns)))
 
-    async def write(self, body: JsonObject, status: JsonObject) -> float | None:
+    async def write(self, body: JsonObject, status: JsonObject, *, settling: bool = False) -> float | None:
         """Make an object's status be `status`, which was made from the one in `body`. Raises KubeError.
 
+        `settling`: other changes are about to follow.
         KubeConflictError: the object has another status by now, or has changed since it was last seen.
         Returns None when it is so, or the seconds after which to come back because the write was put off.
         """
@@ -150,7 +158,8 @@ class StatusWriter:
         if found == meant or (written and (written.meant, written.stored) == (meant, found)):
             return None
         weight = weigh(before, status, self._urgent_fields)
-        wait = self._due((kind.kind, key), weight, now, first=not before.get("conditions")) - now
+        first = not before.get("conditions")
+        wait = 0.0 if first else self._due((kind.kind, key), weight, now, settling=settling) - now
         if wait > 0.0:
             self._metrics.status_deferred.labels(kind.kind).inc()
             return wait
@@ -169,16 +178,17 @@ class StatusWriter:
         same = seen is not None and seen["metadata"]["uid"] == body["metadata"]["uid"]
         return seen if seen is not None and same and seen.get("status") == body.get("status") else body
 
-    def _due(self, address: tuple[str, Key], weight: Weight, now: float, *, first: bool) -> float:
+    def _due(self, address: tuple[str, Key], weight: Weight, now: float, *, settling: bool) -> float:
         """The time at which a change of this weight may be written; an object that must wait gets a place in the queue,
         once."""
-        if first:
-            return now
         turns = self._turns.setdefault(address, _Turns(TokenBucket(OBJECT_URGENT_RATE, OBJECT_URGENT_BURST)))
         if weight is Weight.URGENT:
             if turns.urgent is None:
                 turns.urgent = now + max(self._urgent.reserve(now), turns.own.reserve(now))
-            return turns.urgent
+            if not settling:
+                return turns.urgent
+            turns.settled = now + SETTLING_SECONDS if turns.settled is None else turns.settled
+            return max(turns.urgent, turns.settled)
         if turns.routine is None:
             turns.routine = now + self._bucket.reserve(now)
         written = self._written.get(address)
@@ -191,7 +201,7 @@ class StatusWriter:
         if turns is None or turns.routine is None:
             self._bucket.take_now(now)
         if turns is not None:
-            turns.routine = turns.urgent = None
+            turns.routine = turns.urgent = turns.settled = None
 
     def awaits_turn(self, kind: str, key: Key) -> bool:
         """True if a routine change of an object has been put off, and its turn has not come yet."""

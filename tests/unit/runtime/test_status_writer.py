@@ -15,6 +15,7 @@ from fleet_operator.runtime.status_writer import (
     OBJECT_URGENT_BURST,
     OBJECT_URGENT_RATE,
     ROUTINE_SECONDS,
+    SETTLING_SECONDS,
     URGENT_BURST,
     URGENT_FACTOR,
     StatusWriter,
@@ -69,10 +70,10 @@ class Bench:
         body = await self.kube.create(BODY | {"metadata": {"namespace": "ns", "name": name}, "status": unseen})
         self.store.learn(CONSUMER_GROUP, body)
 
-    async def write(self, wanted: dict[str, Any], name: str = "flights") -> float | None:
+    async def write(self, wanted: dict[str, Any], name: str = "flights", *, settling: bool = False) -> float | None:
         body = self.store.get(CONSUMER_GROUP, ("ns", name))
         assert body
-        return await self.writer.write(body, wanted)
+        return await self.writer.write(body, wanted, settling=settling)
 
     @property
     def waiting(self) -> float | None:
@@ -106,6 +107,35 @@ def test_error_with_changing_text_is_written_once_a_minute() -> None:
         return bench.writes
 
     assert 10 <= run_virtual(main()) <= 11
+
+
+def test_changes_of_a_settling_object_are_written_together_within_a_moment() -> None:
+    async def main() -> None:
+        bench = Bench()
+        await bench.make()
+        await bench.write(status(ready="False"))
+        await asyncio.sleep(60.0)
+        assert await bench.write(status(ready="False") | {"state": "Dead"}, settling=True) == SETTLING_SECONDS
+        await asyncio.sleep(SETTLING_SECONDS / 2)
+        later = status(ready="False") | {"state": "Dead", "replicas": 1}
+        assert await bench.write(later, settling=True) == SETTLING_SECONDS / 2
+        assert bench.writes == 1
+        await asyncio.sleep(SETTLING_SECONDS / 2)
+        assert await bench.write(later, settling=True) is None
+        assert bench.writes == 2
+
+    run_virtual(main())
+
+
+def test_first_status_and_the_end_of_settling_are_written_at_once() -> None:
+    async def main() -> None:
+        bench = Bench()
+        await bench.make()
+        assert await bench.write(status(ready="False"), settling=True) is None
+        assert await bench.write(status(ready="False") | {"state": "Dead"}, settling=True) == SETTLING_SECONDS
+        assert await bench.write(status()) is None
+
+    run_virtual(main())
 
 
 def test_deferred_write_returns_when_to_requeue() -> None:

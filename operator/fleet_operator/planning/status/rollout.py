@@ -7,7 +7,8 @@ any good revision handle them. Stalled is the condition by which Helm and Flux t
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
@@ -27,6 +28,19 @@ SPEC_MISTAKES: Final = frozenset(
     }
 )
 """Problems that nothing but a change of the spec can end; all others may pass."""
+
+
+BEING_MADE: Final = frozenset({c.NOT_YET_OBSERVED, c.TOPIC_NOT_CREATED, c.CHECKING_REVISION, c.ROLLING_OUT})
+"""Reasons of Ready of a fleet on the way to its first worker."""
+
+
+def is_being_made(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """True if two statuses that follow one another are of a fleet on the way to its first worker: the next follows."""
+    if before.get("observedGeneration") != after.get("observedGeneration"):
+        return False
+    ready = [c.find_condition(status.get("conditions") or (), c.READY) or {} for status in (before, after)]
+    on_the_way = all(each.get("status") == "False" and each.get("reason") in BEING_MADE for each in ready)
+    return on_the_way and not before.get("readyReplicas") and not after.get("readyReplicas")
 
 
 def progressing(facts: ConsumerGroupFacts) -> Condition:

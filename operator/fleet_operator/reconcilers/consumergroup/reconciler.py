@@ -23,6 +23,7 @@ from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.problems import needs_reports, needs_revisit
+from fleet_operator.planning.status.rollout import is_being_made
 from fleet_operator.planning.status.transitions import awaits_report
 from fleet_operator.reconcilers.consumergroup.adoption import adopt
 from fleet_operator.reconcilers.consumergroup.children import REFUSED_RETRY_S, Children
@@ -117,7 +118,7 @@ class ConsumerGroupReconciler:
         status = await pure(project_consumergroup_status, shown, body.get("status") or {}, now)
         if not is_first:
             self._tell(session, gathered, plan, facts, status)
-        again = await publish(context, body, status)
+        again = await publish(context, body, status, settling=is_being_made(body.get("status") or {}, status))
         session.begun = True
         if again is None:
             return Result()

@@ -9,6 +9,7 @@ import pytest
 
 from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
 from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.status.rollout import is_being_made
 from tests.unit.planning.builders import consumer_group, facts, pods, ready_fleet, scale_of
 from tests.unit.planning.status.projecting import brand_new, cause, condition, message, project
 
@@ -189,3 +190,24 @@ def test_group_without_workers_has_no_rollout() -> None:
     none = project(brand_new(rollout=nothing, wanted_replicas=0))
     assert condition(none, "Serving") == ("False", "NoWorkersWanted")
     assert condition(none, "Ready") == ("True", "FleetReady")
+
+
+def made(reason: str, ready: str = "False", **fields: Any) -> dict[str, Any]:
+    return {"observedGeneration": 1, "conditions": [{"type": "Ready", "status": ready, "reason": reason}], **fields}
+
+
+@pytest.mark.parametrize(
+    ("after", "on_the_way"),
+    [
+        (made("RollingOut"), True),
+        (made("RollingOut", readyReplicas=1), False),
+        (made("RevisionRefused"), False),
+        (made("FleetReady", ready="True"), False),
+        (made("RollingOut", observedGeneration=2), False),
+    ],
+)
+def test_fleet_is_being_made_until_a_worker_is_ready_a_problem_shows_or_its_spec_changes(
+    after: dict[str, Any], on_the_way: bool
+) -> None:
+    assert is_being_made(made("CheckingRevision"), after) is on_the_way
+    assert not is_being_made({}, after), "nothing was shown yet"
