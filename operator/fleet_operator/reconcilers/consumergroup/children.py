@@ -126,13 +126,13 @@ class Children:
         owner, or a refusal, is in the way of nothing.
         """
         group, step = self.gathered.group, self.plan.join_step
-        wanted = skip_config_map(group, step)
-        found = self.context.store.get(kinds.CONFIG_MAP, (group.metadata.namespace, wanted["metadata"]["name"]))
+        name = naming.skip_config(group.metadata.name)
+        found = self.context.store.get(kinds.CONFIG_MAP, (group.metadata.namespace, name))
         if places_of(group) or (step is None and found is not None and is_owned_by(found, self.gathered.body)):
-            await self._apply(wanted)
+            await self._apply(skip_config_map(group, step))
         elif step is not None:
             with suppress(ForeignObjectError, KubeInvalidError, KubeForbiddenError):
-                await self._apply(wanted)
+                await self._apply(skip_config_map(group, step))
 
     async def _record_revision(self) -> None:
         """The handler's copy comes first: a record proves by its existence that the objects it names exist."""
