@@ -11,6 +11,7 @@ from fleet_operator.observe import aggregation
 from fleet_operator.observe.aggregation import NOT_OBSERVED, STABLE, GroupFacts, Offsets
 from fleet_operator.observe.flow import FlowMemory, Spans
 from fleet_operator.observe.interests import GroupInterest
+from fleet_operator.planning.kept_offsets import KeptOffsets
 from fleet_operator.planning.observation import (
     UNKNOWN_STATE,
     GroupObservation,
@@ -123,7 +124,12 @@ def extend_samples(group: GroupObservation, last: GroupObservation | None) -> tu
     now = group.observed_at
     if known and not 0.0 <= now - known[-1].at <= SAMPLES_GAP_SECONDS:
         known = ()  # nobody polled for a while, or the clock was set back
-    newest = ProgressSample(now, group.committed, group.end_offsets)
+    before = known[-1] if known else None
+    newest = ProgressSample(
+        now,
+        KeptOffsets(group.committed, before.committed if before is not None else None),
+        KeptOffsets(group.end_offsets, before.end_offsets if before is not None else None),
+    )
     reach = SAMPLES_SECONDS if _arrived(known, newest) >= FEW_RECORDS else SLOW_SAMPLES_SECONDS
     # Of the samples beyond the window one is kept, so that what is left covers all of it.
     first = max((place for place, sample in enumerate(known) if now - sample.at >= reach), default=0)
