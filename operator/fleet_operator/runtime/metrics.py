@@ -151,7 +151,7 @@ class Metrics:
         )
         self.status_writes = counter("status_writes", "Writes of status.", ["kind"])
         self.status_deferred = counter(
-            "status_deferred", "Routine status writes put off by the token bucket.", ["kind"]
+            "status_deferred", "Status writes put off until their turn, or for what follows in a new fleet.", ["kind"]
         )
         self.status_waiting = gauge("status_waiting", "Objects whose status waits for the token bucket.")
         self.events = counter("events", "Kubernetes Events by outcome (written, merged, dropped, failed).", ["outcome"])
