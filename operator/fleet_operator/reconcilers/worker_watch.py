@@ -33,8 +33,8 @@ but no less than every SLOWEST_SECONDS."""
 SLOWEST_SECONDS: Final = 30.0
 TICK_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 60.0
-"""The longest pause after a worker did not answer: the operator may be outside the pod network. The first pause is its
-fleet's interval, so that one lost answer costs a turn and no more; each further one is twice as long."""
+"""The longest pause after a worker did not answer: the operator may be outside the pod network. The first pause is that
+of a closely followed fleet, and each further one is twice as long."""
 CALLS_AT_ONCE_MAX: Final = 32
 NAMESPACE_CALLS_MAX: Final = 16
 """Calls at once, in all and to one namespace: each call to a silent worker takes two seconds."""
@@ -207,7 +207,9 @@ class WorkerWatch:
         interval, before = self._interval(fleet), fleet.answers.get(each)
         fleet.asked_at[each] = at
         if answer is None:
-            fleet.pauses[each] = min(SILENT_SECONDS, 2 * fleet.pauses.get(each, interval / 2))
+            fleet.pauses[each] = pause = min(SILENT_SECONDS, 2 * fleet.pauses.get(each, FRESH_SECONDS / 2))
+            if before is None:  # it may have begun just now and not listen yet, and its fleet's next round is far away
+                fleet.due_at = min(fleet.due_at, at + pause)
             return False
         fleet.pauses.pop(each, None)
         said = replace(answer, heard_at=self._clock.wall())

@@ -317,6 +317,23 @@ def test_worker_that_does_not_answer_is_asked_less_and_less_often_and_the_others
     alone(life)
 
 
+def test_new_worker_that_does_not_listen_yet_is_asked_again_soon_in_a_calm_fleet() -> None:
+    """It begins after its container, and the first record that waits may be the one at which it gets stuck."""
+
+    async def life(scene: Beside) -> None:
+        scene.client.said["orders-0"] = None
+        scene.watch.answers(GROUP, pods("orders-0"))
+        scene.watch.follow(GROUP, closely=False)
+        await scene.run(FRESH_SECONDS / 2)
+        del scene.client.said["orders-0"]
+        await scene.run(FRESH_SECONDS)
+        assert scene.news == [GROUP]
+        await scene.run(4 * CALM_SECONDS)
+        assert set(scene.times("orders-0")) <= {CALM_SECONDS, CALM_SECONDS + 1}
+
+    alone(life)
+
+
 def test_forgotten_group_is_not_asked_and_brings_no_news() -> None:
     async def life(scene: Beside) -> None:
         scene.watch.answers(GROUP, pods("orders-0"))
