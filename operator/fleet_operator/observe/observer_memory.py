@@ -7,6 +7,7 @@ known. A group stays in its part, or no answer would be like the one before.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -46,11 +47,13 @@ class GroupPart:
     `cpu_s` is the CPU time that the last poll took. `asked` is the number of the last poll among those at all parts,
     `turn` that of the last good one, `failed` that of the last one if it failed; 0 for none. `unheard` says that nobody
     has been notified of its groups since the cluster was found, perhaps again. `unseen_since` has the groups that no
-    poll has seen yet.
+    poll has seen yet. `named` counts how often its groups name each topic: topics are made one by one, and whom each of
+    them concerns must not take a walk over all groups.
     """
 
     patterns: bool
     interests: dict[str, GroupInterest] = field(default_factory=dict)
+    named: Counter[str] = field(default_factory=Counter)
     memory: PartMemory = field(default_factory=PartMemory)
     topics: Mapping[str, TopicObservation] = field(default_factory=dict)
     matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -66,13 +69,20 @@ class GroupPart:
     def put(self, interest: GroupInterest) -> None:
         self.drop(interest.group_id)
         self.interests[interest.group_id] = interest
+        self.named.update(interest.named_topics)
         self.weight += _weight(interest)
         self.due_at = float("-inf")
 
     def drop(self, group_id: str) -> None:
         gone = self.interests.pop(group_id, None)
-        if gone is not None:
-            self.weight -= _weight(gone)
+        if gone is None:
+            return
+        self.weight -= _weight(gone)
+        topics = gone.named_topics
+        self.named.subtract(topics)
+        for topic in topics:
+            if not self.named[topic]:
+                del self.named[topic]
 
 
 class GroupParts:
@@ -154,9 +164,7 @@ class GroupParts:
 
     def reading(self, topics: frozenset[str]) -> Iterator[GroupPart]:
         """The parts with a group that names one of these topics."""
-        for part in self._parts:
-            if any(not topics.isdisjoint(interest.named_topics) for interest in part.interests.values()):
-                yield part
+        return (part for part in self._parts if not part.named.keys().isdisjoint(topics))
 
     @property
     def cpu_s(self) -> float:

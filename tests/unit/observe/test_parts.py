@@ -174,3 +174,22 @@ def test_parts_that_read_a_topic_are_found_by_its_name() -> None:
     assert [sorted(part.interests) for part in parts.reading(frozenset({"other"}))] == [["e"]]
     assert len(list(parts.reading(frozenset({"other", TOPICS[0]})))) == 2
     assert list(parts.reading(frozenset())) == []
+
+
+def test_topic_is_found_while_one_group_of_the_part_names_it() -> None:
+    """Also a group that names it twice, as a source and as an output."""
+    parts = GroupParts()
+    twice = GroupInterest(group_id="a", topics=("both",), other_topics=("both",))
+    parts.change({"a": twice, "b": wish("b", ("both", "own"))})
+    assert found_by(parts, "own") == [["a", "b"]]
+    parts.change({"b": wish("b", ("both",))})
+    assert found_by(parts, "own") == []
+    parts.change({"a": None})
+    assert found_by(parts, "both") == [["b"]]
+    parts.change({"b": wish("b", ("other",))})
+    assert found_by(parts, "both") == []
+    assert part_of(parts, "b").named == {"other": 1}
+
+
+def found_by(parts: GroupParts, *topics: str) -> list[list[str]]:
+    return [sorted(part.interests) for part in parts.reading(frozenset(topics))]
