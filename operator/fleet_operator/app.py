@@ -37,7 +37,8 @@ from fleet_operator.runtime.dispatcher import Dispatcher, Result
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.health import HealthServer, LoopWatchdog
 from fleet_operator.runtime.informer import Informer
-from fleet_operator.runtime.lease import Elector, LeaseLoop, Scope
+from fleet_operator.runtime.lease import Elector, Scope
+from fleet_operator.runtime.loop_thread import LoopThread
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.settings import VERSION, Settings, parse
 from fleet_operator.runtime.status_writer import StatusWriter
@@ -71,9 +72,7 @@ class App:
         self.settings = settings
         self.lost: Callable[[Exception], None] = lambda error: None
         """Called on the Lease's thread when the Lease is lost: the operator's loop may be blocked."""
-        self.take_signals: Callable[[], None] = lambda: None
-        """Called at each start of kopf, which has taken SIGTERM and SIGINT for itself."""
-        self.lease_loop: LeaseLoop | None = None
+        self.lease_loop: LoopThread | None = None
         self.metrics = Metrics()
         self._kube = kube
         self._lease_kube = lease_kube
@@ -146,7 +145,7 @@ class App:
             settings = self.settings
             lease = {"namespace": settings.lease_namespace, "name": settings.lease_name}
             elector = Elector(self._lease_kube, self._clock, identity=settings.identity, **lease)
-            self.lease_loop = loop = LeaseLoop()
+            self.lease_loop = loop = LoopThread("lease")
             self._not_ready = None
             acquiring = loop.run(elector.acquire())
             await first_of(stopping, acquiring)
@@ -217,7 +216,7 @@ class App:
         await self._worker_status.open()
         sink, namespaces = self._router.observed, self.settings.namespaces
         own = [each.watched for each in CONTROLLERS if each.watched in watched]
-        watcher = Watcher(own, sink, namespaces, self._sweeper, spawned=self.take_signals)
+        watcher = Watcher(own, sink, namespaces, self._sweeper, LoopThread("kopf"))
         informer = Informer(self._kube, OWNED, sink, namespaces, self._sweeper)
         for dispatcher in self._dispatchers.values():
             dispatcher.start()
@@ -259,12 +258,8 @@ async def serve(settings: Settings) -> None:
         client.answered = app.metrics.count_request
     app.lost = end_without_lease
 
-    def take_signals() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, app.stop)
-
-    app.take_signals = take_signals
-    take_signals()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, app.stop)
     await app.run()
     await kube.close()
     if app.lease_loop is not None:

@@ -1,9 +1,10 @@
 """kopf: the watches of the operator's own kinds, whose events go to the caches.
 
-kopf runs on the operator's loop, and its handlers are `on.event` only, so it writes nothing to the cluster: no
-finalizers, no annotations, no Events. Its tasks are spawned and awaited here (`kopf.spawn_tasks`), because
-`kopf.operator` cancels every task that was begun on its loop since, and the end of a watch is not the end of the
-operator (see docs/decisions/0001-dependencies.md).
+kopf's handlers here are `on.event` only, so it writes nothing to the cluster: no finalizers, no annotations, no Events.
+It runs on a thread of its own. Each event takes it several turns of its loop, and a turn of the operator's loop takes
+up to a tenth of a second while a thousand groups are made: its watches fell a minute behind there. Its tasks are
+spawned and awaited here (`kopf.spawn_tasks`), because `kopf.operator` hangs at its end when one stream has failed (see
+docs/decisions/0001-dependencies.md).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol, cast
 
 import kopf
@@ -20,6 +21,7 @@ import kopf
 from fleet_operator.clients.kinds import JsonObject, Kind
 from fleet_operator.runtime.cache import WatchedKind
 from fleet_operator.runtime.informer import Sink
+from fleet_operator.runtime.loop_thread import LoopThread
 
 log = logging.getLogger(__name__)
 
@@ -115,20 +117,15 @@ class Watcher:
     """The watches of some kinds in some namespaces (none named: all). `run` once, on the operator's loop."""
 
     def __init__(
-        self,
-        watched: Sequence[WatchedKind],
-        sink: Sink,
-        namespaces: Sequence[str],
-        lists: Lists,
-        *,
-        spawned: Callable[[], None] = lambda: None,
+        self, watched: Sequence[WatchedKind], sink: Sink, namespaces: Sequence[str], lists: Lists, thread: LoopThread
     ) -> None:
-        """`spawned` is called after each start of kopf, which has taken SIGTERM and SIGINT for itself then."""
+        """`sink` is called on the operator's loop, in the order of each kind's events. `thread` is kopf's."""
         self._kinds = [each.kind for each in watched]
+        self._watched = watched
+        self._sink = sink
         self._namespaces = namespaces
         self._lists = lists
-        self._spawned = spawned
-        self._registry = make_registry(watched, sink)
+        self._thread = thread
 
     async def run(self) -> None:
         """Watch until it is cancelled. Raises kopf.LoginError without valid credentials.
@@ -152,24 +149,48 @@ class Watcher:
 
     async def _watch(self) -> BaseException | None:
         """Run kopf until it ends or a kind has returned; returns the error that ended it."""
-        scope: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
-        # Without an identity kopf asks for the user's name, which a container's bare uid does not have.
-        tasks = await kopf.spawn_tasks(
-            registry=self._registry,
-            settings=kopf.OperatorSettings(),
-            standalone=True,
-            identity=cast("Any", IDENTITY),
-            **scope,
-        )
-        self._spawned()
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def hand_over(kind: Kind, body: JsonObject, gone: bool) -> None:
+            loop.call_soon_threadsafe(self._sink, kind, body, gone)
+
+        serving = self._thread.run(_serve(make_registry(self._watched, hand_over), self._namespaces, stop))
         returned = asyncio.create_task(self._lists.returned.wait(), name="returned")
+        ends: set[asyncio.Future[Any]] = {serving, returned}
         try:
-            await asyncio.wait({*tasks, returned}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             returned.cancel()
-            await _end(tasks)
-        errors = (task.exception() for task in tasks if task.done() and not task.cancelled())
-        return next((error for error in errors if error is not None), None)
+            await self._thread.run(_raise(stop))
+            await asyncio.wait({serving})
+        return serving.result()
+
+
+async def _serve(
+    registry: kopf.OperatorRegistry, namespaces: Sequence[str], stop: asyncio.Event
+) -> BaseException | None:
+    """Run kopf until it ends or the flag is raised; returns the error that ended it. On kopf's thread."""
+    scope: dict[str, Any] = {"namespaces": namespaces} if namespaces else {"clusterwide": True}
+    # Without an identity kopf asks for the user's name, which a container's bare uid does not have.
+    tasks = await kopf.spawn_tasks(
+        registry=registry,
+        settings=kopf.OperatorSettings(),
+        standalone=True,
+        identity=cast("Any", IDENTITY),
+        stop_flag=stop,
+        **scope,
+    )
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _end(tasks)
+    errors = (task.exception() for task in tasks if task.done() and not task.cancelled())
+    return next((error for error in errors if error is not None), None)
+
+
+async def _raise(flag: asyncio.Event) -> None:
+    """Set an event of the loop that this runs on."""
+    flag.set()
 
 
 async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:

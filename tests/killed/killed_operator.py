@@ -134,8 +134,7 @@ def run(
         kube = await KubeClient.connect()
         client = KillingClient(kube, calls, counted, fatal, moment, namespace=namespace, writes_only=writes_only)
         app = App(settings, client, client, SystemClock())
-        app.take_signals = lambda: asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.stop)
-        app.take_signals()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, app.stop)
         await app.run()
         await kube.close()
 

@@ -1,9 +1,11 @@
-"""kopf as the operator uses it: on its loop, beside an API server that the tests play."""
+"""kopf as the operator uses it: on a thread of its own, beside an API server that the tests play."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +19,7 @@ from kopf._core.intents.causes import Activity
 from fleet_operator import watch
 from fleet_operator.clients.kinds import JsonObject, Kind
 from fleet_operator.reconcilers.registry import CONTROLLERS
+from fleet_operator.runtime.loop_thread import LoopThread
 from fleet_operator.watch import EndlessBackoffs, Watcher, make_registry
 from tests.support.waiting import eventually_async
 
@@ -106,15 +109,22 @@ class Scene:
     def __init__(self, *namespaces: str) -> None:
         self.server, self.lists = Server(), Lists()
         self.seen: list[tuple[str, str, bool]] = []
-        self.spawned = 0
+        self.sinks: set[str] = set()
+        self.thread = LoopThread("kopf")
         self._namespaces = namespaces
         self.running: asyncio.Task[None]
 
     def _sink(self, kind: Kind, body: JsonObject, gone: bool) -> None:
         self.seen.append((kind.kind, body["metadata"]["name"], gone))
+        self.sinks.add(threading.current_thread().name)
 
-    def _spawn(self) -> None:
-        self.spawned += 1
+    @property
+    def starts(self) -> int:
+        """Number of starts of kopf, which asks for the kinds at each."""
+        return self.server.asked.count(("GET", "/apis"))
+
+    async def _tasks(self) -> set[str]:
+        return {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
     async def sees(self, name: str) -> None:
         await until(lambda: any(name == seen for _, seen, _ in self.seen), what=f"{name} to be seen")
@@ -126,13 +136,14 @@ class Scene:
         async with TestServer(app) as server:
             info = kopf.ConnectionInfo(server=str(server.make_url("")), token="t")
             logs_in(monkeypatch, lambda: info)
-            watcher = Watcher(OWN, self._sink, self._namespaces, self.lists, spawned=self._spawn)
+            watcher = Watcher(OWN, self._sink, self._namespaces, self.lists, self.thread)
             self.running = asyncio.create_task(watcher.run(), name="run")
             yield
             self.running.cancel()
             await asyncio.wait([self.running])
-            left = {task.get_name() for task in asyncio.all_tasks()}
+            left = await self.thread.run(self._tasks())
             assert not [name for name in left if "watcher" in name or "operator" in name], left
+            assert self.sinks <= {threading.current_thread().name}
 
 
 def logs_in(monkeypatch: pytest.MonkeyPatch, login: Callable[[], kopf.ConnectionInfo | None]) -> None:
@@ -171,6 +182,32 @@ def test_listed_and_changed_objects_reach_the_sink_by_handlers(monkeypatch: pyte
     run(main())
 
 
+def test_new_objects_are_seen_while_the_turns_of_the_operators_loop_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf takes several turns of its loop for each new object, so on the operator's own it would take hundreds."""
+    objects, turns = 300, 0
+
+    async def busy() -> None:
+        nonlocal turns
+        while True:
+            time.sleep(0.02)  # noqa: ASYNC251 - the loop is to be held
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        scene = Scene()
+        scene.server.listed = [group("listed", 4)]
+        async with scene.watching(monkeypatch):
+            await scene.sees("listed")
+            holding = asyncio.create_task(busy(), name="busy")
+            scene.server.events += [("ADDED", group(f"g{number}", 10 + number)) for number in range(objects)]
+            await until(lambda: len(scene.seen) == 1 + objects, what="all new objects")
+            holding.cancel()
+        assert [name for _, name, _ in scene.seen] == ["listed", *(f"g{number}" for number in range(objects))]
+        assert turns < objects / 2, turns
+
+    run(main())
+
+
 def test_kopf_writes_nothing_not_even_for_finalizers_of_other_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         scene = Scene()
@@ -193,13 +230,13 @@ def test_namespace_that_forbids_is_asked_again_and_harms_no_other(monkeypatch: p
         async with scene.watching(monkeypatch):
             asked = scene.server.asked
             await until(lambda: asked.count(("GET", forbidden)) > 12, what="more attempts than by default")
-            assert scene.spawned == 1
+            assert scene.starts == 1
             scene.server.events.append(("ADDED", group("shop", 6)))
             await scene.sees("shop")
             before = len(scene.seen)
             del scene.server.refusals[forbidden]
             await until(lambda: len(scene.seen) > before, what="the other namespace to be watched")
-            assert scene.spawned == 1
+            assert scene.starts == 1
 
     run(main())
 
@@ -214,7 +251,7 @@ def test_kind_whose_crd_is_gone_harms_no_other_and_is_watched_once_it_is_back(mo
             mine = asyncio.create_task(asyncio.sleep(3600.0), name="a task of the operator")
             await until(lambda: scene.server.asked.count(("GET", gone)) >= 2, what="a watch")
             scene.server.refusals[gone] = 404
-            await until(lambda: scene.spawned == 2, what="a new start")
+            await until(lambda: scene.starts == 2, what="a new start")
             assert scene.lists.asked == [(each.kind.kind, None) for each in OWN]
             scene.server.events.append(("ADDED", group("later", 6)))
             await scene.sees("later")
@@ -233,7 +270,7 @@ def test_operator_without_credentials_ends(monkeypatch: pytest.MonkeyPatch) -> N
     """Its process ends with it, and a new one begins; alive, it would watch nothing."""
 
     async def main() -> None:
-        await Watcher(OWN, lambda *_: None, (), Lists()).run()
+        await Watcher(OWN, lambda *_: None, (), Lists(), LoopThread("kopf")).run()
 
     logs_in(monkeypatch, lambda: None)
     with pytest.raises(kopf.LoginError):

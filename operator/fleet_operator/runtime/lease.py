@@ -5,7 +5,7 @@ The rules are those of client-go. A holder renews; whoever sees the same record 
 renew before its renew deadline, which is shorter than the lease duration, must stop working, because somebody else may
 start. Stopping means ending the process: nothing in flight can then write on.
 
-An `Elector` makes its calls on the thread of a `LeaseLoop`: whatever takes long on the operator's own event loop must
+An `Elector` makes its calls on a `LoopThread`: whatever takes long on the operator's own event loop must
 neither hold up a renewal nor the end of a process that has lost its Lease.
 """
 
@@ -14,9 +14,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-import threading
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from fleet_consumer.clock import Clock
 from fleet_operator.clients.kinds import LEASE, JsonObject
@@ -24,8 +23,6 @@ from fleet_operator.clients.kube import KubeClient, KubeConflictError, KubeError
 from fleet_operator.planning.times import to_micro_text
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 LEASE_NAME: Final = "consumer-fleet-operator"
 """The default; each of several releases in one namespace has a Lease of its own."""
@@ -51,18 +48,6 @@ REMEDY: Final = "uninstall one of the two, or give them namespaces of their own 
 
 class LeaseLostError(Exception):
     """This process no longer holds the Lease and must end at once."""
-
-
-class LeaseLoop:
-    """An event loop on a thread of its own, which ends with the process."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="lease", daemon=True).start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Have something done on the thread; to cancel the future cancels the work."""
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
 class Elector:

@@ -45,9 +45,11 @@ class TextFormatter(logging.Formatter):
 
 
 def _wanted(record: logging.LogRecord) -> bool:
-    """Drop what kopf says of each attempt of a forbidden request, which the sweeper reports."""
+    """Drop what kopf says of each attempt of a forbidden request, which the sweeper reports, and of its thread: the
+    operator takes the signals."""
     text = record.getMessage()
-    return not (text.startswith("Request attempt ") and "APIForbiddenError" in text)
+    forbidden = text.startswith("Request attempt ") and "APIForbiddenError" in text
+    return not (forbidden or text.startswith("OS signals are ignored"))
 
 
 def configure(log_format: LogFormat, level: str) -> None:

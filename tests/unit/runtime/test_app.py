@@ -68,7 +68,7 @@ class Silent:
 
 
 class Here:
-    """Stands in for the Lease's thread: a clock that jumps is that of one loop."""
+    """Stands in for a thread with a loop: a clock that jumps is that of one loop."""
 
     run = staticmethod(asyncio.ensure_future)
 
@@ -112,7 +112,7 @@ def test_operator_is_ready_once_one_namespace_is_served(leader_elect: bool) -> N
 
 @pytest.fixture
 def on_one_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "LeaseLoop", Here)
+    monkeypatch.setattr(app_module, "LoopThread", lambda name: Here())
 
 
 @pytest.mark.usefixtures("on_one_loop")
