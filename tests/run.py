@@ -80,7 +80,7 @@ STAGES: tuple[Stage, ...] = (
     ),
     # Each beside nothing else: pods fill the processors, and whatever runs next to them starves, or they do.
     (Suite("e2e", ("e2e", "--ignore=e2e/load"), 1500, Need.CLUSTER),),
-    (Suite("load", ("e2e/load",), 1800, Need.CLUSTER),),
+    (Suite("load", ("e2e/load",), 2700, Need.CLUSTER),),
     (Suite("cluster", ("tests/local_cluster",), 600, Need.CLUSTER),),
 )
 SUITES: tuple[Suite, ...] = tuple(suite for stage in STAGES for suite in stage)
