@@ -24,8 +24,8 @@ LONG: Final = {
     "waiting-memory": "memory of a retry worker with hundreds of waiting partitions, and its first due record",
     "hop-cost": "what a record that is retried costs those behind it (M19)",
     "operator": "the operator beside 100, 1,000 and 5,000 ConsumerGroups: CPU, memory, requests, writes, restart",
-    "scaling-rules": "the rules of scaling over 42 simulated curves, beside KEDA's, Flink's and the least fleet",
-    "scaling": "a load step, a skewed topic and slow records on a real cluster, beside KEDA with an HPA",
+    "scaling-rules": "the rules of scaling over 42 simulated curves, compared with KEDA's, Flink's and the least fleet",
+    "scaling": "a load step, a skewed topic and slow records on a real cluster, compared with KEDA and an HPA",
     "backfill": "a backfill on Spark beside a plain Python loop and a bare scan, on an embedded cluster",
 }
 """The benchmarks that run by name or with --all: groups on three brokers, whose sessions have to expire, a million

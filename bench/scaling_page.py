@@ -81,7 +81,7 @@ def differences(figures: Mapping[str, Any]) -> list[Difference]:
 def page(figures: Mapping[str, Any]) -> Iterator[str]:
     """The lines of the page: in which figures KEDA is ahead, in which we are, and the cases."""
     compared = differences(figures)
-    yield "# Scaling under load, beside KEDA with an HPA"
+    yield "# Scaling under load, compared with KEDA and an HPA"
     yield ""
     yield from ABOUT
     yield f"20 million additions in a Python function take {figures['additions_s']:.2f} s on this machine."

@@ -99,14 +99,14 @@ def page(judged: Sequence[Judged], seed: int) -> Iterator[str]:
         f"of them one has less lag or fewer rebalances{':' if behind else '.'}"
     )
     for each in behind:
-        yield from (f"  - {each.case.name}: {_beside(each.fleet, other)}" for other in each.worse_than)
+        yield from (f"  - {each.case.name}: {_against(each.fleet, other)}" for other in each.worse_than)
     beaten = [each for each in judged if each.beaten_by]
     yield (
         f"- On {len(beaten)} of {len(judged)} curves a published rule has less lag for no more "
         f"pod-seconds{':' if beaten else '.'}"
     )
     for each in beaten:
-        yield from (f"  - {each.case.name}: {_beside(each.fleet, other)}" for other in each.beaten_by)
+        yield from (f"  - {each.case.name}: {_against(each.fleet, other)}" for other in each.beaten_by)
     for group in dict.fromkeys(each.case.group for each in judged):
         yield ""
         yield f"## {group.capitalize()}"
@@ -129,10 +129,10 @@ def _cells(judged: Judged) -> list[str]:
     ]
 
 
-def _beside(fleet: Figures, other: Figures) -> str:
+def _against(fleet: Figures, other: Figures) -> str:
     return (
         f"{fleet.lag_seconds:,.0f} lag-seconds, {fleet.pod_seconds:,.0f} pod-seconds and {fleet.rebalances} rebalances "
-        f"beside {other.lag_seconds:,.0f}, {other.pod_seconds:,.0f} and {other.rebalances} of {other.rule}"
+        f"against {other.lag_seconds:,.0f}, {other.pod_seconds:,.0f} and {other.rebalances} of {other.rule}"
     )
 
 

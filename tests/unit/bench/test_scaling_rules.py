@@ -42,7 +42,7 @@ def test_page_begins_with_what_is_worse() -> None:
     better = Figures("flink", lag_seconds=800.0, pod_seconds=1000.0, rebalances=3)
     text = "\n".join(page([judged(better)], 1))
     head, _, rest = text.partition("## Shapes")
-    assert "wave: 1,000 lag-seconds, 1,000 pod-seconds and 3 rebalances beside 800, 1,000 and 3 of flink" in head
+    assert "wave: 1,000 lag-seconds, 1,000 pod-seconds and 3 rebalances against 800, 1,000 and 3 of flink" in head
     assert "| wave: A wave. | 1 k, 1.0 k, 3 |" in rest
 
 
