@@ -29,7 +29,7 @@ COARSE_SHARE: Final = 16
 def position(committed: int | None, start: int, end: int) -> int:
     """The offset at which retry workers go on in a partition whose log reaches from `start` to before `end`.
 
-    At their commit; without one, and where the log does not reach to it (retention, a topic made anew, a leader that
+    At their commit; without one, and where the log does not reach to it (retention, a recreated topic, a leader that
     had not kept up), they begin with the first record that is there.
     """
     return committed if committed is not None and start <= committed <= end else start

@@ -161,7 +161,7 @@ class FlowMemory:
         self._starts_due.pop(topic, None)
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Ask everything anew about topics that were just changed."""
+        """Ask everything again about topics that were just changed."""
         names = frozenset(topics)
         self.settings.forget(names)
         for name in names:
@@ -184,7 +184,7 @@ class FlowMemory:
         end, start = ends.get(key), self.starts.get(key[0], {}).get(key)
         if end is None or committed is None:
             return None
-        if start is None or end < start:  # a new partition, or a topic made anew
+        if start is None or end < start:  # a new partition, or a recreated topic
             self.ask_starts(key[0])
             return None
         place = committed.get(key)

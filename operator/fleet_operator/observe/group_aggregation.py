@@ -72,7 +72,7 @@ def count_failed(facts: GroupFacts) -> tuple[int, int] | tuple[None, None]:
     """Records in the failed topic, and the sum of its ends.
 
     Without one of its partitions the sum would hide failures. So would a start beyond the end: starts are asked for
-    less often, and that one is of a topic that was made anew since.
+    less often, and that one is of a topic that was recreated since.
     """
     ends, starts = facts.failed.ends, facts.failed.starts
     whole = len(ends) == facts.failed_partitions > 0 and ends.keys() <= starts.keys()

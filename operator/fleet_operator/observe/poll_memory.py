@@ -110,7 +110,7 @@ class LogEnds:
                         del self._open[topic][key]
 
     def due_comparisons(self, topics: Iterable[str], clock: float) -> set[str]:
-        """The topics whose high watermarks are to be asked for beside their last stable offsets (monotonic seconds)."""
+        """The topics whose high watermarks are asked for, too (monotonic seconds)."""
         due = {topic for topic in topics if clock - self._compared.get(topic, float("-inf")) >= COMPARED_SECONDS}
         self._compared |= dict.fromkeys(due, clock)
         return due

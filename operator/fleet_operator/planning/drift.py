@@ -1,4 +1,4 @@
-"""Fields of our children that others have set beside ours.
+"""Fields of our children that others have set in addition to ours.
 
 An apply sets what we mean, and takes away only what we have set before. A container, a volume, a variable or an
 annotation that another hand adds to a pod template stays, and would run unchecked. The API server notes who has set

@@ -52,8 +52,8 @@ class GroupLag:
 def partition_lag(committed: int | None, end: int | None, start: int | None, reset: ResetPolicy) -> int | None:
     """Records between the committed offset and the end of the log; None while unknown.
 
-    Commits and ends are read beside each other: a commit that is a little ahead of the end is newer than it. One below
-    the log's start counts from the start: the records between are gone. Without a commit, a group that starts at the
+    Commits and ends are read at different moments: a commit that is a little ahead of the end is newer. One below the
+    log's start counts from the start: the records between are gone. Without a commit, a group that starts at the
     earliest record owes the whole log, one that starts at the latest owes nothing yet.
     """
     if end is None:
@@ -68,7 +68,7 @@ def partition_lag(committed: int | None, end: int | None, start: int | None, res
 def group_lag(group: GroupObservation, partitions: Iterable[tuple[str, int]], reset: ResetPolicy) -> GroupLag:
     """Lag over the given partitions: all of the group's topics, with or without commits.
 
-    It is unknown where the log ends before an old commit (the topic was made anew, or lost its end), and for a group
+    It is unknown where the log ends before an old commit (the topic was recreated, or lost its end), and for a group
     that starts at the latest record where a topic has commits, but not in this partition: one that was added later is
     read from its beginning, and of the others nobody knows where they were begun.
     """

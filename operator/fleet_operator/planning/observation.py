@@ -209,12 +209,12 @@ class GroupObservation:
     - `committed` lacks partitions without a commit; `end_offsets` and `log_starts` lack unknown ones.
     - `missing_ends`: partitions whose end was known until a moment ago; those that stay unknown leave it.
     - `beyond_end`: partitions whose log ends before a commit that was there at the observation before, too. A commit of
-      this moment may be newer than the end beside it.
+      this moment may be newer than its end.
     - `end_history`: a few earlier end offsets of each partition, oldest first, to estimate the time behind.
     - `open_transactions`: partitions with records that a group of readers of committed records cannot read yet, seen at
       two comparisons at least; empty for other groups.
     - `samples`: the progress of the last minute and a half, oldest first, for a group that is scaled; without a gap, so
-      that an outage begins them anew.
+      that an outage restarts them.
     - `failed_records`: records in the failed topic; `failed_end`: sum of its end offsets. None unless every partition
       was observed.
     - `may_read`: the KafkaCluster's login has the right to be a member; None while that is unknown.

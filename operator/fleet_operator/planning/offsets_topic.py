@@ -1,4 +1,4 @@
-"""`__consumer_offsets` beside a KafkaCluster's spec: what differs, with the remedy, and what the operator may do. Pure.
+"""`__consumer_offsets` compared with a KafkaCluster's spec: differences, remedies, and what the operator may do. Pure.
 
 The number of partitions decides which broker coordinates a group. Brokers read the number once: the topic's own, or
 their setting while there is no topic. A topic of another number leaves groups without a coordinator, silently. So with
@@ -24,7 +24,7 @@ POLICY: Final = "cleanup.policy"
 COMPACT: Final = "compact"
 SEGMENT: Final = "segment.bytes"
 PRODUCERS_COMPRESSION: Final = {"compression.type": "producer"}
-"""Beside the policy and the segment size, a setting that brokers give the topic when they create it themselves (Kafka:
+"""Like the policy and the segment size, a setting that brokers give the topic when they create it themselves (Kafka:
 `GroupCoordinatorService.groupMetadataTopicConfigs`)."""
 USUAL_REPLICAS: Final = 3
 """Replicas where a KafkaCluster names no number, and has as many brokers."""
@@ -157,7 +157,7 @@ def _mismatch(found: Mapping[int, BrokerSettings], wanted: OffsetsTopic) -> Prob
     return Problem(
         conditions.BROKER_CONFIG_MISMATCH,
         f"{OFFSETS_TOPIC} does not exist yet, the brokers' {PARTITIONS_SETTING} is {seen}, and {says}: groups of a "
-        f"topic of another number would wait for a coordinator for ever. Set {PARTITIONS_SETTING}={number} on every "
+        f"topic of another number would wait for a coordinator without end. Set {PARTITIONS_SETTING}={number} on every "
         "broker and restart them before the first group is used",
     )
 

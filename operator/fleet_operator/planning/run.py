@@ -271,7 +271,7 @@ def run_pod(
 
     Returns its template, its container, and the sources of its settings, of which only the credentials are left.
     """
-    template = pod_template(group, cluster, revision="", handler_keys=None, image=image)
+    template = pod_template(group, cluster, handler_keys=None, image=image)
     metadata, spec = template["metadata"], template["spec"]
     metadata["annotations"].pop(REVISION_ANNOTATION)
     metadata["labels"] |= run_labels(run, component)

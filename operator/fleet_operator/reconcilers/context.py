@@ -41,7 +41,7 @@ URGENT_FIELDS: Final = (
 FAILURES: Final = (NetError, KafkaError, KubeError, ObserverStoppedError, TimeoutError)
 """Errors that end a piece of work in the background; the next one starts from the beginning."""
 CONFLICT_SECONDS: Final = 1.0
-"""Pause before an object is decided about anew whose status could not be written, because it had changed."""
+"""Pause before another reconcile of an object whose status could not be written, because it had changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Context:
     """The collaborators of the reconcilers; one for the whole operator. `ending` closes what they have opened.
 
     `moved` takes functions that are called with a group whose offsets have moved, and say whether it is to be
-    reconciled; `beside` takes work that goes on beside the reconciles and never returns.
+    reconciled; `beside` takes work that goes on next to the reconciles and never returns.
     """
 
     settings: Settings
@@ -82,7 +82,7 @@ async def publish(context: Context, body: JsonObject, status: JsonObject, *, set
     `settling`: other changes are about to follow.
 
     Raises KubeError. An object that was deleted meanwhile is no error, and None is returned. Nor is one that somebody
-    has changed meanwhile: it is decided about anew, from what is read now.
+    has changed meanwhile: it is reconciled again, from what is read now.
     """
     before = body.get("status") or {}
     try:
@@ -118,7 +118,7 @@ async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> str
     Returns the names of those whose changes were put back.
 
     Raises ForeignObjectError, and KubeError: KubeConflictError where the caches had not shown what is there, so that
-    all is decided anew.
+    the object is reconciled again.
     """
     if store.in_place(child):
         return ""
@@ -132,7 +132,7 @@ async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> str
             raise ForeignObjectError(child, owner, seen)
         elif store.watches(kind):
             store.learn(kind, seen)
-            raise KubeConflictError(f"{kind} `{key[1]}` exists, but no watch has shown it: it is decided about anew")
+            raise KubeConflictError(f"{kind} `{key[1]}` exists but is not in the cache yet: retrying")
     return await store.apply(child, over=seen)
 
 
@@ -172,7 +172,7 @@ async def find_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> 
     """A child of a watched kind, or None. Raises KubeError.
 
     A child that the cache lacks is read live, once until something is seen of it: a watch loses sight of an object
-    whose label is gone, and a fleet that is taken for absent would be created anew, and smaller.
+    whose label is gone, and a fleet that is taken for absent would be created again, and smaller.
     """
     key = (owner["metadata"]["namespace"], name)
     seen, cache = store.get(kind, key), store.cache(kind)

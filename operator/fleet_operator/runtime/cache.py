@@ -8,8 +8,8 @@ A watch also reports DELETED for an object that lost the label by which the watc
 back. So a deletion is remembered with its resourceVersion: an older event is late, and an event that is not older shows
 an object that lives. (An object that was truly deleted is never seen at that version or a later one.)
 
-A deletion can be missed for ever: after a 410 the watch lists again and reports only living objects. A sweep compares
-the cache with a list and drops what the list lacks although it is no newer than the list.
+A deletion can be missed permanently: after a 410 the watch lists again and reports only living objects. A sweep
+compares the cache with a list and drops what the list lacks although it is no newer than the list.
 
 Touched only on the event loop.
 """

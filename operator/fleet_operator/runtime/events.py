@@ -1,8 +1,8 @@
 """Kubernetes Events about our objects: on transitions only, merged, and posted in the background.
 
 Events are for people reading `kubectl describe`. The same news about the same object within a few minutes becomes a
-count on the first Event (its `series`) instead of another object. Posting happens beside the reconcile and may fail: an
-Event never says what no condition says.
+count on the first Event (its `series`) instead of another object. Posting happens outside the reconcile and may fail:
+an Event never says what no condition says.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ JITTER_FRACTION: Final = 0.5
 OTHERS_TURN: Final = 4
 """Of so many turns one is for keys that wait in their order, however many new ones there are."""
 OTHERS_AT_ONCE: Final = 3
-"""While new keys wait, none of the others is begun beside so many of them that are being worked on."""
+"""While new keys wait, no other key is begun while so many new ones are being worked on."""
 
 
 def backoff_seconds(failures: int, chance: float) -> float:

@@ -202,7 +202,7 @@ def _natural(spec: JsonObject, field: str) -> int | None:
 
 
 class Scope:
-    """The Leases by which installations keep out of each other's way, beside the one that a release's replicas share.
+    """The Leases by which installations keep out of each other's way, besides that of a release's replicas.
 
     One for the whole cluster or one in each served namespace. Where a namespace has none to give, or its administrator
     holds it by hand, that costs no other namespace anything: it is left out, or served without one. An installation for

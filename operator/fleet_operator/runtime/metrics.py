@@ -82,7 +82,7 @@ class GroupSeries(Collector):
         group.state, group.info = state, info
 
     def remove(self, key: Key) -> None:
-        """Remove a group that is gone, or its series would report for ever."""
+        """Remove a group that is gone, or its series would be exported permanently."""
         self._groups.pop(key, None)
 
     def describe(self) -> Iterable[Metric]:
@@ -119,12 +119,12 @@ AGE_BUCKETS: Final = (1.0, 2.0, 5.0, 7.5, 10.0, 12.5, 15.0, 20.0, 30.0, 60.0)
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
-# A series with the time of its making beside each counter: Prometheus finds resets without them.
+# A series with its creation time next to each counter: Prometheus finds resets without them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """Every metric of one operator process; created anew for each test, hence no global registry."""
+    """Every metric of one operator process; a new one for each test, hence no global registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -196,7 +196,7 @@ class Metrics:
         self.api_requests.labels(verb, resource, str(code)).inc()
 
     def forget_cluster(self, namespace: str, name: str) -> None:
-        """Remove the series of a KafkaCluster that is gone; its age would grow for ever."""
+        """Remove the series of a KafkaCluster that is gone; its age would grow without end."""
         for metric in (self.observation_seconds, self.observation_failures, self.observed_at):
             metric.remove_by_labels(dict(zip(CLUSTER_LABELS, (namespace, name), strict=True)))
 

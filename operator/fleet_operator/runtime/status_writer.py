@@ -6,8 +6,8 @@ for some seconds since the object's last write. Where nothing but the wording of
 changed, a minute must have passed: an error whose text differs with each attempt must not become a write each time.
 
 Urgent changes pass routine ones, but have bounds of their own: for each object, so that one that flaps does not write
-for ever, and for all of them together, so that a cluster that flaps under five thousand groups does not become as many
-writes at once. An object that has to wait keeps its turn: it comes back once, and then it may write.
+without end, and for all of them together, so that a cluster that flaps under five thousand groups does not become as
+many writes at once. An object that has to wait keeps its turn: it comes back once, and then it may write.
 
 A fleet that is being made changes several times in a few seconds. While the caller says that an object is settling, an
 urgent change waits a moment, and what follows goes along with it.

@@ -261,7 +261,7 @@ class Template(Model):
 
     @property
     def beside(self) -> tuple[dict[str, Any], ...]:
-        """The containers beside the worker."""
+        """The containers next to the worker."""
         return tuple(each for each in self.spec.containers if each.get("name") != WORKER_CONTAINER)
 
 

@@ -339,7 +339,7 @@ def _paused() -> BackfillDecision:
 
 
 RELEASE: Final = 0.8
-"""Share of the limit below which the pause ends, so that it does not begin anew at once."""
+"""Share of the limit below which the pause ends, so that it does not begin again at once."""
 LOOK_S: Final = 15.0
 """Steps of the observation's time in the control. A driver that sees it stand still pauses."""
 

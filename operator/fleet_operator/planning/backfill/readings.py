@@ -40,7 +40,7 @@ EXIT_CODE: Final = re.compile(r"ExitCode: (\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A ledger that can be read, beside the range. `covered` counts all passes, and so does `total`.
+    """A ledger that can be read, compared with the range. `covered` counts all passes, and so does `total`.
 
     `ledger` is None before a driver has written it.
     """

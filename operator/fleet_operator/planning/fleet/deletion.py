@@ -2,7 +2,7 @@
 
 The object has a finalizer only if its spec asks for such steps. Every step follows from what is there now: an operator
 that is killed in between finds the same step, or the next one. Two deadlines ensure that neither a dead broker nor a
-terminating namespace can keep the object for ever.
+terminating namespace can keep the object without end.
 """
 
 from __future__ import annotations

@@ -46,18 +46,21 @@ limit that is too low kills workers in the middle of records. See docs/decisions
 
 
 def pod_template(
-    group: ConsumerGroup, cluster: KafkaCluster, *, revision: str, handler_keys: tuple[str, ...] | None, image: str
+    group: ConsumerGroup, cluster: KafkaCluster, *, handler_keys: tuple[str, ...] | None, image: str
 ) -> dict[str, Any]:
-    """Pod template of a revision. `handler_keys` are the file names of the handler's source, None without one."""
+    """Pod template of a revision without a name, see `named`.
+
+    `handler_keys` are the file names of the handler's source, None without one.
+    """
     extra = group.spec.template
     metadata = {
         "labels": {**extra.metadata.labels, **labels.child_labels(group.metadata.name, labels.WORKER)},
-        "annotations": {**extra.metadata.annotations, REVISION_ANNOTATION: revision},
+        "annotations": {**extra.metadata.annotations, REVISION_ANNOTATION: ""},
     }
     first, beside = containers_of(group)
     mounts = extra.worker.get("volumeMounts") or ()
     own_scratch = any(mount.get("mountPath", "").rstrip("/") == SCRATCH_PATH for mount in mounts)
-    volumes = [_settings_volume(group, cluster, revision, handler_keys), *_plain(extra.spec.volumes)]
+    volumes = [_settings_volume(group, cluster, "", handler_keys), *_plain(extra.spec.volumes)]
     # Optional, as most groups never have one; a list that comes later reaches running pods all the same.
     skips = {"name": naming.skip_config(group.metadata.name), "optional": True, "defaultMode": 0o440}
     volumes.append({"name": SKIP_VOLUME, "configMap": skips})
@@ -84,6 +87,21 @@ def pod_template(
     return {"metadata": metadata, "spec": spec}
 
 
+def named(
+    template: Mapping[str, Any],
+    group: ConsumerGroup,
+    cluster: KafkaCluster,
+    *,
+    revision: str,
+    handler_keys: tuple[str, ...] | None,
+) -> dict[str, Any]:
+    """A `pod_template` of the same arguments with the name of its revision, and its ConfigMaps."""
+    metadata, spec = template["metadata"], template["spec"]
+    annotations = {**metadata["annotations"], REVISION_ANNOTATION: revision}
+    volumes = [_settings_volume(group, cluster, revision, handler_keys), *spec["volumes"][1:]]
+    return {"metadata": {**metadata, "annotations": annotations}, "spec": {**spec, "volumes": volumes}}
+
+
 def serve_nothing(spec: Mapping[str, Any], args: list[str]) -> dict[str, Any]:
     """Give the worker's container in a pod's spec a command that serves no HTTP; returns the container."""
     worker: dict[str, Any] = next(container for container in spec["containers"] if container["name"] == CONTAINER)
@@ -94,7 +112,7 @@ def serve_nothing(spec: Mapping[str, Any], args: list[str]) -> dict[str, Any]:
 
 
 def accompany(spec: dict[str, Any], worker: Mapping[str, Any]) -> None:
-    """Make native sidecars of the containers beside the worker's, so that the pod ends with the worker."""
+    """Make native sidecars of the containers other than the worker's, so that the pod ends with the worker."""
     beside = [container for container in spec["containers"] if container is not worker]
     for container in beside:
         for key in ATTENDING:
@@ -150,7 +168,7 @@ def _worker(group: ConsumerGroup, image: str, own_scratch: bool, authorities: bo
         ],
         "ports": [{"name": "http", "containerPort": worker_port(group), "protocol": "TCP"}],
         # The worker serves once it has imported the handler. Libraries that take minutes, or a machine without a
-        # processor to spare, are no reason to kill it and begin anew.
+        # processor to spare, are no reason to kill it and start over.
         "startupProbe": _probe(pod.HEALTH_PAGE, period_s=1, failures=STARTUP_S),
         "readinessProbe": _probe(pod.READY_PAGE, period_s=2, failures=2),
         "livenessProbe": _probe(pod.HEALTH_PAGE, period_s=10, failures=6),

@@ -80,7 +80,7 @@ def _removed(name: str, status: Mapping[str, Any]) -> Problem | None:
 
 
 def native_sidecars(pod: Mapping[str, Any]) -> set[str]:
-    """Names of the init containers that restart: they run beside the worker."""
+    """Names of the init containers that restart: they run next to the worker."""
     specs = (pod.get("spec") or {}).get("initContainers") or ()
     return {str(container.get("name")) for container in specs if container.get("restartPolicy") == "Always"}
 

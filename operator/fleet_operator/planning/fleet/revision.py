@@ -25,7 +25,7 @@ from fleet_consumer.contract.pod import WORKER_FILE
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.model import RETRY_ROLLOUT_ANNOTATION
-from fleet_operator.planning.fleet.pod_template import platform_gives_users, pod_template
+from fleet_operator.planning.fleet.pod_template import named, platform_gives_users, pod_template
 from fleet_operator.planning.fleet.readings import read_fleet, read_revision
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.fleet.worker_config import worker_config
@@ -75,18 +75,17 @@ def plan_revision(
     the workers' image.
     """
     keys = tuple(sorted(handler_files)) if handler_files is not None else None
-
-    def render(revision: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        template = pod_template(group, cluster, revision=revision, handler_keys=keys, image=image)
-        return worker_config(group, cluster, revision=revision), template
-
-    # The rendered objects carry the hash themselves, hence the first rendering without it.
-    unnamed_config, unnamed_template = render("")
     files = dict(handler_files) if handler_files is not None else None
-    named = content_hash({"config": unnamed_config, "handler": files, "template": unnamed_template})
-    config, template = render(named)
-    inputs = _inputs(group, cluster, handler_files=files, image=image)
-    return Revision(hash=named, worker_config=config, handler_files=files, pod_template=template, inputs=inputs)
+    config = worker_config(group, cluster, revision="")
+    template = pod_template(group, cluster, handler_keys=keys, image=image)
+    revision = content_hash({"config": config, "handler": files, "template": template})
+    return Revision(
+        hash=revision,
+        worker_config={**config, "revision": revision},
+        handler_files=files,
+        pod_template=named(template, group, cluster, revision=revision, handler_keys=keys),
+        inputs=_inputs(group, cluster, handler_files=files, image=image),
+    )
 
 
 def _inputs(

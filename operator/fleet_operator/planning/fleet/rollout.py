@@ -182,9 +182,9 @@ def _at_rest(facts: RolloutFacts, record: RevisionRecord | None) -> RolloutDecis
 
 
 def _try_again(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
-    """A refused revision that was asked for anew. The old check goes first, or its answer would refuse it again.
+    """A refused revision that was asked for again. The old check goes first, or its answer would refuse it again.
 
-    The old refusal is shown no more from the first step on: it would be taken for the answer to what asks anew.
+    The old refusal is shown no more from the first step on: it would be taken for the answer to the new request.
     """
     decision = RolloutDecision(phase=RolloutPhase.CHECKING, target=facts.fallback, requeue_after=1.0)
     old = [check for check in facts.checks if check.revision == facts.wanted]

@@ -32,7 +32,7 @@ def handler_container(template: Template) -> Mapping[str, Any] | None:
 
 
 def containers_of(group: ConsumerGroup) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The user's init containers and those beside the worker; an HTTP handler's is moved to the end of the first.
+    """The user's init containers and those next to the worker; an HTTP handler's is moved to the end of the first.
 
     It is the last because init containers that prepare the pod may prepare the handler, too.
     """

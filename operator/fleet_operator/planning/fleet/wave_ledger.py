@@ -32,11 +32,11 @@ from fleet_operator.planning.state.upgrade import Phase, UpgradeState
 
 IMAGE_REMEDY: Final = (
     "It goes on when that group runs the image after all, has one of its own (spec.image), or is deleted; another "
-    "worker image of the operator starts anew"
+    "worker image of the operator starts again"
 )
 CONNECTION_REMEDY: Final = (
     "It goes on when that group runs with the connection after all, or is deleted; another edit of the KafkaCluster "
-    "starts anew"
+    "starts again"
 )
 
 

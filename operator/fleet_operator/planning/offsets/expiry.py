@@ -1,7 +1,7 @@
 """Time at which the commits of a group without members expire, and when the operator has to prevent that. Pure.
 
 Brokers delete all commits of a group `offsets.retention.minutes` after its last member left; when they were made does
-not count (Kafka: `ClassicGroup.offsetExpirationCondition`). A member that joins and leaves begins that time anew. So
+not count (Kafka: `ClassicGroup.offsetExpirationCondition`). A member that joins and leaves restarts that time. So
 the operator visits an empty group at a quarter of the time: three more visits may fail before anything is lost.
 
 The time is counted from the last visit, which stands in the group's state. Where none does, nobody knows since when the

@@ -2,7 +2,7 @@
 
 The Job's pod is the worker's pod with another command: same image, account, credentials, placement and environment, so
 what reaches the brokers from a worker reaches them from here. What belongs to handling records stays out: the
-handler's source, probes, and the containers that a user puts beside the worker.
+handler's source, probes, and the containers that a user adds to the worker's pod.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPONENT: Final = "redrive"
 BACKOFF_LIMIT: Final = 10
 """Tries after failures from outside, 10 s apart at first and 6 minutes at last: about half an hour of outage."""
 TTL_S: Final = 86_400
-"""Time for which a finished Job and its logs are kept; the Redrive's own status is kept for ever."""
+"""Time for which a finished Job and its logs are kept; the Redrive's own status is kept as long as the object."""
 
 
 CLOCKS_S: Final = 300.0

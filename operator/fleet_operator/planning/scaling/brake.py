@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from fleet_operator.planning.scaling.capacity import Measurement, measure
+from fleet_operator.planning.scaling.capacity import SETTLED_S, measure_fleet
 from fleet_operator.planning.scaling.facts import ScalingFacts
-from fleet_operator.planning.scaling.load import SETTLED_S, Load
+from fleet_operator.planning.scaling.load import Load
 from fleet_operator.planning.state.sizing import HOUR_S, Bound, Growth
 
 JUDGE_S: Final = 30.0
@@ -43,13 +43,13 @@ class Verdict:
     bound: Bound | None
 
 
-def commits_before(facts: ScalingFacts, load: Load) -> float:
+def commits_before(load: Load) -> float:
     """Records per second that all workers commit before they become more; 0, which judges nothing, where few of them
     have a backlog."""
     owners = sum(bool(owned) for owned in load.dealing.owned)
     if len(load.behind()) < MANY * max(owners, 1):
         return 0.0
-    found = _measured(facts)
+    found = load.measured
     return found.commits if found is not None else sum(load.slow.commits.values())
 
 
@@ -64,7 +64,7 @@ def judge(facts: ScalingFacts, load: Load, now: float) -> Verdict | None:
     seconds = max(JUDGE_S, JUDGE_RECORDS / load.capacity if load.capacity else 0.0)
     if now - growth.at > JUDGED_WITHIN_S + seconds or since < growth.at or growth.before == 0 or growth.commits <= 0.0:
         return None
-    found = _measured(facts, seconds - SETTLED_S)
+    found = measure_fleet(facts, seconds - SETTLED_S)
     if found is None or facts.observed is None or facts.observed.observed_at - since < seconds:
         return None
     expected = growth.commits * min(growth.after / growth.before - 1.0, GAIN_EXPECTED_MOST)
@@ -86,20 +86,7 @@ def enough_for(reached: float, growth: Growth, load: Load) -> int:
     return next((count for count in load.counts.counts if count >= least * (1.0 - ROUNDING)), growth.after)
 
 
-def is_lifted(bound: Bound, facts: ScalingFacts) -> bool:
+def is_lifted(bound: Bound, load: Load) -> bool:
     """True if workers with a backlog handle clearly more than a larger fleet of them reached: the limit is gone."""
-    found = _measured(facts)
+    found = load.measured
     return found is not None and found.mostly_busy and found.commits >= LIFT_GAIN * bound.reached
-
-
-def _measured(facts: ScalingFacts, seconds: float = 0.0) -> Measurement | None:
-    since, observed = facts.stable_since, facts.observed
-    if since is None or observed is None:
-        return None
-    return measure(
-        observed.samples,
-        facts.members,
-        stable_since=since + SETTLED_S,
-        commit_interval_s=facts.commit_interval_s,
-        seconds=seconds,
-    )

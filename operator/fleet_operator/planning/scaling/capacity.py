@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from fleet_operator.planning.observation import MemberObservation, ProgressSample, WorkerObservation
-from fleet_operator.planning.scaling.facts import Partition, Rates, rates_over, span, window
+from fleet_operator.planning.scaling.facts import Partition, Rates, ScalingFacts, rates_over, span, window
 
 BUSY_WINDOWS_S: Final = (30.0, 60.0, 120.0, 300.0, 900.0)
 """Windows of reports: the shortest one with enough records counts, so that a change of the handler shows at once and
@@ -26,6 +26,8 @@ DENSE_S: Final = 60.0
 SPARSE_S: Final = 60.0
 """Age from which reports are kept in intervals, and these."""
 
+SETTLED_S: Final = 2.0
+"""Time after a rebalance from which samples count: the first commits of a new owner come later than its records."""
 MEASURE_S: Final = 20.0
 COMMITS_MEASURED: Final = 4.0
 """Least length of a measurement of commits, in seconds and in intervals between commits: commits come in steps."""
@@ -51,7 +53,7 @@ Readings = Mapping[str, tuple[BusyReading, ...]]
 
 
 def with_reports(known: Readings, reports: Iterable[WorkerObservation], now: float) -> Readings:
-    """The readings with what the workers say by now. A process that began anew begins its readings anew."""
+    """The readings with what the workers report by now. The readings of a process that restarted begin with it."""
     found = {pod: each for pod, each in known.items() if now - each[-1].at < BUSY_WINDOWS_S[-1]}
     for report in reports:
         if report.work is None:
@@ -116,6 +118,23 @@ class Measurement:
     commits: float
     mean: float
     mostly_busy: bool
+
+
+def measure_fleet(facts: ScalingFacts, seconds: float = 0.0) -> Measurement | None:
+    """The newest measurement of this fleet's workers, over `seconds` if that is more than the least length.
+
+    None in a group that has not been Stable all the time.
+    """
+    since, observed = facts.stable_since, facts.observed
+    if since is None or observed is None:
+        return None
+    return measure(
+        observed.samples,
+        facts.members,
+        stable_since=since + SETTLED_S,
+        commit_interval_s=facts.commit_interval_s,
+        seconds=seconds,
+    )
 
 
 def measure(

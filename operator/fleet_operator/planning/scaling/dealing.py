@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from fleet_consumer.assignors import COOPERATIVE, Assignment, ClusterView, Subscription
@@ -25,7 +27,7 @@ RANGE: Final = "range"
 ASSUMED: Final = "cooperative-sticky"
 """The assignor that is assumed where the group's own is an application's class: that is not loaded here."""
 CACHED: Final = 1024
-"""Shapes of topics that are kept: thousands of groups have few, and each is asked for at every look."""
+"""Shapes of topics that are kept: thousands of groups have few, and each is asked for at every decision."""
 PLANS_CACHED: Final = 4096
 REBALANCES: Final = 2
 """Rebalances after which every partition has its owner."""
@@ -137,7 +139,8 @@ def _deal(dealing: Dealing, count: int) -> Owned:
     view, rates = ClusterView(dict(dealing.topics)), dict(dealing.rates)
     workers = {f"{place:04}": _Worker(dealing.assignor, rates) for place in range(count)}
     for worker, partitions in zip(workers.values(), dealing.owned, strict=False):
-        worker.take(Assignment(_by_topic(partitions)))
+        by_topic = groupby(partitions, key=itemgetter(0))
+        worker.take(Assignment({topic: [number for _, number in each] for topic, each in by_topic}))
     for _ in range(REBALANCES):
         subscriptions = {name: worker.subscription(tuple(view.partitions)) for name, worker in workers.items()}
         plan = BUILT_IN[dealing.assignor]().assign(view, subscriptions)
@@ -168,8 +171,9 @@ class _Worker:
 
     def subscription(self, topics: Sequence[str]) -> Subscription:
         if self._rates and isinstance(self._assignor, TakesRates):
-            known = {key: self._rates[key] for key in self.partitions if key in self._rates}
-            self._assignor.on_rates(_rates_by_topic(known))
+            rates = self._rates
+            owned = self._owned.items()
+            self._assignor.on_rates({name: {n: rates[name, n] for n in of if (name, n) in rates} for name, of in owned})
         cooperative = self._assignor.protocol is COOPERATIVE
         return Subscription(
             topics,
@@ -177,20 +181,6 @@ class _Worker:
             owned=self._owned if cooperative else {},
             generation=self._generation if cooperative and self._owned else -1,
         )
-
-
-def _by_topic(partitions: Iterable[Partition]) -> Mapping[str, Sequence[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        found.setdefault(topic, []).append(number)
-    return found
-
-
-def _rates_by_topic(rates: Mapping[Partition, float]) -> Mapping[str, Mapping[int, float]]:
-    found: dict[str, dict[int, float]] = {}
-    for (topic, number), rate in rates.items():
-        found.setdefault(topic, {})[number] = rate
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

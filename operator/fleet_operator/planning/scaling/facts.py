@@ -29,7 +29,7 @@ class Rates:
     """Records per second of each partition over `seconds`.
 
     `arrival` and `commits` lack partitions that were unknown at one end of the window, or whose offsets went back
-    within it: a topic that was made anew, a reset.
+    within it: a topic that was recreated, a reset.
     """
 
     seconds: float
@@ -121,7 +121,7 @@ class ScalingFacts:
 
     @property
     def awaits_rates(self) -> bool:
-        """True if offsets are known for the first time, as after a start: rates take a second look."""
+        """True if offsets are known for the first time, as after a start: rates take a second observation."""
         known = self.lag is not None and self.lag.total is not None and self.partition_counts is not None
         return known and self.observed is not None and span(self.observed.samples) <= 0.0
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from fleet_operator.planning.observation import GroupObservation, ProgressSample
 from fleet_operator.planning.problem import name_some
-from fleet_operator.planning.scaling.capacity import Measurement, has_backlog, measure
+from fleet_operator.planning.scaling.capacity import Measurement, has_backlog, measure_fleet
 from fleet_operator.planning.scaling.dealing import (
     HOT_COST,
     Allowance,
@@ -49,8 +49,6 @@ LONG_S: Final = 90.0
 STUCK_S: Final = 60.0
 """Least time without a commit after which a partition with a lag is stuck (Burrow's rule STALL), and its worker is not
 busy with others."""
-SETTLED_S: Final = 2.0
-"""Time after a rebalance from which samples count: the first commits of a new owner come later than its records."""
 IN_FLIGHT: Final = 2.0
 """Multiple of the records that are on their way in the mean, beyond which a lag is a backlog: commits come in steps."""
 
@@ -62,10 +60,11 @@ class Load:
 
     - `lags`: of known partitions; `slow`: rates over a minute and a half.
     - `rates`: records per second of each partition by the larger of a short and a long window.
-    - `backlog`: what waits beyond the records on their way; `lately` by the look before.
+    - `backlog`: what waits beyond the records on their way; `lately` by the observation before.
     - `counts`: the useful numbers of workers, `most` the bound of the spec among them; `dealing` who owns what.
     - `capacity`: records per second of one worker, None while it is unknown; `proven` is the largest rate that workers
       have handled on average: they can do no less, and a fleet may shrink by it.
+    - `measured`: the newest measurement of the fleet's commits, None without one.
     - `stuck`: partitions without progress.
     - `held_back`: an open transaction keeps records from the group.
     - `safe_to_sleep`: an empty group continues where it was in every partition: by its commit, or from the start of a
@@ -83,6 +82,7 @@ class Load:
     dealing: Dealing
     capacity: float | None
     proven: float
+    measured: Measurement | None
     catch_up_s: float
     stuck: frozenset[Partition]
     safe_to_sleep: bool
@@ -150,7 +150,7 @@ class Load:
         return max(self.enough() or 0, self._least(load, capacity, mean=1.0, worst=1.0))
 
     def behind(self) -> tuple[int, ...]:
-        """The workers, by ordinal, that had more work at two looks in a row than they can catch up with."""
+        """The workers, by ordinal, that had more work than they can catch up with at the last two observations."""
         if self.capacity is None or self.lately is None:
             return ()
         return tuple(
@@ -209,7 +209,8 @@ def read_load(facts: ScalingFacts, trail: Trail, now: float) -> tuple[Load | Non
     if slow is None or fast is None or steady is None or minute is None or long is None:
         return None, trail.forgotten()
     trail = trail.of_revision(facts.revision).with_reports(facts.reports, now)
-    trail = trail.with_measurement(_measured(facts, observed))
+    measured = measure_fleet(facts)
+    trail = trail.with_measurement(measured)
     capacity = _capacity(facts, trail, now)
     lags = {key: value for key, value in lag.partitions.items() if value is not None}
     stuck = find_stuck(facts, observed) & lags.keys()
@@ -230,6 +231,7 @@ def read_load(facts: ScalingFacts, trail: Trail, now: float) -> tuple[Load | Non
         dealing=dealing_of(counts, facts.assignor, owned_by(facts.members), rates),
         capacity=capacity,
         proven=trail.proven,
+        measured=measured,
         catch_up_s=catch_up_s if capacity is None else max(catch_up_s, CATCH_UP_RECORDS / capacity),
         stuck=stuck,
         complete=lag.complete and not observed.hanging,
@@ -302,24 +304,12 @@ def find_stuck(facts: ScalingFacts, observed: GroupObservation) -> frozenset[Par
     return frozenset(found)
 
 
-def _measured(facts: ScalingFacts, observed: GroupObservation) -> Measurement | None:
-    """The newest measurement of this fleet's workers, in a group that has been Stable all the time."""
-    since = facts.stable_since
-    if since is None:
-        return None
-    return measure(
-        observed.samples,
-        facts.members,
-        stable_since=since + SETTLED_S,
-        commit_interval_s=facts.commit_interval_s,
-    )
-
-
 def _capacity(facts: ScalingFacts, trail: Trail, now: float) -> float | None:
     """The remembered capacity of a worker, None while there is none of its revision.
 
-    What is learnt at a look is remembered by its decision and counts from the next one on: so a process that has just
-    begun decides by the same. While one revision replaces another, nothing is remembered, and what is learnt counts.
+    What is learnt from an observation is remembered by its decision and counts from the next one on: so a process that
+    has just begun decides by the same. While one revision replaces another, nothing is remembered, and what is learnt
+    counts.
     """
     kept = facts.memory.capacity
     if facts.revision is None:

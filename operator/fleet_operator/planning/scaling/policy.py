@@ -1,9 +1,10 @@
 """The rules of scaling, in order: what holds, what wakes, what grows, what shrinks. Pure.
 
 Two numbers are wanted: the one that carries what arrives, with something for bursts, and the one that works off a
-backlog in time. A fleet grows in one step as soon as a worker had more than it can catch up with at two looks in a row,
-and keeps its size while it drains. It shrinks once fewer workers have been enough for the whole stabilization window.
-What is known of a load is the least that it can be: a fleet grows and wakes by it, and shrinks only while all is known.
+backlog in time. A fleet grows in one step as soon as a worker had more than it can catch up with at the last two
+observations, and keeps its size while it drains. It shrinks once fewer workers have been enough for the whole
+stabilization window. What is known of a load is the least that it can be: a fleet grows and wakes by it, and shrinks
+only while all is known.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class _Policy:
         target = max(facts.current, min(target, load.most))
         if all(load.is_alone(worker) for worker in load.behind()):
             target = facts.current
-        bound = self.bound()
+        bound = self.bound(load)
         if bound is not None and target > bound:
             target = max(bound, facts.current)
             if target == facts.current:
@@ -181,13 +182,13 @@ class _Policy:
         facts, last, at = self.facts, self.facts.memory.growth, round(self.now, 1)
         if last is not None and last.after == facts.current and last.commits > 0.0:
             return replace(last, after=target, at=at)
-        commits = round(brake.commits_before(facts, load), 3)
+        commits = round(brake.commits_before(load), 3)
         return Growth(before=facts.current, after=target, commits=commits, at=at)
 
-    def bound(self) -> int | None:
+    def bound(self, load: Load) -> int | None:
         """The number beyond which more workers do not help, unless the limit is gone."""
         kept, count = self.facts.memory.bound, self.facts.memory.bound_at(self.now)
-        if not self.has_brake or kept is None or count is None or brake.is_lifted(kept, self.facts):
+        if not self.has_brake or kept is None or count is None or brake.is_lifted(kept, load):
             return None
         return count
 
@@ -202,7 +203,7 @@ class _Policy:
 
     def learn(self, load: Load) -> ScaleDecision:
         """One useful step up without knowledge of a worker's capacity, which reports or a backlog normally teach within
-        a look or two: here nothing was completed for so long."""
+        two observations: here nothing was completed for so long."""
         facts, text = self.facts, "a worker's capacity is not known yet"
         above = min(load.counts.above(facts.current), load.most)
         waits = self.trail.known_since is not None and self.now - self.trail.known_since >= LEARN_S
@@ -301,8 +302,8 @@ class _Policy:
     @property
     def settled(self) -> bool:
         """True if all workers have been in one generation for a while: that of the last step's rebalance, or a later
-        one. A look between the two rebalances of a cooperative assignor sees a Stable group with the new members, which
-        seems to have been Stable since before the step."""
+        one. An observation between the two rebalances of a cooperative assignor shows a Stable group with the new
+        members, which seems to have been Stable since before the step."""
         facts, observed, since = self.facts, self.facts.observed, self.facts.stable_since
         if observed is None or since is None or not self.complete or span(observed.samples) < SETTLE_S:
             return False
@@ -339,7 +340,7 @@ class _Policy:
         if load is None:  # a process that has just begun knows no rates yet, and forgets nothing for that
             return memory if facts.awaits_rates else memory.with_levels((), self.now)
         memory = memory.with_capacity(self.trail.capacity(self.now), facts.revision, self.now)
-        if memory.bound is not None and brake.is_lifted(memory.bound, facts):
+        if memory.bound is not None and brake.is_lifted(memory.bound, load):
             memory = replace(memory, bound=None)
         smaller = [level for level in self.trail.levels if max(level.count, self.least) < facts.current]
         return memory.with_levels(smaller, self.now)

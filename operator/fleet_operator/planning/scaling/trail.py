@@ -29,8 +29,7 @@ class Trail:
     - `known_since`: since when the load has been known without a break, None while it is unknown.
     - `levels`: the numbers of workers that have been enough, ascending, each larger one for longer.
     - `readings`: what workers said of their work, by pod.
-    - `measured`: capacities by commits under backlog, newest last; `measured_at` the time of the last one, `newest` the
-      last measurement.
+    - `measured`: capacities by commits under backlog, newest last; `measured_at` the time of the last one.
     - `proven`: the largest rate that one worker handled on average, busy or not.
     - `revision`: the revision whose workers were measured.
     """
@@ -41,7 +40,6 @@ class Trail:
     readings: Mapping[str, tuple[BusyReading, ...]] = field(default_factory=dict)
     measured: tuple[float, ...] = ()
     measured_at: float = 0.0
-    newest: Measurement | None = None
     proven: float = 0.0
     revision: str | None = None
 
@@ -56,7 +54,7 @@ class Trail:
 
     def forgotten(self) -> Trail:
         """The trail after the load was unknown: nothing that was enough before proves anything now."""
-        return replace(self, known_since=None, levels=(), newest=None)
+        return replace(self, known_since=None, levels=())
 
     def of_revision(self, revision: str | None) -> Trail:
         """The trail for workers of a revision, None while one replaces another: what those of another one could do is
@@ -65,7 +63,7 @@ class Trail:
             return self
         if self.revision is None:
             return replace(self, revision=revision)
-        return replace(self, readings={}, measured=(), newest=None, proven=0.0, revision=revision)
+        return replace(self, readings={}, measured=(), proven=0.0, revision=revision)
 
     def with_reports(self, reports: Iterable[WorkerObservation], now: float) -> Trail:
         """The trail with what workers say of their work."""
@@ -74,7 +72,7 @@ class Trail:
     def with_measurement(self, found: Measurement | None) -> Trail:
         """The trail with a measurement. Those of one length of time count once."""
         proven = self.proven if found is None else max(self.proven, found.mean)
-        trail = replace(self, newest=found, proven=proven)
+        trail = replace(self, proven=proven)
         if found is None or found.busy is None or 0.0 <= found.at - trail.measured_at < MEASURE_S:
             return trail
         return replace(trail, measured=(*trail.measured, found.busy)[-KEPT:], measured_at=found.at)

@@ -160,7 +160,7 @@ def _lag_unknown(observed: GroupObservation, unknown: Sequence[tuple[str, int]],
     if beyond:
         reason, keys = c.COMMIT_BEYOND_END, beyond
         text = (
-            "the commits in {} are beyond the ends of the logs: the topic was made anew, or lost its last records; "
+            "the commits in {} are beyond the ends of the logs: the topic was recreated, or lost its last records; "
             "workers go on at the right place by themselves, without workers make an OffsetReset"
         )
     elif silent:

@@ -208,7 +208,7 @@ def worker_problem(facts: ConsumerGroupFacts) -> Problem | None:
 def _rebalance(facts: ConsumerGroupFacts) -> Problem | None:
     """A rebalance that does not come to its end: nobody reads some of the partitions, or any.
 
-    Its time is that between two observations of this process; a new process counts anew.
+    Its time is that between two observations of this process; a new process starts its own count.
     """
     observed = facts.observed_group
     if observed is None or observed.state not in REBALANCING:

@@ -131,7 +131,7 @@ def scaling_active(facts: ConsumerGroupFacts) -> Condition:
     if written not in (None, 1, decision.replicas):
         message = (
             f"the number of workers follows the load; spec.replicas ({written}) counts only for a new fleet, so "
-            "kubectl scale and autoscalers that write it have no effect beside spec.scaling"
+            "kubectl scale and autoscalers that write it have no effect together with spec.scaling"
         )
         return Condition(c.SCALING_ACTIVE, "True", c.SCALE_FIELD_IGNORED, message)
     return Condition(c.SCALING_ACTIVE, "True", c.SCALED_BY_LOAD, "the number of workers follows the load")

@@ -1,7 +1,7 @@
 """`status.transitions`: the last changes of a Kafka group's state, with the cause of each.
 
 The observer's history is merged into the status, which is the record: an entry is known again by its state and time, so
-none is added twice, and a history that begins anew with a new process continues the entries that are there.
+none is added twice, and a history that a new process begins continues the entries that are there.
 
 Causes come from three sources. Some moves have one cause by the protocol. Members that came or went are one that is
 deduced. A worker knows its own: it reports from which generation to which it joined, and why; entries carry the
@@ -132,7 +132,7 @@ def _deduce(seen: GroupTransition, before: str, name_of: NameOf) -> tuple[str, b
     if protocol is not None and not members:
         return protocol, False
     if seen.before == seen.after:
-        return members or "partitions were assigned anew", True
+        return members or "partitions were assigned again", True
     return members or BY_OUTCOME.get(seen.after, ""), True
 
 

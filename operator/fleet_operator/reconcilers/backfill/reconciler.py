@@ -94,7 +94,7 @@ class BackfillStep:
 
     def _pass(self) -> str:
         progress = self.found.facts.progress
-        assert isinstance(progress, Progress), "an attempt is started beside a ledger that can be read"
+        assert isinstance(progress, Progress), "an attempt is started with a ledger that can be read"
         return progress.next_pass
 
     def _image(self) -> str:

@@ -105,7 +105,7 @@ class Gathered:
 
     @property
     def stopped(self) -> bool:
-        """True if no workers may run: on another Kafka cluster, and beside an older owner of the Kafka group."""
+        """True if no workers may run: on another Kafka cluster, and while an older object owns the Kafka group."""
         return self.cluster_changed or self.older is not None
 
     @property
