@@ -240,8 +240,9 @@ class Observer:
             memory.rest_until = ended + pause_of_failure(seen, self.settings.interval_seconds, cpu_s)
             self._publish(memory.fail(seen, ended - began))
             return
-        ended, part.cpu_s = self._clock.monotonic(), time.thread_time() - cpu
-        memory.rest_until = ended + REST_FACTOR * part.cpu_s
+        ended, cpu_s = self._clock.monotonic(), time.thread_time() - cpu
+        part.rest(ended, cpu_s)
+        memory.rest_until = ended + REST_FACTOR * cpu_s
         self._publish(memory.merge(part, seen, ended - began))
         if poll.survey:
             memory.survey_at = ended + self.settings.interval_seconds

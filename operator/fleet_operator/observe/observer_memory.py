@@ -25,6 +25,9 @@ WEIGHT_MAX: Final = 400
 """Topics and groups of one part: with a dozen partitions in each topic about 4,000 offsets are asked for."""
 HURRY_SECONDS: Final = 1.0
 """The interval while a group has not been seen yet, or waits for nobody's record that becomes due."""
+PART_REST_FACTOR: Final = 19.0
+"""Least pause of a part that has new groups or changed topics, as a multiple of the CPU time of its last poll: while
+thousands of groups are created, each of them would have its whole part polled."""
 HURRY_MAX_SECONDS: Final = 120.0
 """Longest time for which one group may shorten the pauses: it may never be there."""
 CALM_FACTOR: Final = 20.0
@@ -44,7 +47,7 @@ DOUBT_SECONDS: Final = 15.0
 class GroupPart:
     """Some groups, what was seen of their topics, and when to poll them again (monotonic seconds).
 
-    `cpu_s` is the CPU time that the last poll took. `asked` is the number of the last poll among those at all parts,
+    `cpu_s` is the CPU time that the last poll took, and until `rest_until` no wish has the part polled. `asked` is the number of the last poll among those at all parts,
     `turn` that of the last good one, `failed` that of the last one if it failed; 0 for none. `unheard` says that nobody
     has been notified of its groups since the cluster was found, perhaps again. `unseen_since` has the groups that no
     poll has seen yet. `named` counts how often its groups name each topic: topics are made one by one, and whom each of
@@ -58,6 +61,7 @@ class GroupPart:
     topics: Mapping[str, TopicObservation] = field(default_factory=dict)
     matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     due_at: float = float("-inf")
+    rest_until: float = float("-inf")
     cpu_s: float = 0.0
     asked: int = 0
     turn: int = 0
@@ -71,7 +75,15 @@ class GroupPart:
         self.interests[interest.group_id] = interest
         self.named.update(interest.named_topics)
         self.weight += _weight(interest)
-        self.due_at = float("-inf")
+        self.wish()
+
+    def wish(self) -> None:
+        """Have the part polled next, unless it was just polled."""
+        self.due_at = min(self.due_at, self.rest_until)
+
+    def rest(self, ended: float, cpu_s: float) -> None:
+        """Note a poll that ended at this time and took so much CPU time."""
+        self.cpu_s, self.rest_until = cpu_s, ended + PART_REST_FACTOR * cpu_s
 
     def drop(self, group_id: str) -> None:
         gone = self.interests.pop(group_id, None)
@@ -284,7 +296,7 @@ class ObserverMemory:
             self.parts.all_due()
         for part in self.parts.reading(topics):
             part.memory.flow.forget(topics)
-            part.due_at = float("-inf")
+            part.wish()
 
     def merge(self, part: GroupPart, seen: ClusterObservation, seconds: float) -> Observed:
         """Put the observation of a part into that of the whole; returns what is new."""

@@ -94,8 +94,10 @@ log = logging.getLogger(__name__)
 UNWATCHED_SECONDS: Final = 1800.0
 """Interval at which objects of kinds that are not watched are read again, in case somebody changed them; and the time
 within which an object that was believed to be in place is read."""
-LIVING_SECONDS: Final = 60.0
-"""Time for which an object counts as living that an answer has shown; the children of a fleet are made within it."""
+LIVING_SECONDS: Final = 300.0
+"""Time for which an object counts as living that an answer has shown. The children of a fleet are made within it, also
+where thousands are created at once. What is made for an object that has gone meanwhile, unseen by its watch, has an
+owner reference to it, by which Kubernetes collects it."""
 
 
 def digest(value: object) -> str:

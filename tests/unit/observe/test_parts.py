@@ -110,6 +110,21 @@ def test_part_with_a_new_wish_is_due_at_once() -> None:
     assert parts.due(NOW).due_at < NOW
 
 
+def test_part_that_was_just_polled_rests_before_a_wish_has_it_polled_again() -> None:
+    """While thousands of groups are created, each of them would have its whole part polled."""
+    parts = GroupParts()
+    parts.change(wishes(*"abc"))
+    part = parts.due(NOW)
+    part.rest(NOW, cpu_s=0.1)
+    part.due_at = NOW + 12
+    parts.change(wishes("d"))
+    assert NOW + 1 < part.due_at < NOW + 3
+    part.due_at = NOW + 12
+    part.rest(NOW, cpu_s=0.0)
+    part.wish()
+    assert part.due_at == NOW
+
+
 def test_wishes_that_do_not_end_keep_no_part_from_being_looked_at() -> None:
     """Each wish makes its part due at once: of those that are due, the others come first."""
     parts = GroupParts()
