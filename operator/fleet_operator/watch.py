@@ -21,7 +21,7 @@ import kopf
 from fleet_operator.clients.kinds import JsonObject, Kind
 from fleet_operator.runtime.cache import WatchedKind
 from fleet_operator.runtime.informer import Sink
-from fleet_operator.runtime.loop_thread import LoopThread
+from fleet_operator.runtime.loop_thread import Handover, LoopThread
 
 log = logging.getLogger(__name__)
 
@@ -151,10 +151,8 @@ class Watcher:
         """Run kopf until it ends or a kind has returned; returns the error that ended it."""
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def hand_over(kind: Kind, body: JsonObject, gone: bool) -> None:
-            loop.call_soon_threadsafe(self._sink, kind, body, gone)
-
-        serving = self._thread.run(_serve(make_registry(self._watched, hand_over), self._namespaces, stop))
+        registry = make_registry(self._watched, Handover(loop, self._sink))
+        serving = self._thread.run(_serve(registry, self._namespaces, stop))
         returned = asyncio.create_task(self._lists.returned.wait(), name="returned")
         ends: set[asyncio.Future[Any]] = {serving, returned}
         try:

@@ -112,6 +112,8 @@ class Observer:
         self._actions: queue.SimpleQueue[tuple[Callable[[NetworkClient], Any], Future[Any]]] = queue.SimpleQueue()
         self._wishes: queue.SimpleQueue[Mapping[str, GroupInterest | None]] = queue.SimpleQueue()
         self._changed_topics: queue.SimpleQueue[frozenset[str]] = queue.SimpleQueue()
+        self._rests_until = float("-inf")
+        """The time until which no wish has anything polled; set by the thread before it rests."""
         # Set by the thread before it can block, read by `_wake`.
         self._client: NetworkClient | None = None
         self._thread = threading.Thread(target=self._run, name=f"observer-{name}", daemon=True)
@@ -135,9 +137,13 @@ class Observer:
         return not self._thread.is_alive()
 
     def watch(self, changes: Mapping[str, GroupInterest | None]) -> None:
-        """Change what is observed, by group id, None for nothing; what is new is polled next."""
+        """Change what is observed, by group id, None for nothing; what is new is polled next.
+
+        A thread that rests is not woken: it comes to it when the rest ends.
+        """
         self._wishes.put(changes)
-        self._wake()
+        if self._clock.monotonic() >= self._rests_until:
+            self._wake()
 
     def poll_soon(self, changed_topics: Iterable[str] = ()) -> None:
         """Poll next the groups of topics that were just changed, of which nothing is taken for known any more;
@@ -191,7 +197,10 @@ class Observer:
                 ended = self._clock.monotonic()
                 states_due = ended + max(STATE_POLL_SECONDS, STATE_POLL_REST_FACTOR * (ended - now))
                 continue
-            client.poll(min(due, states_due) - now)
+            self._rests_until = memory.rest_until
+            # A wish that came before this line has woken the client; a later one waits for the end of the rest.
+            rest_ends = memory.rest_until if memory.rest_until > now else float("inf")
+            client.poll(min(due, states_due, rest_ends) - now)
 
     def _take_changes(self, memory: ObserverMemory) -> None:
         """Take in what the event loop wants by now."""

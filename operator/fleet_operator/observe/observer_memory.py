@@ -47,11 +47,11 @@ DOUBT_SECONDS: Final = 15.0
 class GroupPart:
     """Some groups, what was seen of their topics, and when to poll them again (monotonic seconds).
 
-    `cpu_s` is the CPU time that the last poll took, and until `rest_until` no wish has the part polled. `asked` is the number of the last poll among those at all parts,
-    `turn` that of the last good one, `failed` that of the last one if it failed; 0 for none. `unheard` says that nobody
-    has been notified of its groups since the cluster was found, perhaps again. `unseen_since` has the groups that no
-    poll has seen yet. `named` counts how often its groups name each topic: topics are made one by one, and whom each of
-    them concerns must not take a walk over all groups.
+    `cpu_s` is the CPU time that the last poll took, and until `rest_until` no wish has the part polled. `asked` is the
+    number of the last poll among those at all parts, `turn` that of the last good one, `failed` that of the last one if
+    it failed; 0 for none. `unheard` says that nobody has been notified of its groups since the cluster was found,
+    perhaps again. `unseen_since` has the groups that no poll has seen yet. `named` counts how often its groups name
+    each topic: topics are made one by one, and whom each of them concerns must not take a walk over all groups.
     """
 
     patterns: bool

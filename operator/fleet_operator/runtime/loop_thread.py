@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class LoopThread:
@@ -20,3 +22,30 @@ class LoopThread:
     def run(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Have something done on the thread; to cancel the future, which is the caller's loop's, cancels the work."""
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+
+class Handover(Generic[*Ts]):
+    """Calls of a function on a loop, from one other thread, in order.
+
+    To wake another thread's loop takes a system call and the interpreter's lock. Calls that come while the loop is busy
+    share one wake-up.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[*Ts], None]) -> None:
+        self._loop = loop
+        self._function = function
+        self._waiting: deque[tuple[*Ts]] = deque()
+
+    def __call__(self, *arguments: *Ts) -> None:
+        self._waiting.append(arguments)
+        if len(self._waiting) == 1:  # what was there before has woken the loop
+            self._loop.call_soon_threadsafe(self._next)
+
+    def _next(self) -> None:
+        if not self._waiting:  # a call came between the last two lines, and was made already
+            return
+        try:
+            self._function(*self._waiting.popleft())
+        finally:
+            if self._waiting:
+                self._loop.call_soon(self._next)
