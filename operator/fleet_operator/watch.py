@@ -33,6 +33,8 @@ SERVER_TIMEOUT_SECONDS: Final = 300
 """A watch is renewed at least this often, whatever kopf's own check for silence finds."""
 PAGE_OBJECTS: Final = 10
 """A page of whole objects is in memory, and read, at once."""
+IDLE_SECONDS: Final = 1.0
+"""Time after an event for which an object keeps its task, and the task the event: whole, and of thousands of objects."""
 RETRY_SECONDS_MAX: Final = 30.0
 RESTART_SECONDS: Final = 2.0
 RESTART_SECONDS_MAX: Final = 60.0
@@ -96,6 +98,7 @@ def make_registry(watched: Sequence[WatchedKind], sink: Sink) -> kopf.OperatorRe
         settings.networking.error_backoffs = EndlessBackoffs()
         settings.watching.server_timeout = SERVER_TIMEOUT_SECONDS
         settings.watching.chunk_size = PAGE_OBJECTS
+        settings.queueing.idle_timeout = IDLE_SECONDS
 
     # A registry of our own has no login handlers; these two are kopf's, in the order of the client's own rules. They
     # need ids of their own: kopf keeps one result for each id.
