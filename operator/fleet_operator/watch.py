@@ -34,7 +34,7 @@ SERVER_TIMEOUT_SECONDS: Final = 300
 PAGE_OBJECTS: Final = 10
 """A page of whole objects is in memory, and read, at once."""
 IDLE_SECONDS: Final = 1.0
-"""Time after an event for which an object keeps its task, and the task the event: whole, and of thousands of objects."""
+"""Time after an event for which an object keeps its task, and the task the whole event: of thousands of objects."""
 RETRY_SECONDS_MAX: Final = 30.0
 RESTART_SECONDS: Final = 2.0
 RESTART_SECONDS_MAX: Final = 60.0

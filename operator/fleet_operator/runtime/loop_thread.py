@@ -39,13 +39,12 @@ class Handover(Generic[*Ts]):
     def __call__(self, *arguments: *Ts) -> None:
         self._waiting.append(arguments)
         if len(self._waiting) == 1:  # what was there before has woken the loop
-            self._loop.call_soon_threadsafe(self._next)
+            self._loop.call_soon_threadsafe(self._make)
 
-    def _next(self) -> None:
-        if not self._waiting:  # a call came between the last two lines, and was made already
-            return
-        try:
-            self._function(*self._waiting.popleft())
-        finally:
-            if self._waiting:
-                self._loop.call_soon(self._next)
+    def _make(self) -> None:
+        """Make all calls that wait, in one turn: a turn of a busy loop takes long. One that fails stops no other."""
+        while self._waiting:
+            try:
+                self._function(*self._waiting.popleft())
+            except Exception as error:
+                self._loop.call_exception_handler({"message": "a call from another thread failed", "exception": error})
