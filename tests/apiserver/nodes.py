@@ -141,7 +141,7 @@ class Nodes:
             if _differs(pod["status"], held):
                 await kube.patch_status(POD, pod, held)
             return
-        name = naming.revision_config(metadata["labels"][GROUP_LABEL], metadata["annotations"][REVISION])
+        name = naming.revision_config(metadata["labels"][GROUP_LABEL], _revision(pod) or "")
         config_map = await kube.get(CONFIG_MAP, metadata["namespace"], name)
         if config_map is None:
             return  # a real pod would wait for its volume

@@ -170,8 +170,8 @@ class Scene:
     def assert_each_once(self, load: Load, *, refused: bool) -> None:
         """Every record was handled once, its output was written, and everything is committed.
 
-        With `refused` the brokers refused the producer's certificate, or the producer theirs: it had to be replaced
-        while it waited for acknowledgements, and an output whose acknowledgement got lost is written again.
+        With `refused` the brokers refused the producer's certificate: it had to be replaced while it waited for
+        acknowledgements, and an output whose acknowledgement got lost is written again.
         """
         load.end()
         self.wait_done(load.written)
@@ -248,6 +248,7 @@ def test_tls_user_and_cluster_authority_are_rotated_under_load(tmp_path: Path) -
                 worker.wait_error("ClientCertificateRefused")
                 scene.set()
 
+            assert max(scene.done().values()) == 1
             step(renew_user)
             scene.assert_each_once(load, refused=True)
             assert_one_session(worker)
