@@ -235,6 +235,7 @@ def test_tls_user_and_cluster_authority_are_rotated_under_load(tmp_path: Path) -
             scene.set(strimzi.cluster_ca_secret())
             assert len([key for key in scene.secrets[CLUSTER_CA_SECRET]["data"] if key.endswith(".crt")]) == 2
             step(lambda: roll(broker, strimzi, generation=0))  # trusts the new authority, shows the old certificate
+            wait_authorities_read(worker)
             step(lambda: roll(broker, strimzi))
             strimzi.forget_old_authorities()
             scene.set(strimzi.cluster_ca_secret())
@@ -282,6 +283,16 @@ def test_password_of_a_scram_user_is_changed_under_load(tmp_path: Path) -> None:
             assert scene.operator_reaches() == 1
             scene.assert_each_once(load, refused=False)
             assert_one_session(worker)
+
+
+def wait_authorities_read(worker: Worker) -> None:
+    """Wait until the worker's producer has taken up renewed authorities; Strimzi leaves more time than these steps."""
+    eventually(
+        lambda: any("the producer is replaced" in line["message"] for line in worker.lines()),
+        timeout_s=PATIENCE_S,
+        what="the producer to read the renewed authorities",
+        poll_s=0.2,
+    )
 
 
 def assert_one_session(worker: Worker) -> None:

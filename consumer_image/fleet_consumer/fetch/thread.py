@@ -302,7 +302,7 @@ class FetchThread:
         except SettingsRefused as refused:  # renewed by halves, or wrongly; what works goes on
             logger.warning("renewed TLS files are of no use: %s", refused)
             return
-        logger.info("TLS files have changed: the data plane connects anew")
+        logger.info("TLS files have changed: the data plane is replaced, to use them")
         fresh.incremental_assign([at(part, self._next[part]) for part in self._buffers])
         fresh.pause([at(part) for part, buffer in self._buffers.items() if buffer.on_hold])
         worn, self._consumer = self._consumer, fresh

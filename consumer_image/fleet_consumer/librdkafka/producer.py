@@ -24,6 +24,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.managed_topics import HEADERS_BYTES_MAX
 from fleet_consumer.group.errors import GroupMetadataUnknown
+from fleet_consumer.librdkafka.added_authorities import AddedAuthorities
 from fleet_consumer.librdkafka.settings import Login, SettingsRefused, resolved, tls_files
 from fleet_consumer.record import Headers
 
@@ -55,6 +56,9 @@ RECORD_BYTES_MAX: Final = 1_000_000_000
 
 SENT_MAX: Final = 3
 """The number of sends of a record whose acknowledgement has no offset."""
+
+DRAIN_S: Final = 0.5
+"""The longest wait of a send for earlier ones, when the producer is to be replaced."""
 
 OPEN_KEPT: Final = 1_000
 """The number of handles that are kept before those that are done are removed."""
@@ -125,6 +129,7 @@ class RecordProducer:
         self._settings = {**DEFAULTS, **_limits(message_max_bytes), **settings, "error_cb": self._on_error}
         # Before the producer reads them: a renewal in between must not be missed.
         self._tls_files = tls_files(settings)
+        self._added_authorities = AddedAuthorities(settings)
         self._login = Login(settings)
         try:
             self._producer = Producer(resolved(self._settings))
@@ -157,7 +162,9 @@ class RecordProducer:
         number leads to the same partition for everybody who sees as many. A refusal of librdkafka (too large, queue
         full for more than a moment) is reported through the handle like any other failure.
         """
-        self._reopen_if_useful()
+        self._reopen_after_error()
+        if self._added_authorities.due(_CLOCK.monotonic()) and not (self._in_flight() and self._flush(DRAIN_S)):
+            self._reopen()
         handle = SendHandle(topic)
         if self._dead and not self._replaced(handle):
             return handle
@@ -236,7 +243,16 @@ class RecordProducer:
 
     def flush(self, timeout_s: float) -> int:
         """Wait until every record sent so far is written or given up, at most `timeout_s`; the number left."""
-        self._reopen_if_useful()
+        self._reopen_after_error()
+        left = self._flush(timeout_s)
+        if not left:
+            if self._added_authorities.due(_CLOCK.monotonic()):
+                self._reopen()
+            self._had_error = False
+            self._sort_out()
+        return left
+
+    def _flush(self, timeout_s: float) -> int:
         deadline = _CLOCK.monotonic() + timeout_s
         try:
             left = int(self._producer.flush(timeout_s))
@@ -246,9 +262,6 @@ class RecordProducer:
         except (KafkaException, SystemError) as failure:
             self._end(failure)
             return 0
-        if not left:
-            self._had_error = False
-            self._sort_out()
         return left
 
     def abandon(self) -> None:
@@ -279,6 +292,7 @@ class RecordProducer:
         """Replace a producer that met a fatal error; False when that failed, with the error in the handle."""
         # Before the producer reads them: a renewal in between must not be missed.
         self._tls_files.used()
+        self._added_authorities.waiting = False
         try:
             self._producer = Producer(resolved(self._settings))
         except KafkaException as refused:
@@ -287,8 +301,8 @@ class RecordProducer:
         self._dense, self._dead, self._had_error, self._tls_failed = None, False, False, False
         return True
 
-    def _reopen_if_useful(self) -> None:
-        """Connect anew after an error if credentials were renewed: librdkafka reads TLS files only once.
+    def _reopen_after_error(self) -> None:
+        """Connect with credentials that were renewed, after an error: librdkafka reads TLS files only once.
 
         Records in flight may have been written, which only this producer can find out: they are waited for, unless
         the error was about certificates. Then they are given up (`_PURGE_QUEUE`, `_PURGE_INFLIGHT`), so that the
@@ -297,10 +311,17 @@ class RecordProducer:
         if not self._had_error:
             return
         self._login.renew(self._producer, *([] if self._dense is None else [self._dense]))
-        if not self._tls_files.changed() or (self._in_flight() and not self._tls_failed):
+        if self._tls_files.changed() and (self._tls_failed or not self._in_flight()):
+            self._reopen()
+
+    def _reopen(self) -> None:
+        """Replace the producer by one that reads the TLS files as they are now, and give up what is in flight."""
+        if self._dead:  # the next send replaces it
             return
         # Also when they turn out to be unusable: they are tried again when they have changed again.
+        self._tls_files.changed()
         self._tls_files.used()
+        self._added_authorities.waiting = False
         try:
             fresh = Producer(resolved(self._settings))
         except KafkaException as refused:  # renewed by halves, or wrongly; librdkafka goes on trying with the old
@@ -311,7 +332,7 @@ class RecordProducer:
         for each in worn:
             _give_up(each)
         self._had_error = self._tls_failed = False
-        logger.info("TLS files have changed: the producer connects anew")
+        logger.info("TLS files have changed: the producer is replaced, to use them")
 
     def _in_flight(self) -> bool:
         return any(not handle.done for handle in self._open)
