@@ -40,8 +40,8 @@ class AddedAuthorities:
         self._client = tuple(config[name] for name in TLS_FILES if name in config and name != CA_FILE)
         self._held = self._read()
         self._look_at = 0.0
-        self.waiting = False
-        """There are authorities that the client has not read."""
+        # There are authorities that the client has not read.
+        self._waiting = False
 
     def due(self, now: float) -> bool:
         """True if authorities were added which the client has not read; at most once in `LOOK_S`.
@@ -54,7 +54,11 @@ class AddedAuthorities:
         if self._watch.changed():
             self._watch.used()
             self._compare()
-        return self.waiting
+        return self._waiting
+
+    def used(self) -> None:
+        """Note that the client is about to be made again, and so reads the files as they are now."""
+        self._waiting = False
 
     def _compare(self) -> None:
         present = self._read()
@@ -63,9 +67,9 @@ class AddedAuthorities:
             return
         held, self._held = self._held, present
         if held is None or present.client != held.client or not present.trusted >= held.trusted:
-            self.waiting = False
+            self._waiting = False
         elif present.trusted > held.trusted:
-            self.waiting = True
+            self._waiting = True
 
     def _read(self) -> _Contents | None:
         if self._authorities is None:

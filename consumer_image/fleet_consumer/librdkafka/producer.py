@@ -292,7 +292,7 @@ class RecordProducer:
         """Replace a producer that met a fatal error; False when that failed, with the error in the handle."""
         # Before the producer reads them: a renewal in between must not be missed.
         self._tls_files.used()
-        self._added_authorities.waiting = False
+        self._added_authorities.used()
         try:
             self._producer = Producer(resolved(self._settings))
         except KafkaException as refused:
@@ -321,7 +321,7 @@ class RecordProducer:
         # Also when they turn out to be unusable: they are tried again when they have changed again.
         self._tls_files.changed()
         self._tls_files.used()
-        self._added_authorities.waiting = False
+        self._added_authorities.used()
         try:
             fresh = Producer(resolved(self._settings))
         except KafkaException as refused:  # renewed by halves, or wrongly; librdkafka goes on trying with the old
