@@ -223,6 +223,7 @@ def test_tls_user_and_cluster_authority_are_rotated_under_load(tmp_path: Path) -
         scene.set(strimzi.cluster_ca_secret(), strimzi.tls_user(USER))
         with scene.worker() as worker, Load(scene.kafka, scene.name) as load:
             worker.wait_ready()
+            scene.wait_done(1)  # by a producer that has read the first authority alone
             assert scene.operator_reaches() == 1
 
             def step(change: Callable[[], None]) -> None:
