@@ -134,7 +134,7 @@ def producer(renewal: Renewal, caplog: pytest.LogCaptureFixture, monkeypatch: py
     """One that has met no error, and looks at its files with each call."""
     monkeypatch.setattr(added_authorities, "LOOK_S", 0.0)
     caplog.set_level(logging.INFO)
-    return RecordProducer(renewal.config)
+    return RecordProducer({**renewal.config, "bootstrap.servers": "127.0.0.1:1"})
 
 
 def use(producer: RecordProducer) -> None:
