@@ -17,6 +17,7 @@ from fleet_consumer.contract.policies import Policies
 from fleet_consumer.contract.skips import Place
 from fleet_consumer.group.errors import DataPlaneFailed, NoOffsetForPartition
 from fleet_consumer.group.membership import Membership
+from fleet_consumer.handlers.executor import Work
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.due import Waiting
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
@@ -25,7 +26,7 @@ from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.lifecycle.watchdog import Hang
 from fleet_consumer.worker.logs import MESSAGE_CHARACTERS_MAX, now_text
 from fleet_consumer.worker.session import Session
-from fleet_consumer.worker.stats import Stats, Work
+from fleet_consumer.worker.stats import Stats
 
 IDLE_LOOP_LIMIT_S: Final = 60.0
 """A loop that handles no record comes round at least so often: the longest waits in it are those of a rebalance."""

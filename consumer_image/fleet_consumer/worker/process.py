@@ -20,7 +20,9 @@ from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.group.timing import Backoff
 from fleet_consumer.handlers.call import HandlerCall, end_forked_child
-from fleet_consumer.handlers.loading import Handler, HandlerContext, load_handler
+from fleet_consumer.handlers.configured import configured_handler, make_executor
+from fleet_consumer.handlers.executor import Work
+from fleet_consumer.handlers.loading import Handler, HandlerContext
 from fleet_consumer.record import Record
 from fleet_consumer.worker import logs
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
@@ -49,8 +51,8 @@ from fleet_consumer.worker.lifecycle.watchdog import (
 from fleet_consumer.worker.logs import about, fields
 from fleet_consumer.worker.member import WorkerState, member_document, ready, retry_document, stopped_part
 from fleet_consumer.worker.metrics import CONTENT_TYPE, GroupLabels, metrics_page
-from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext, make_executor
-from fleet_consumer.worker.stats import Stats, Work
+from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext
+from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.supervisor import Supervisor
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -116,7 +118,7 @@ def _run(config: WorkerConfig, identity: PodIdentity, watch: Watch, role: Role, 
         identity=identity,
         role=role,
         handler=handler,
-        executor=make_executor(config, handler, clock),
+        executor=make_executor(config.handler, handler, clock),
         policy_file=None if config.policy_file is None else policy_file(config.policy_file, clock),
         skip_file=None if config.skip_file is None else skip_file(config.skip_file, config.uid, clock),
         stats=Stats(),
@@ -128,28 +130,11 @@ def _run(config: WorkerConfig, identity: PodIdentity, watch: Watch, role: Role, 
 
 
 def handler_of(config: WorkerConfig, clock: Clock) -> Handler:
-    """The handler that the settings name, ready to be set up. Raises HandlerImportFailed, HandlerNotCallable.
-
-    Comes before anything else of the application is imported: it puts the source's folder into the import path.
-    """
-    python, http = config.handler.python, config.handler.http
-    if python is not None:
-        try:
-            return load_handler(python.callable, python.path)
-        finally:
-            logs.OWN_LOG.keep()
-    assert http is not None
-    # aiohttp takes a while to import, and workers with Python handlers do without.
-    from fleet_consumer.handlers.http import HttpHandler
-
-    return HttpHandler(
-        http.port,
-        http.path,
-        batch=http.batch,
-        timeout_s=config.handler.timeout_seconds,
-        value_format=config.handler.decode.value,
-        clock=clock,
-    ).handler()
+    """The handler that the settings name, as `configured_handler`; what its import does to the log is undone."""
+    try:
+        return configured_handler(config.handler, clock)
+    finally:
+        logs.OWN_LOG.keep()
 
 
 def tame_collector() -> None:

@@ -13,8 +13,9 @@ from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.contract.skips import Place
 from fleet_consumer.contract.worker_config import WorkerConfig
+from fleet_consumer.handlers.executor import Executor
 from fleet_consumer.handlers.loading import Handler
-from fleet_consumer.handlers.performing import Outputs, Performer, checker, decoder
+from fleet_consumer.handlers.performing import decoder
 from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.librdkafka.settings import producer_config
 from fleet_consumer.net import ConnectionSettings
@@ -24,7 +25,6 @@ from fleet_consumer.worker.config.mounted_file import Follower, MountedFile
 from fleet_consumer.worker.config.role import Role
 from fleet_consumer.worker.config.settings import PodIdentity, connection_settings, consumer_settings
 from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
-from fleet_consumer.worker.consume.executor import Executor, LoopExecutor, ThreadExecutor
 from fleet_consumer.worker.consume.inline import InlineRounds
 from fleet_consumer.worker.consume.intake import Intake, RetryIntake
 from fleet_consumer.worker.consume.loop import Loop
@@ -178,20 +178,3 @@ def _loop(worker: WorkerContext, max_poll_records: int, parts: LoopParts) -> Loo
     concurrency = Concurrency.of(batch=batch, size=executor.size, max_poll_records=max_poll_records)
     at_once = max_poll_records if batch else executor.size
     return Loop(parts, lambda loop: ConcurrentRounds(loop, parts, executor, concurrency), at_once=at_once)
-
-
-def make_executor(config: WorkerConfig, handler: Handler, clock: Clock) -> Executor | None:
-    """The executor that runs the handler; None where the loop itself is the fastest: one synchronous call at a time."""
-    size = config.handler.concurrency
-    if size == 1 and not handler.batch and not handler.asynchronous:
-        return None
-    decode = checker if handler.takes_bytes else decoder
-    performer = Performer(
-        handler.call,
-        batch=handler.batch,
-        decode_key=decode("key", config.handler.decode.key),
-        decode_value=decode("value", config.handler.decode.value),
-        outputs=Outputs(),
-        timeout_s=None if handler.times_itself else config.handler.timeout_seconds,
-    )
-    return LoopExecutor(performer, size, clock) if handler.asynchronous else ThreadExecutor(performer, size, clock)

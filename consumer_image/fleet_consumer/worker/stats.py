@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from fleet_consumer.contract.skips import RECORDS_MAX, PassedBy, Place
 
@@ -36,16 +36,6 @@ class Histogram:
 
 
 NEVER: Final = float("inf")
-
-
-class Work(NamedTuple):
-    """The time for which a worker was busy, and the number of its slots: the calls that may be under way at once.
-
-    With calls in all slots all the time it is busy for one second in each second.
-    """
-
-    busy_seconds: float
-    slots: int
 
 
 @dataclass(slots=True)

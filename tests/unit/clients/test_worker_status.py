@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from fleet_consumer.handlers.executor import Work
 from fleet_consumer.record import Record
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.member import WorkerState, member_document
-from fleet_consumer.worker.stats import Work
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import REPLICAS_MAX
 from fleet_operator.clients.worker_status import ANSWER_BYTES_MAX, WorkerStatusClient, parse_member

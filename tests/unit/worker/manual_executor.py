@@ -7,8 +7,8 @@ from typing import Any
 
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.handlers.call import HandlerCall
+from fleet_consumer.handlers.executor import Executor, Job
 from fleet_consumer.handlers.performing import Outputs, Performer
-from fleet_consumer.worker.consume.executor import Executor, Job
 
 
 class ManualExecutor(Executor):

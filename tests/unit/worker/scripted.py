@@ -19,6 +19,7 @@ from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.fetch.read_errors import PartitionError
 from fleet_consumer.group.errors import CommitRefused, Refusal
 from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.handlers.executor import Executor
 from fleet_consumer.librdkafka.fetched import fetched_records
 from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import Record, Records, Run, TopicPartition
@@ -26,7 +27,6 @@ from fleet_consumer.retry.headers import Reading
 from fleet_consumer.worker.breaker.pacing import BudgetPacing, FollowingPacing
 from fleet_consumer.worker.config.mounted_file import skip_file
 from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
-from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.inline import InlineRounds
 from fleet_consumer.worker.consume.intake import Intake, RetryIntake
 from fleet_consumer.worker.consume.loop import Loop

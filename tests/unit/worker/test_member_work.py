@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from fleet_consumer.handlers.executor import Work
 from fleet_consumer.record import Record
 from fleet_consumer.worker.member import member_document
 from fleet_consumer.worker.metrics import metrics_page
-from fleet_consumer.worker.stats import DONE, DROPPED, FAILED, RETRIED, Stats, Work
+from fleet_consumer.worker.stats import DONE, DROPPED, FAILED, RETRIED, Stats
 from tests.support.metrics import sample
 from tests.unit.worker.test_member import LABELS, Lived
 

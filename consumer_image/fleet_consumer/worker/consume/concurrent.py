@@ -24,11 +24,11 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
+from fleet_consumer.handlers.executor import Executor
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.retry.failure import is_endpoints
 from fleet_consumer.worker.breaker.pacing import Pace
-from fleet_consumer.worker.consume.executor import Executor
 from fleet_consumer.worker.consume.loop import POLL_TIMEOUT_S, Loop
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pending import Calls, Concurrency, Pending, Work

@@ -13,11 +13,11 @@ import pytest
 from aiohttp import web
 
 from fleet_consumer.clock import SystemClock
+from fleet_consumer.handlers.executor import Executor, LoopExecutor, ThreadExecutor
 from fleet_consumer.handlers.http import HandlerUnreachable, HttpHandler
 from fleet_consumer.handlers.loading import Handler, HandlerContext
 from fleet_consumer.handlers.performing import Outputs, Performer, Result
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.worker.consume.executor import Executor, LoopExecutor, ThreadExecutor
 from fleet_consumer.worker.consume.pending import Concurrency
 from tests.support.waiting import eventually
 from tests.unit.worker.manual_executor import ManualExecutor

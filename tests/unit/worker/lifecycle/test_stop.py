@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.contract.worker_config import parse_config
+from fleet_consumer.handlers.configured import make_executor
 from fleet_consumer.handlers.loading import Handler
 from fleet_consumer.worker import process, supervisor
 from fleet_consumer.worker.config.role import Role
@@ -23,7 +24,7 @@ from fleet_consumer.worker.http_server import HttpServer
 from fleet_consumer.worker.lifecycle.termination import EXIT_HUNG, STOPS, LastWord
 from fleet_consumer.worker.lifecycle.watchdog import Watch
 from fleet_consumer.worker.process import EXIT_DRAINED, WorkerProcess
-from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext, make_executor
+from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext
 from fleet_consumer.worker.stats import Stats
 from tests.support.clock import StillClock
 from tests.unit.worker.documents import worker_document
@@ -56,7 +57,7 @@ class Stopping:
             identity=identify(config, {"POD_NAME": "flights-0"}),
             role=Role.MAIN,
             handler=handler,
-            executor=make_executor(config, handler, self.clock),
+            executor=make_executor(config.handler, handler, self.clock),
             policy_file=None,
             skip_file=None,
             stats=Stats(),

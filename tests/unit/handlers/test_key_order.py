@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_consumer.worker.consume.pending import KeyOrder
+from fleet_consumer.handlers.key_order import KeyOrder
 
 KEYS = st.one_of(st.none(), st.sampled_from("abc"))
 

@@ -14,18 +14,27 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from queue import SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall, check_wanted, end_forked_child
 from fleet_consumer.handlers.performing import Performer, Result
 from fleet_consumer.record import Record
-from fleet_consumer.worker.stats import Work
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
 CANCEL_WAIT_S: Final = 2.0
 """Time for cancelled calls to end: enough for their `finally`, not for their work."""
+
+
+class Work(NamedTuple):
+    """The time for which a worker was busy, and the number of its slots: the calls that may be under way at once.
+
+    With calls in all slots all the time it is busy for one second in each second.
+    """
+
+    busy_seconds: float
+    slots: int
 
 
 class BusyTime:

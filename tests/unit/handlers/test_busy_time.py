@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fleet_consumer.clock import SystemClock
+from fleet_consumer.handlers.executor import BusyTime, LoopExecutor, ThreadExecutor
 from fleet_consumer.handlers.performing import Outputs, Performer, Result
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.worker.breaker.pacing import Pace
-from fleet_consumer.worker.consume.executor import BusyTime, LoopExecutor, ThreadExecutor
 from tests.support.clock import StillClock
 from tests.support.waiting import eventually
 from tests.unit.retry.policies import policies

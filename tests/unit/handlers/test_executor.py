@@ -12,10 +12,10 @@ import pytest
 
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.handlers.call import CURRENT_CALL
+from fleet_consumer.handlers.executor import Executor, LoopExecutor, ThreadExecutor
 from fleet_consumer.handlers.performing import Outputs, Performer, Result
 from fleet_consumer.record import Record
 from fleet_consumer.retry.failure import TimedOut
-from fleet_consumer.worker.consume.executor import Executor, LoopExecutor, ThreadExecutor
 from tests.support.waiting import eventually
 
 

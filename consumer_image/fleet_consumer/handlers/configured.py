@@ -1,0 +1,54 @@
+"""A handler, its performer and its executor, as the settings ask for them."""
+
+from __future__ import annotations
+
+from fleet_consumer.clock import Clock
+from fleet_consumer.contract.worker_config import HandlerConfig
+from fleet_consumer.handlers.executor import Executor, LoopExecutor, ThreadExecutor
+from fleet_consumer.handlers.loading import Handler, load_handler
+from fleet_consumer.handlers.performing import Outputs, Performer, checker, decoder
+
+
+def configured_handler(config: HandlerConfig, clock: Clock) -> Handler:
+    """The handler that the settings name, ready to be set up. Raises HandlerImportFailed, HandlerNotCallable.
+
+    Comes before anything else of the application is imported: it puts the source's folder into the import path.
+    """
+    if config.python is not None:
+        return load_handler(config.python.callable, config.python.path)
+    assert config.http is not None
+    # aiohttp takes a while to import, and workers with Python handlers do without.
+    from fleet_consumer.handlers.http import HttpHandler
+
+    return HttpHandler(
+        config.http.port,
+        config.http.path,
+        batch=config.http.batch,
+        timeout_s=config.timeout_seconds,
+        value_format=config.decode.value,
+        clock=clock,
+    ).handler()
+
+
+def make_performer(config: HandlerConfig, handler: Handler, outputs: Outputs) -> Performer:
+    """The calls of this handler, with its decoding and its time-out."""
+    decode = checker if handler.takes_bytes else decoder
+    return Performer(
+        handler.call,
+        batch=handler.batch,
+        decode_key=decode("key", config.decode.key),
+        decode_value=decode("value", config.decode.value),
+        outputs=outputs,
+        timeout_s=None if handler.times_itself else config.timeout_seconds,
+    )
+
+
+def make_executor(
+    config: HandlerConfig, handler: Handler, clock: Clock, outputs: Outputs | None = None
+) -> Executor | None:
+    """The executor that runs the handler; None where the loop itself is the fastest: one synchronous call at a time."""
+    if config.concurrency == 1 and not handler.batch and not handler.asynchronous:
+        return None
+    performer = make_performer(config, handler, outputs or Outputs())
+    kind = LoopExecutor if handler.asynchronous else ThreadExecutor
+    return kind(performer, config.concurrency, clock)
