@@ -30,7 +30,7 @@ case "${1:-}" in
       [[ -v "$name" ]] || break
       options+=("${!name}")
     done
-    exec tini -s -- "$JAVA_HOME/bin/java" "${options[@]}" \
+    exec tini -s -- "$0" supervised "$JAVA_HOME/bin/java" "${options[@]}" \
       "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
       -cp "${SPARK_CONF_DIR:-$SPARK_HOME/conf}:$SPARK_HOME/jars/*${SPARK_CLASSPATH:+:$SPARK_CLASSPATH}:$PWD" \
       org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
@@ -41,6 +41,25 @@ case "${1:-}" in
       --hostname "$SPARK_EXECUTOR_POD_IP" \
       --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" \
       --podName "$SPARK_EXECUTOR_POD_NAME"
+    ;;
+  supervised)
+    # The container ends with this script: handlers' processes hear the end of the executor, and get time for `teardown`.
+    shift
+    "$@" &
+    java=$!
+    trap 'kill -TERM "$java"' TERM
+    code=0
+    wait "$java" || code=$?
+    # A signal ends the wait before the program has ended.
+    while kill -0 "$java" 2> /dev/null; do
+      code=0
+      wait "$java" || code=$?
+    done
+    for ((tenths = 0; tenths < 120; tenths++)); do
+      pgrep --full fleet_consumer.backfill.process > /dev/null || break
+      sleep 0.1
+    done
+    exit "$code"
     ;;
   *)
     exec tini -s -- "$@"

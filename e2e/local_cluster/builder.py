@@ -8,9 +8,9 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.local_cluster.base_image import PYTHON_BASE, BaseImage, base_archive
@@ -35,8 +35,6 @@ class Recipe:
     """Given to the Dockerfile as the argument BASE_IMAGE."""
     dockerfile: Path | None = None
     """None for the context's own."""
-    mounts: Mapping[Path, str] = field(default_factory=dict)
-    """Folders of this machine by their place in the build, read-only."""
 
 
 @contextmanager
@@ -75,7 +73,7 @@ class Builder:
             words = ["bud", "--layers", "--force-rm", "--isolation", "chroot", "--network", "host", "--pull-never"]
             words += ["--file", str(recipe.dockerfile or context / "Dockerfile"), "--tag", tag]
             words += ["--build-arg", f"BASE_IMAGE={recipe.base.tag}"]
-            for source, target in (_mounts(Path(scratch)) | dict(recipe.mounts)).items():
+            for source, target in _mounts(Path(scratch)).items():
                 words += ["--volume", f"{source}:{target}:ro"]
             stream(
                 [*self._buildah, *words, *self._trust, str(context)],

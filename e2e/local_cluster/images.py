@@ -7,7 +7,7 @@ made from Debian packages.
 import hashlib
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from e2e.local_cluster.base_image import PYTHON_BASE, SPARK_BASE, BaseImage
 from e2e.local_cluster.builder import Builder, Recipe, open_builder
 from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.instance import CHECKOUT
-from e2e.local_cluster.jars import ensure_spark_jars
 from e2e.local_cluster.packages import IMAGE_PROGRAMS, ensure_programs_installed
 from e2e.local_cluster.steps import step
 
@@ -42,8 +41,6 @@ class OurImage:
     base: BaseImage = PYTHON_BASE
     sources: tuple[str, ...] = ()
     """What goes into this image only."""
-    jars: Callable[[], Path] | None = None
-    """Gives the folder that the Dockerfile finds at /opt/kafka-jars."""
 
     @property
     def reference(self) -> str:
@@ -64,9 +61,8 @@ class OurImage:
         return content.hexdigest()[:16]
 
     def recipe(self) -> Recipe:
-        """The way to build it; raises ClusterError (``MissingPrograms``, ``DownloadFailed``) for its jars."""
-        mounts = {self.jars(): "/opt/kafka-jars"} if self.jars else {}
-        return Recipe(base=self.base, dockerfile=CHECKOUT / self.dockerfile, mounts=mounts)
+        """The way to build it."""
+        return Recipe(base=self.base, dockerfile=CHECKOUT / self.dockerfile)
 
 
 OPERATOR = OurImage("consumer-fleet-operator", "operator/Dockerfile", "requirements/operator.txt")
@@ -77,7 +73,6 @@ SPARK = OurImage(
     "requirements/spark.txt",
     base=SPARK_BASE,
     sources=("consumer_image/spark",),
-    jars=ensure_spark_jars,
 )
 
 

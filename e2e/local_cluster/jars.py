@@ -11,10 +11,9 @@ from e2e.local_cluster.cache import cache_entry, fleet_home
 from e2e.local_cluster.commands import stream
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.gomodules import MODULES
-from e2e.local_cluster.instance import CHECKOUT
 from e2e.local_cluster.steps import step
 
-__all__ = ["ensure_kafka_jars", "ensure_spark_jars"]
+__all__ = ["ensure_kafka_jars"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,6 @@ class _Jars:
 
 
 KAFKA = _Jars("kafka", versions.KAFKA, MODULES / "kafka" / "pom.xml", "kafka.version")
-SPARK = _Jars("spark-kafka", versions.SPARK, CHECKOUT / "consumer_image" / "spark" / "pom.xml", "spark.version")
 
 
 def ensure_kafka_jars() -> Path:
@@ -36,14 +34,6 @@ def ensure_kafka_jars() -> Path:
     Raises ClusterError (``MissingPrograms`` without Maven, ``DownloadFailed``).
     """
     return _ensure(KAFKA)
-
-
-def ensure_spark_jars() -> Path:
-    """Return the folder that holds the jars of Spark's Kafka source, those that Spark itself lacks.
-
-    Raises ClusterError (``MissingPrograms`` without Maven, ``DownloadFailed``).
-    """
-    return _ensure(SPARK)
 
 
 def _ensure(jars: _Jars) -> Path:

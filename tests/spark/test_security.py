@@ -1,4 +1,4 @@
-"""Brokers with TLS and SASL: Java's client with the mounted files, and no secret in a log."""
+"""Brokers with TLS and SASL: the worker's own login with the mounted files, and no secret in a log."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.broker.security import token_server
 from tests.broker.workers import Kafka
 from tests.spark.scene import Place, Scene, every, origins
 from tests.support.kafka import KafkaBroker
+from tests.support.token_server import CLIENT_ID, CLIENT_SECRET
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,23 @@ def test_scram_over_tls_and_a_client_certificate(secured: tuple[KafkaBroker, Pla
         mutual: dict[str, Any] = {"worker.connection": connection, "ledger": "third"}
         scene.run(sink=scene.parquet, id="id-three", **mutual)
         assert origins(scene.rows(of="id-three")) == every({0: 50, 1: 50})
-        oauth = {**sasl, "mechanism": "OAUTHBEARER", "oauth": {"tokenEndpoint": "http://127.0.0.1:1/", "scope": None}}
-        tokens: dict[str, Any] = {"worker.connection": {**connection, "sasl": oauth}}
-        unsupported = scene.run(code=20, **tokens)
-        assert unsupported.result["reason"] == "SaslMechanismUnsupported"
+
+
+def test_tokens_of_oauthbearer(place: Place, tmp_path: Path) -> None:
+    login = tmp_path / "login"
+    login.mkdir()
+    (login / "clientId").write_text(CLIENT_ID)
+    (login / "clientSecret").write_text(CLIENT_SECRET)
+    with KafkaBroker(tls="mutual", oauth=True) as broker, token_server(broker) as tokens:
+        tls = {"caFile": broker.pki.ca_file, "certFile": None, "keyFile": None}
+        oauth = {"tokenEndpoint": tokens.url, "scope": "kafka"}
+        sasl = {"mechanism": "OAUTHBEARER", "directory": str(login), "identity": None, "oauth": oauth}
+        where = Place(Kafka(broker.bootstrap), broker.bootstrap, place.python)
+        with Scene(where, tmp_path / "a") as scene:
+            sink = f"{scene.name}-sink"
+            scene.kafka.create(sink)
+            scene.send(100)
+            connection: dict[str, Any] = {"bootstrapServers": [broker.sasl_tls_bootstrap], "tls": tls, "sasl": sasl}
+            worker: dict[str, Any] = {"worker.connection": connection}
+            scene.run(sink={"topic": sink, "parquet": None}, **worker)
+            assert len(scene.kafka.read(sink)) == 100

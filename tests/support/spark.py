@@ -1,4 +1,4 @@
-"""Spark as the image has it, in a virtual environment of the cache: the pinned packages and the Kafka source's jars.
+"""Spark as the image has it, in a virtual environment of the cache: the pinned packages.
 
 It is made once for each content of the pins. Nothing of it is in the environment that runs the tests. An archive of the
 classes that a driver loads halves its start (class data sharing, JEP 350).
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from typing import Final
 from e2e.local_cluster.cache import cache_entry, fleet_home
 from e2e.local_cluster.commands import run
 from e2e.local_cluster.errors import ClusterError
-from e2e.local_cluster.jars import ensure_spark_jars
 from e2e.local_cluster.kafka_node import QUICK_JVM, find_java
 from tests.support.suites import ROOT
 
@@ -31,8 +29,7 @@ ARCHIVE: Final = "driver.jsa"
 
 def ensure_spark() -> Path:
     """Return the Python interpreter of an environment with Spark."""
-    jars = ensure_spark_jars()
-    content = PINS.read_bytes() + jars.name.encode() + sys.version.encode()
+    content = PINS.read_bytes() + sys.version.encode()
     folder = fleet_home() / "spark" / f"environment-{hashlib.sha256(content).hexdigest()[:8]}"
 
     def make(into: Path) -> None:
@@ -46,9 +43,6 @@ def ensure_spark() -> Path:
             "--disable-pip-version-check",
         ]
         run([*pip, "--requirement", PINS], reason="SparkFailed")
-        (packages,) = into.glob("lib/python*/site-packages")
-        for jar in jars.glob("*.jar"):
-            shutil.copy(jar, packages / "pyspark" / "jars")
 
     return cache_entry(folder, make, purpose="installing Spark for tests") / "bin" / "python"
 

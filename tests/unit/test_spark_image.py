@@ -6,7 +6,6 @@ import re
 import runpy
 import subprocess
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -16,7 +15,6 @@ from fleet_consumer.backfill import cli
 ROOT = Path(__file__).parents[2]
 SPARK = ROOT / "consumer_image" / "spark"
 ENTRYPOINT = SPARK / "entrypoint.sh"
-POM = {"pom": "http://maven.apache.org/POM/4.0.0"}
 EXECUTOR = {
     "SPARK_EXECUTOR_MEMORY": "512m",
     "SPARK_DRIVER_URL": "spark://driver:7078",
@@ -29,22 +27,7 @@ EXECUTOR = {
 }
 
 
-def test_jars_with_checksums_are_those_that_maven_collects() -> None:
-    project = ElementTree.parse(SPARK / "pom.xml").getroot()
-    spark = project.findtext("pom:properties/pom:spark.version", "", POM)
-    wanted = {
-        f"{each.findtext('pom:artifactId', '', POM)}-{each.findtext('pom:version', '', POM)}.jar".replace(
-            "${spark.version}", spark
-        )
-        for each in project.iterfind("pom:dependencies/pom:dependency", POM)
-    }
-    checked = dict(line.split() for line in (SPARK / "jars.sha256").read_text().splitlines())
-    assert set(checked.values()) == wanted
-    assert spark == versions.SPARK
-
-
-def test_spark_of_the_packages_is_that_of_the_jars() -> None:
-    """A source built for another Spark fails at the first read."""
+def test_spark_of_the_packages_is_that_of_the_operator() -> None:
     assert re.findall(r"^pyspark==(.*)$", (ROOT / "requirements" / "spark.txt").read_text(), re.M) == [versions.SPARK]
 
 
@@ -103,7 +86,7 @@ def test_executor_s_options_keep_the_order_of_their_numbers(programs: Path) -> N
     """By name, option 10 would come before option 2, and the later of two contradictory ones wins."""
     options = {f"SPARK_JAVA_OPT_{number}": f"-Dnumber={number}" for number in range(12)}
     _, words = enter(programs, "executor", **EXECUTOR, **options)
-    assert words[3:15] == list(options.values())
+    assert words[5:17] == list(options.values())
 
 
 def test_executor_gets_its_memory_and_its_place(programs: Path) -> None:
@@ -111,12 +94,36 @@ def test_executor_gets_its_memory_and_its_place(programs: Path) -> None:
         programs, "executor", SPARK_CONF_DIR="/opt/spark/conf", SPARK_JAVA_OPT_0="-Da=b c", **EXECUTOR
     )
     assert words == [
-        *("-s", "--", "/opt/java/bin/java", "-Da=b c", "-Xms512m", "-Xmx512m"),
+        *("-s", "--", str(ENTRYPOINT), "supervised", "/opt/java/bin/java", "-Da=b c", "-Xms512m", "-Xmx512m"),
         *("-cp", f"/opt/spark/conf:/opt/spark/jars/*:{folder}"),
         "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
         *("--driver-url", "spark://driver:7078", "--executor-id", "1", "--cores", "2", "--app-id", "spark-1"),
         *("--hostname", "10.0.0.9", "--resourceProfileId", "0", "--podName", "job-exec-1"),
     ]
+
+
+def supervised(*program: str) -> subprocess.Popen[str]:
+    words = [str(ENTRYPOINT), "supervised", *program]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+
+def test_executor_ends_with_its_program_and_hears_signals() -> None:
+    with supervised("bash", "-c", "exit 7") as ends:
+        assert ends.wait(60) == 7
+    with supervised("bash", "-c", "trap 'echo ended; exit 3' TERM; echo ready; while :; do sleep 0.05; done") as waits:
+        assert waits.stdout is not None
+        assert waits.stdout.readline() == "ready\n"
+        waits.terminate()
+        assert (waits.wait(60), waits.stdout.read()) == (3, "ended\n")
+
+
+def test_executor_waits_for_the_handler_s_processes(tmp_path: Path) -> None:
+    """They hear of its end, and run `teardown`."""
+    done = tmp_path / "torn-down"
+    script = f"bash -c 'sleep 1; touch {done}' fleet_consumer.backfill.process &"
+    with supervised("bash", "-c", script) as ends:
+        assert ends.wait(60) == 0
+    assert done.exists()
 
 
 def test_executor_without_a_setting_of_spark_does_not_start(programs: Path) -> None:

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Final
 
 from fleet_consumer.backfill.api_server import ApiFailed, ApiServer, LedgerStore, read_control
-from fleet_consumer.backfill.brokers_view import BrokersView, check_mechanism, connection_options
+from fleet_consumer.backfill.brokers_view import BrokersView
 from fleet_consumer.backfill.engine import SparkEngine
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded
 from fleet_consumer.backfill.run import Engine, Parts, Run
 from fleet_consumer.backfill.work import BOTH, Work, policies_text
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig, load_config
-from fleet_consumer.contract.backfill_ledger import RunProblem
+from fleet_consumer.contract.backfill_ledger import RunProblem, Suspect
 from fleet_consumer.contract.pod import BACKFILL_CONFIG, EXIT_OK, EXIT_SETTINGS, EXIT_SUPERSEDED, EXIT_SURROUNDINGS
 from fleet_consumer.contract.policies import PolicyInvalid
 from fleet_consumer.contract.section import SettingsInvalid
@@ -109,8 +109,8 @@ class _Attempt:
 
             return self._run.go(start)
 
-    def _prepare(self, seconds: float, rate: float | None) -> tuple[Work, Mapping[str, str]]:
-        """A slice's order, and Spark's options with the credentials as they are now."""
+    def _prepare(self, seconds: float, rate: float | None, suspects: tuple[Suspect, ...]) -> Work:
+        """A slice's order, with the policies as they are now."""
         worker = self._config.worker
         if self._limits is None:
             written = {self._config.sink.topic} if self._config.sink.topic is not None else set()
@@ -120,15 +120,15 @@ class _Attempt:
             policies = policies_text(worker.policy_file)
         except (OSError, ValueError, PolicyInvalid) as error:
             raise BackfillFailed("PolicyFileUnreadable", f"{worker.policy_file}: {error}", final=False) from error
-        work = Work(
+        return Work(
             config=self._text,
             policies=policies,
             attempt=self._options.attempt,
             seconds=seconds,
             rate=rate,
             limits=self._limits,
+            suspects=suspects,
         )
-        return work, connection_options(worker.brokers, self._brokers.connection())
 
     def _note(self, problem: RunProblem) -> bool:
         """Leave the problem in the ledger if that can be reached; False if a newer attempt has it."""
@@ -146,7 +146,6 @@ class _Attempt:
 
 def check(config: BackfillConfig) -> None:
     """Raise for settings that this driver cannot run."""
-    check_mechanism(config.worker.brokers)
     live = {config.topic, *config.worker.topics, *config.worker.handler.outputs}
     if config.sink.topic in live:
         problem = f"is {config.sink.topic!r}, a topic of the live group; a Backfill writes to a topic of its own"

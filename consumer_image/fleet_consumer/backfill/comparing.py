@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from fleet_consumer.backfill.rows import DIFFERENCE_COLUMNS, Row, batch_of
+from fleet_consumer.backfill.rows import Row
 from fleet_consumer.backfill.slices import TaskReport
 from fleet_consumer.contract.backfill_ledger import SAMPLE_TEXT_MAX, Sample
 from fleet_consumer.contract.policies import Policy
@@ -42,7 +42,25 @@ def answer_of(result: Result, policy: Policy | None, *, error_text: bool = True)
     return {"error": {"class": failure.error_class, "kind": kind, "message": failure.message}}
 
 
-def compare(live: Answer, candidate: Answer, ignored: Collection[str]) -> str:
+ANYWHERE: Final = "**"
+ELEMENTS: Final = "[]"
+"""Steps of a path: a field at any depth, and the elements of a list."""
+
+
+class Ignored(NamedTuple):
+    """The parts of outputs that may differ: fields of JSON values by their paths, and headers by their names."""
+
+    paths: tuple[tuple[str, ...], ...] = ()
+    headers: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, fields: Iterable[str], headers: Iterable[str] = ()) -> Ignored:
+        """Paths as people write them: `at`, `meta.at`, `items[].at`, and `**.at` for a field at any depth."""
+        paths = (each.replace(ELEMENTS, f".{ELEMENTS}").split(".") for each in fields)
+        return cls(tuple(tuple(filter(None, path)) for path in paths), frozenset(headers))
+
+
+def compare(live: Answer, candidate: Answer, ignored: Ignored) -> str:
     """The verdict. Texts of errors and of drops do not count, nor do `ignored` fields of values that are JSON
     objects."""
     if ("error" in live) != ("error" in candidate):
@@ -101,16 +119,19 @@ def _text(value: bytes | str | None) -> Any:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def _same_output(one: Answer, other: Answer, ignored: Collection[str]) -> bool:
-    if any(one[name] != other[name] for name in ("topic", "key", "headers")):
+def _same_output(one: Answer, other: Answer, ignored: Ignored) -> bool:
+    if any(one[name] != other[name] for name in ("topic", "key")):
+        return False
+    ours, theirs = ([each for each in side["headers"] if each[0] not in ignored.headers] for side in (one, other))
+    if ours != theirs:
         return False
     if one["value"] == other["value"]:
         return True
-    ours, theirs = _object(one["value"], ignored), _object(other["value"], ignored)
-    return ours is not None and ours == theirs
+    value, its = _object(one["value"], ignored), _object(other["value"], ignored)
+    return value is not None and value == its
 
 
-def _object(text: Any, ignored: Collection[str]) -> str | None:
+def _object(text: Any, ignored: Ignored) -> str | None:
     """A JSON object without these fields, its names in order; None for anything else.
 
     As text, since to Python `true` equals 1, and NaN is not itself.
@@ -121,42 +142,41 @@ def _object(text: Any, ignored: Collection[str]) -> str | None:
         value = json.loads(text)
         if not isinstance(value, dict):
             return None
-        return json.dumps({name: each for name, each in value.items() if name not in ignored}, sort_keys=True)
+        return json.dumps(_without(value, ignored.paths), sort_keys=True)
     except (ValueError, RecursionError):
         return None
 
 
-def joined_function(topic: str, ignored: Collection[str], reports: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """The function for `mapInArrow` over the joined answers; `reports` is the driver's accumulator."""
-
-    def run(batches: Iterable[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        report = TaskReport()
-        for batch in batches:
-            rows: list[Row] = []
-            for each in batch.to_pylist():
-                place = (topic, each["partition"], each["offset"], each["timestamp"], each["key"])
-                live, candidate = (each[side] and json.loads(each[side]) for side in ("live", "candidate"))
-                rows += judged(place, live, candidate, ignored, report)
-            if rows:
-                yield batch_of(DIFFERENCE_COLUMNS, rows)
-        reports.add({("join", context.partitionId() if context is not None else 0): report})
-
-    return run
+def _without(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
+    """A JSON value without what these paths lead to."""
+    if not paths:
+        return value
+    if isinstance(value, list):
+        below = [path[1:] for path in paths if path[0] == ELEMENTS] + [path for path in paths if path[0] == ANYWHERE]
+        return [_without(each, below) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for name, each in value.items():
+        below = [path[1:] for path in paths if path[0] == name]
+        below += [path[2:] for path in paths if path[:2] == (ANYWHERE, name)]
+        if () not in below:
+            kept[name] = _without(each, below + [path for path in paths if path[0] == ANYWHERE])
+    return kept
 
 
-def judged(
-    place: Row, live: Answer | None, candidate: Answer | None, ignored: Collection[str], report: TaskReport
-) -> list[Row]:
-    """Compare the answers to the record at `place`, its coordinates and key; the row of a difference. A record that one
-    pass did not have differs."""
-    verdict = DIFFERENT if live is None or candidate is None else compare(live, candidate, ignored)
+def judged(place: Row, live: str | None, candidate: str | None, ignored: Ignored, report: TaskReport) -> list[Row]:
+    """Compare the stored answers to the record at `place`, its coordinates and key; the row of a difference. A record
+    that one side did not have differs."""
+    if live is not None and live == candidate:
+        report.note(EQUAL, None)
+        return []
+    ours, theirs = (None if each is None else json.loads(each) for each in (live, candidate))
+    verdict = DIFFERENT if ours is None or theirs is None else compare(ours, theirs, ignored)
     if verdict == EQUAL:
         report.note(EQUAL, None)
         return []
     _, partition, offset, *_ = place
-    sample = Sample(partition=partition, offset=offset, live=sample_text(live), candidate=sample_text(candidate))
+    sample = Sample(partition=partition, offset=offset, live=sample_text(ours), candidate=sample_text(theirs))
     report.note(verdict, sample)
-    return [(*place, result_text(live), result_text(candidate), error_text(live), error_text(candidate))]
+    return [(*place, result_text(ours), result_text(theirs), error_text(ours), error_text(theirs))]

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
-from tempfile import NamedTemporaryFile
+from collections.abc import Callable, Sequence
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from fleet_consumer.backfill.comparing import joined_function
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded, meaning
-from fleet_consumer.backfill.rows import DIFFERENCE_COLUMNS, SELECTED, schema_of
-from fleet_consumer.backfill.slices import TaskRange, TaskReport
-from fleet_consumer.backfill.task import columns_of, task_function
+from fleet_consumer.backfill.rows import ANSWER_COLUMNS, DIFFERENCE_COLUMNS, schema_of
+from fleet_consumer.backfill.slices import Task, TaskReport
+from fleet_consumer.backfill.task import columns_of, second_pass_function, task_function
 from fleet_consumer.backfill.work import Work
 from fleet_consumer.contract.backfill_config import BackfillConfig
-from fleet_consumer.worker.config.settings import ISOLATION_LEVELS
 from fleet_consumer.worker.logs import fields
 
 if TYPE_CHECKING:
@@ -26,14 +21,11 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("fleet_consumer.backfill")
 
-BATCH_BYTES: Final = 32 << 20
-"""Memory for the records of one Arrow batch, were they all as large as the largest of the last slice."""
-BATCH_FIRST: Final = 100
-BATCH_MAX: Final = 5_000
+BATCH_ROWS: Final = 1_000
+"""Rows of one Arrow batch of stored answers."""
 ALIVE_S: Final = 5.0
 """The interval at which progress within a job is told."""
-DIFFERENCES: Final = "differences"
-FOLDERS: Final = {"Live": "live", "Candidate": "candidate", "Both": DIFFERENCES}
+FOLDERS: Final = {"Live": "live", "Candidate": "differences", "Both": "differences"}
 """Folders of a comparison below the Backfill's own."""
 
 SETTINGS: Final = {
@@ -42,12 +34,13 @@ SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionOverwriteMode": "STATIC",
     "spark.python.worker.reuse": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
+    # A file of the first pass of a comparison is one task of the second.
+    "spark.sql.files.openCostInBytes": str(1 << 30),
     # It draws on standard error, between the lines of the log.
     "spark.ui.showConsoleProgress": "false",
 }
 """Settings that a Backfill depends on, whatever `sparkConf` says."""
-SHUFFLE: Final = ("spark.sql.shuffle.partitions", "4")
-"""Default of the one join; Spark's own of 200 tasks is for large clusters."""
 
 
 class SparkEngine:
@@ -76,14 +69,10 @@ class SparkEngine:
         for name, value in SETTINGS.items():
             builder = builder.config(name, value)
         self._spark: SparkSession = self._asked(builder.getOrCreate)
-        given = self._spark.sparkContext.getConf()
-        if not given.contains(SHUFFLE[0]):
-            self._spark.conf.set(*SHUFFLE)
-        if not given.contains("spark.log.level"):
+        if not self._spark.sparkContext.getConf().contains("spark.log.level"):
             # Spark logs each task, in lines of its own form.
             self._spark.sparkContext.setLogLevel("WARN")
         self._reports = self._spark.sparkContext.accumulator({}, Reports())
-        self._rows = BATCH_FIRST
 
     @property
     def cores(self) -> int:
@@ -96,26 +85,42 @@ class SparkEngine:
         # The driver is one of those that are registered.
         return cores * max(1, int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1)
 
-    def play(
-        self, slice_number: int, planned: Sequence[TaskRange], work: Work, connection: Mapping[str, str]
-    ) -> dict[int, TaskReport]:
-        """Run one slice to its end; the reports of its tasks by Spark's numbers. `connection`: Spark's options."""
-        self._spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(self._rows))
-        self._reports.value = {}
-        columns = columns_of(self._config)
-        function = task_function(work, slice_number, self._reports)
+    def play(self, slice_number: int, planned: Sequence[Task], work: Work) -> dict[int, TaskReport]:
+        """Run one slice to its end; the reports of its tasks by their places in it."""
+        function = task_function(work, slice_number, tuple(planned), self._reports)
+        # One row for each task, in a partition of its own.
+        tasks = self._spark.range(0, len(planned), 1, len(planned))
+        self._write(tasks.mapInArrow(function, schema_of(columns_of(self._config))), slice_number)
+        return self._taken(slice_number)
+
+    def play_second_pass(self, slice_number: int, work: Work) -> dict[int, TaskReport]:
+        """Have the candidate handle the records of one slice of the first pass, beside the answers of that; the reports
+        of the tasks."""
+        path = f"{self._root()}/{FOLDERS['Live']}/slice={slice_number:06d}"
+        function = second_pass_function(work, slice_number, self._reports)
+        answers = self._asked(lambda: self._spark.read.schema(schema_of(ANSWER_COLUMNS)).parquet(path))
+        self._write(answers.mapInArrow(function, schema_of(DIFFERENCE_COLUMNS)), slice_number)
+        found = self._taken(slice_number)
+        if len(found) != (tasks := answers.rdd.getNumPartitions()):
+            seen = f"{len(found)} of {tasks} tasks of the slice reported"
+            raise BackfillFailed("SliceIncomplete", f"{seen}; the slice is repeated", final=False)
+        return found
+
+    def _write(self, rows: DataFrame, slice_number: int) -> None:
         path = self._path(slice_number)
 
         def run() -> None:
-            rows = self._read(planned, connection).mapInArrow(function, schema_of(columns))
             if path is None:
                 rows.write.format("noop").mode("append").save()
             else:
                 rows.write.mode("overwrite").parquet(path)
 
-        self._watched(run, "numCompleteTasks")
+        self._watched(run)
+
+    def _taken(self, slice_number: int) -> dict[int, TaskReport]:
+        """The reports of a slice; they are kept no longer."""
         found = {task: report for (number, task), report in self._reports.value.items() if number == slice_number}
-        self._adapt(found)
+        self._reports.value = {}
         return found
 
     def discard_from(self, number: int) -> None:
@@ -124,70 +129,8 @@ class SparkEngine:
         if base is not None:
             self._asked(lambda: self._delete(base, lambda name: _number(name) >= number))
 
-    def join_passes(self) -> list[TaskReport]:
-        """Compare the answers of both passes and write the differences; the reports of the tasks."""
-        assert self._config.compare is not None, "this Backfill compares"
-        ignored = self._config.compare.ignore_fields
-        root = self._root()
-        self._reports.value = {}
-
-        def run() -> None:
-            sides = [self._spark.read.parquet(f"{root}/{folder}") for folder in ("live", "candidate")]
-            places = ("topic", "partition", "offset", "timestamp", "key")
-            live, candidate = (
-                side.selectExpr(*places, f"answer AS {name}")
-                for side, name in zip(sides, ("live", "candidate"), strict=True)
-            )
-            both = live.join(candidate.drop("topic", "timestamp", "key"), ["partition", "offset"], "full_outer")
-            function = joined_function(self._config.topic, ignored, self._reports)
-            rows = both.mapInArrow(function, schema_of(DIFFERENCE_COLUMNS))
-            rows.write.mode("overwrite").parquet(f"{root}/{DIFFERENCES}")
-
-        # Few tasks, of which each may take long: what they have read and written is progress, too.
-        self._watched(run, "numCompleteTasks", "inputRecords", "shuffleReadRecords", "outputRecords")
-        return list(self._reports.value.values())
-
     def close(self) -> None:
         self._spark.stop()
-
-    def _read(self, planned: Sequence[TaskRange], secrets: Mapping[str, str]) -> DataFrame:
-        """The records of a slice; a layer holds at most one range of each partition, which is one task."""
-        layers = [
-            {part.partition: part for part in planned if part.layer == layer}
-            for layer in sorted({part.layer for part in planned})
-        ]
-        connection = self._java_map(secrets)
-        return reduce(lambda one, other: one.union(other), (self._layer(layer, connection) for layer in layers))
-
-    def _java_map(self, secrets: Mapping[str, str]) -> Any:
-        """The map in the JVM. It goes there by a file of this user alone: the socket to the JVM is not encrypted."""
-        jvm = self._spark.sparkContext._jvm
-        with NamedTemporaryFile("w", encoding="utf-8") as file:
-            json.dump(dict(secrets), file)
-            file.flush()
-            kind = jvm.java.lang.Class.forName("java.util.HashMap")
-            return jvm.com.fasterxml.jackson.databind.ObjectMapper().readValue(jvm.java.io.File(file.name), kind)
-
-    def _layer(self, ranges: Mapping[int, TaskRange], connection: Any) -> DataFrame:
-        topic, consumer = self._config.topic, self._config.worker.consumer
-        options = {
-            "assign": json.dumps({topic: sorted(ranges)}),
-            "startingOffsets": json.dumps({topic: {str(part): each.first for part, each in ranges.items()}}),
-            "endingOffsets": json.dumps({topic: {str(part): each.end for part, each in ranges.items()}}),
-            "includeHeaders": "true",
-            "failOnDataLoss": "true",
-            "groupIdPrefix": f"fleet-backfill-{self._config.id}",
-            "kafka.isolation.level": ISOLATION_LEVELS[consumer.isolation_level],
-        }
-        reader = self._spark.read.format("kafka").options(**options)
-        reader._jreader.options(connection)
-        return reader.load().selectExpr(*SELECTED)
-
-    def _adapt(self, reports: Mapping[int, TaskReport]) -> None:
-        """Batches of the next slice that would fit if all records were as large as the largest of this one."""
-        largest = max((report.largest for report in reports.values()), default=0)
-        fit = BATCH_BYTES // max(1, largest)
-        self._rows = max(1, min(BATCH_MAX, fit, 10 * self._rows))
 
     def _root(self) -> str:
         parquet = self._config.sink.parquet
@@ -216,22 +159,22 @@ class SparkEngine:
                 files.delete(path, True)
                 LOG.info("files of an unfinished slice removed", extra=fields(path=path.toString()))
 
-    def _watched(self, run: Callable[[], None], *counters: str) -> None:
-        """Run a job, and tell meanwhile of its progress: of each change of its stages' counters.
+    def _watched(self, run: Callable[[], None]) -> None:
+        """Run a job, and tell meanwhile of its progress: of each task that is done.
 
         Raises Superseded as soon as a newer attempt has the ledger; the job is cancelled then.
         """
         end, superseded = Event(), list[Superseded]()
 
         def tell() -> None:
-            known, signs = [0] * len(counters), 0
+            known = signs = 0
             while not end.wait(ALIVE_S):
                 try:
-                    seen = [self._count(counter) for counter in counters]
-                    if seen != known:
+                    done = self._tasks_done()
+                    if done != known:
                         signs += 1
                         self._alive(signs)
-                    known = seen
+                    known = done
                 except Superseded as error:
                     superseded.append(error)
                     self._spark.sparkContext.cancelAllJobs()
@@ -249,10 +192,10 @@ class SparkEngine:
             if superseded:
                 raise superseded[0]
 
-    def _count(self, counter: str) -> int:
-        """The sum of a counter of all stages that run."""
+    def _tasks_done(self) -> int:
+        """The number of tasks that are done of all stages that run."""
         stages = self._spark.sparkContext._jsc.sc().statusStore().activeStages()
-        return sum(int(getattr(stages.apply(number), counter)()) for number in range(stages.size()))
+        return sum(int(stages.apply(number).numCompleteTasks()) for number in range(stages.size()))
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
         try:
@@ -262,7 +205,7 @@ class SparkEngine:
         except Exception as error:
             # py4j's and Spark's own errors; their texts hold the causes.
             LOG.debug("Spark failed", exc_info=True)
-            raise meaning(str(error), self._config.topic) from error
+            raise meaning(str(error)) from error
 
 
 def _number(name: str) -> int:

@@ -1,20 +1,17 @@
-"""Columns of Arrow batches: the records that Spark hands to tasks, and the rows that tasks give back.
+"""Rows that tasks give to Spark, and their columns.
 
 pyarrow is imported at the first use, because only Spark's image has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from fleet_consumer.record import Headers, Record
+from fleet_consumer.record import Headers
 
 if TYPE_CHECKING:
     import pyarrow
-
-SELECTED: Final = ("partition", "offset", "unix_millis(timestamp) AS timestamp", "key", "value", "headers")
-"""Columns of Kafka's source that tasks get."""
 
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 COORDINATES: Final = {"topic": "string", "partition": "int", "offset": "bigint", "timestamp": "bigint"}
@@ -47,24 +44,28 @@ Columns = dict[str, str]
 Row = tuple[Any, ...]
 
 
-class Raw(NamedTuple):
-    """A record as it was read."""
+class Rows:
+    """Rows by columns, which is how they are sent and how Arrow takes them."""
 
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
+    __slots__ = ("columns",)
 
-    def record(self, topic: str) -> Record:
-        """A new record of these bytes, for one handler."""
-        return Record(topic, self.partition, self.offset, self.timestamp, self.key, self.value, self.headers)
+    def __init__(self) -> None:
+        self.columns: list[list[Any]] = []
 
-    @property
-    def size(self) -> int:
-        """Its bytes in key and value."""
-        return len(self.key or b"") + len(self.value or b"")
+    def __len__(self) -> int:
+        return len(self.columns[0]) if self.columns else 0
+
+    def add(self, *row: Any) -> None:
+        """Add a row."""
+        if not self.columns:
+            self.columns = [[] for _ in row]
+        for column, value in zip(self.columns, row, strict=True):
+            column.append(value)
+
+
+def encoded_headers(headers: Headers) -> list[tuple[str, bytes | None]] | None:
+    """The headers as a row has them."""
+    return [(name, value) for name, value in headers] or None
 
 
 def schema_of(columns: Columns) -> str:
@@ -72,17 +73,8 @@ def schema_of(columns: Columns) -> str:
     return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
-def raw_records(batch: pyarrow.RecordBatch) -> Iterator[Raw]:
-    """The records of a batch, in its order."""
-    columns = [batch.column(name).to_pylist() for name in ("partition", "offset", "timestamp", "key", "value")]
-    headers = batch.column("headers")
-    found: Sequence[Any] = [None] * batch.num_rows if headers.null_count == batch.num_rows else headers.to_pylist()
-    for (partition, offset, timestamp, key, value), own in zip(zip(*columns, strict=True), found, strict=True):
-        pairs = () if own is None else tuple((each["key"], each["value"]) for each in own)
-        yield Raw(partition, offset, timestamp, key, value, pairs)
-
-
-def batch_of(columns: Columns, rows: Sequence[Row]) -> pyarrow.RecordBatch:
+def batch_of(columns: Columns, values: Sequence[Sequence[Any]]) -> pyarrow.RecordBatch:
+    """An Arrow batch of these values, column by column."""
     import pyarrow as pa
 
     types = {
@@ -92,6 +84,5 @@ def batch_of(columns: Columns, rows: Sequence[Row]) -> pyarrow.RecordBatch:
         "binary": pa.binary(),
         HEADERS_TYPE: pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
     }
-    values = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
     arrays = [pa.array(each, types[kind]) for each, kind in zip(values, columns.values(), strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))

@@ -11,26 +11,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from fleet_consumer.backfill.errors import BackfillFailed
+from fleet_consumer.backfill.errors import BackfillFailed, ExecutorsLost
 from fleet_consumer.backfill.slices import (
     FailedRecord,
     Pace,
     SliceOutcome,
+    Task,
     TaskRange,
     TaskReport,
-    compared,
     merged,
     outcome_of,
     plan_slice,
     slice_offsets,
     slices_left,
-    waves,
+    suspected,
+    total_of,
     without,
 )
 from fleet_consumer.backfill.work import BOTH, CANDIDATE, LIVE, Work
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.backfill_config import BackfillConfig
-from fleet_consumer.contract.backfill_ledger import Comparison, Control, Ledger, RunProblem
+from fleet_consumer.contract.backfill_ledger import Comparison, Control, Counts, Ledger, RunProblem, Suspect
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.worker.logs import fields
 
@@ -71,17 +72,22 @@ WAITED_SHARE: Final = 0.05
 """The limit binds if tasks waited for it for this part of a slice."""
 
 
+ALONE_TRIES: Final = 3
+"""Tries of Spark from which on a task takes a single record: the ones from there on were that record's."""
+POISON_MAX: Final = 10
+POISON_SHARE: Final = 0.01
+"""So many records that end their process, and this part of all, speak of the handler and not of the records."""
+
+
 class Engine(Protocol):
     @property
     def cores(self) -> int: ...
 
-    def play(
-        self, slice_number: int, planned: Sequence[TaskRange], work: Work, connection: Mapping[str, str]
-    ) -> Mapping[int, TaskReport]: ...
+    def play(self, slice_number: int, planned: Sequence[Task], work: Work) -> Mapping[int, TaskReport]: ...
+
+    def play_second_pass(self, slice_number: int, work: Work) -> Mapping[int, TaskReport]: ...
 
     def discard_from(self, number: int) -> None: ...
-
-    def join_passes(self) -> Sequence[TaskReport]: ...
 
 
 class Ledgers(Protocol):
@@ -97,14 +103,14 @@ class Parts:
     """The parts of a run.
 
     `read_control` reads the operator's orders. `check_ranges` raises BackfillFailed if brokers do not have a part of
-    these ranges. `prepare` makes the order to a slice's tasks from their time and rate, and Spark's options for the
-    brokers with the credentials as they are now. `wait` passes time.
+    these ranges. `prepare` makes the order to a slice's tasks from their time, their rate and the suspects. `wait`
+    passes time.
     """
 
     ledgers: Ledgers
     read_control: Callable[[], Control]
     check_ranges: Callable[[Sequence[TaskRange]], None]
-    prepare: Callable[[float, float | None], tuple[Work, Mapping[str, str]]]
+    prepare: Callable[[float, float | None, tuple[Suspect, ...]], Work]
     clock: Clock
     wait: Callable[[float], object]
 
@@ -118,13 +124,16 @@ class Run:
         self._parts = parts
         self._orders = Orders()
         self._observed = 0.0
+        self._handled = self._poison = 0
+        # The most offsets of a task while an executor's death is being looked into.
+        self._careful: int | None = None
         self._ledger: Ledger | None = None
 
     def begin(self) -> None:
         """Read the ledger, and write it as this attempt's. Raises Superseded and SettingsInvalid."""
         stored = self._parts.ledgers.read()
         ledger = self._start() if stored is None else self._resumed(stored)
-        self._observed = ledger.records_per_second
+        self._observed = ledger.offsets_per_second
         self._write(ledger)
         LOG.info(
             "backfill begins" if stored is None else "backfill goes on",
@@ -147,10 +156,6 @@ class Run:
                 engine = start()
                 self._discard(engine)
             self._play(engine, control)
-        if self._pass == CANDIDATE and self._ledger.comparison is None:
-            # After the second pass of a comparison: its answers beside those of the first.
-            engine = engine or start()
-            self._write(replace(self._ledger, comparison=compared(engine.join_passes())))
         self._end()
         return True
 
@@ -165,7 +170,7 @@ class Run:
 
     def _start(self) -> Ledger:
         ranges = {part: ((first, end),) for part, (first, end) in sorted(self._config.ranges.items()) if first < end}
-        compares = self._config.compare is not None and self._pass == BOTH
+        compares = self._config.compare is not None and self._pass != LIVE
         return Ledger(
             attempt=self._attempt, handlers=self._pass, remaining=ranges, comparison=Comparison() if compares else None
         )
@@ -175,7 +180,8 @@ class Run:
             if stored.remaining:
                 message = f"is at the pass Live with {stored.offsets_left} offsets left, and the settings say Candidate"
                 raise SettingsInvalid("ledger", message)
-            return self._start()
+            # It goes through the slices of the first pass.
+            return replace(self._start(), slices_left=stored.slices_done)
         if stored.handlers != self._pass:
             raise SettingsInvalid("ledger", f"is at the pass {stored.handlers}, and the settings say {self._pass}")
         return replace(
@@ -214,36 +220,85 @@ class Run:
 
     def _play(self, engine: Engine, control: Control) -> None:
         assert self._ledger is not None
-        ledger, config, clock = self._ledger, self._config, self._parts.clock
-        pace = Pace(
+        ledger, config = self._ledger, self._config
+        pace = self._pace(engine, control)
+        second = self._pass == CANDIDATE
+        planned = plan_slice(ledger.remaining, pace)
+        self._parts.check_ranges([each for task in planned for each in task])
+        rate = control.records_per_second
+        work = self._parts.prepare(
+            config.slice_seconds, None if rate is None else rate / max(1, len(planned)), ledger.suspects
+        )
+        kept = RATE if rate is not None and ledger.throttled_by == RATE else ""
+        left = ledger.slices_left if second else slices_left(ledger.remaining, slice_offsets(pace))
+        size = sum(each.offsets for task in planned for each in task)
+        self._write(replace(ledger, slice_offsets=size, slices_left=left, throttled_by=kept, throttle_message=""))
+        began = self._parts.clock.monotonic()
+        try:
+            if second:
+                reports = engine.play_second_pass(ledger.slices_done, work)
+                outcome = total_of(reports)
+            else:
+                reports = engine.play(ledger.slices_done, planned, work)
+                outcome = outcome_of(planned, reports)
+        except ExecutorsLost as error:
+            raise self._executors_lost(error, planned) from error
+        # Of the tasks alone: the job around them costs the same for any size.
+        worked = sum(report.seconds for report in reports.values()) / max(1, len(reports))
+        self._observed = outcome.offsets / max(worked, 1e-3)
+        self._take_care(outcome, planned)
+        self._note(outcome, max(1e-3, self._parts.clock.monotonic() - began), pace, rate)
+        self._judge(outcome)
+
+    def _pace(self, engine: Engine, control: Control) -> Pace:
+        config = self._config
+        return Pace(
             slice_records=config.slice_records,
             slice_seconds=config.slice_seconds,
-            parallelism=config.parallelism,
+            tasks=min(engine.cores, config.parallelism),
             ordered=config.ordering == "Partition",
             observed=self._observed,
             rate_limit=control.records_per_second,
+            careful=self._careful,
         )
-        planned = plan_slice(ledger.remaining, pace)
-        self._parts.check_ranges(planned)
-        rate = control.records_per_second
-        cores = engine.cores
-        work, connection = self._parts.prepare(
-            config.slice_seconds / waves(len(planned), cores), None if rate is None else rate / min(len(planned), cores)
-        )
-        size = sum(each.end - each.first for each in planned)
-        kept = RATE if rate is not None and ledger.throttled_by == RATE else ""
-        left = slices_left(ledger.remaining, slice_offsets(pace))
-        self._write(replace(ledger, slice_offsets=size, slices_left=left, throttled_by=kept, throttle_message=""))
-        began = clock.monotonic()
-        reports = engine.play(ledger.slices_done, planned, work, connection)
-        outcome = outcome_of(planned, reports)
+
+    def _take_care(self, outcome: SliceOutcome, planned: Sequence[Task]) -> None:
+        """Make tasks small after one whose executor died, so that the record which ends executors is soon alone; and
+        twice as large behind each slice in which none died."""
+        if outcome.repeated:
+            self._careful = max(1, outcome.shortest)
+        elif self._careful is not None:
+            largest = max((sum(each.offsets for each in task) for task in planned), default=0)
+            self._careful = None if largest < self._careful else 2 * self._careful
+
+    def _judge(self, outcome: SliceOutcome) -> None:
+        """Raise BackfillFailed for what a task has stopped for. What the slice has covered is noted by then."""
         if outcome.failure is not None:
-            self._discard(engine)
             raise self._handler_failed(outcome.failure, outcome.failures)
-        # Of the tasks alone: the job around them costs the same for any size.
-        worked = sum(report.seconds for report in reports.values()) / min(len(planned), cores)
-        self._observed = outcome.offsets / max(worked, 1e-3)
-        self._note(outcome, max(1e-3, clock.monotonic() - began), pace, rate)
+        if outcome.problem is not None:
+            problem = outcome.problem
+            raise BackfillFailed(problem.reason, problem.message, final=problem.final)
+        self._handled += outcome.counts.records_in
+        self._poison += outcome.poison
+        if self._poison >= POISON_MAX and self._poison > POISON_SHARE * self._handled:
+            message = (
+                f"{self._poison} of {self._handled} records ended the process of their handler, so the cause is not in "
+                "them: give the handler the memory and the libraries that it needs"
+            )
+            raise BackfillFailed("HandlerProcessDied", message, final=True)
+
+    def _executors_lost(self, error: ExecutorsLost, planned: Sequence[Task]) -> BackfillFailed:
+        """The error with the record at which a task died that took nothing else; it is a suspect from now on."""
+        assert self._ledger is not None
+        if error.task is None or error.tries < ALONE_TRIES or error.task >= len(planned):
+            return error
+        first = planned[error.task][0]
+        side = CANDIDATE if self._pass == CANDIDATE else LIVE
+        found = Suspect(partition=first.partition, offset=first.first, side=side, deaths=error.tries - ALONE_TRIES + 1)
+        suspects = suspected(self._ledger.suspects, (found,), self._ledger.remaining)
+        self._ledger = replace(self._ledger, suspects=suspects)
+        place = f"topic {self._config.topic!r} partition {found.partition} offset {found.offset}"
+        return BackfillFailed(error.reason, f"at the record {place}: {error}", final=False)
 
     def _discard(self, engine: Engine) -> None:
         """Remove files of slices that are not in the ledger. Raises Superseded, or they may be a newer attempt's."""
@@ -254,19 +309,33 @@ class Run:
     def _note(self, outcome: SliceOutcome, seconds: float, pace: Pace, rate: int | None) -> None:
         assert self._ledger is not None
         ledger = self._ledger
+        second = self._pass == CANDIDATE
+        whole = outcome.problem is None and not outcome.died
+        if second and not whole:
+            # It goes through the answers of a slice as a whole, or once more.
+            outcome = replace(outcome, covered=(), counts=Counts(), comparison=Comparison())
         handled = outcome.counts.records_in + outcome.counts.dropped
         remaining = without(ledger.remaining, outcome.covered)
+        if second and whole and ledger.slices_left <= 1:
+            # Behind the last answers of the first pass there are no records.
+            remaining = {}
         bound = rate is not None and outcome.waited > WAITED_SHARE * seconds
         comparison = ledger.comparison
         done = replace(
             ledger,
             remaining=remaining,
-            slices_done=ledger.slices_done + 1,
-            slices_left=slices_left(remaining, slice_offsets(replace(pace, observed=self._observed))),
+            # One that has covered nothing has no files, and its number is given again.
+            slices_done=ledger.slices_done + bool(outcome.covered or (second and whole)),
+            slices_left=ledger.slices_left - whole
+            if second
+            else slices_left(remaining, slice_offsets(replace(pace, observed=self._observed))),
             slice_offsets=0,
             counts=ledger.counts.plus(outcome.counts),
+            suspects=suspected(ledger.suspects, outcome.died, remaining),
+            repeated=ledger.repeated + outcome.repeated,
             comparison=None if comparison is None else merged(comparison, outcome.comparison),
             records_per_second=handled / seconds,
+            offsets_per_second=outcome.offsets / seconds,
             throttled_by=RATE if bound else "",
             throttle_message=f"rate.recordsPerSecond is {rate}" if bound else "",
         )
@@ -298,5 +367,5 @@ class Run:
         place = f"topic {self._config.topic!r} partition {failure.partition} offset {failure.offset}"
         error = f"{failure.error_class}: {failure.message}".removesuffix(": ")
         more = f" ({failures - 1} other tasks of the slice stopped as well)" if failures > 1 else ""
-        advice = "mend the handler, or set onError to Skip or FailedTopic"
+        advice = "what is before it in its partition is done; mend the handler, or set onError to Skip or FailedTopic"
         return BackfillFailed("HandlerFailed", f"{place}: {error}{more}; {advice}", final=True)

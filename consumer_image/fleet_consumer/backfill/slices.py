@@ -8,39 +8,56 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fleet_consumer.backfill.errors import BackfillFailed
-from fleet_consumer.contract.backfill_ledger import COMPARED, COUNTS, SAMPLES_MAX, Comparison, Counts, Ranges, Sample
+from fleet_consumer.contract.backfill_ledger import (
+    COMPARED,
+    COUNTS,
+    SAMPLES_MAX,
+    Comparison,
+    Counts,
+    Ranges,
+    RunProblem,
+    Sample,
+    Suspect,
+)
 
 FIRST_OFFSETS: Final = 5_000
 """Offsets of a slice while no rate is known."""
+SUSPECTS_MAX: Final = 2_000
+"""Suspects that a ledger remembers; those of a batch are as many as its records."""
 
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRange:
-    """The offsets of one task. Tasks of one `layer` are read together: it has at most one range of each partition."""
+    """Offsets of one partition, the end exclusive."""
 
     partition: int
     first: int
     end: int
-    layer: int = 0
 
-    def __contains__(self, place: tuple[int, int]) -> bool:
-        partition, offset = place
-        return partition == self.partition and self.first <= offset < self.end
+    @property
+    def offsets(self) -> int:
+        return self.end - self.first
+
+
+Task = tuple[TaskRange, ...]
+"""The ranges of one task. With `ordering: Partition` all of a partition's in a slice are in one task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """Limits of a slice. `observed` is the speed of the last one in offsets per second, 0 while unknown; `rate_limit`
-    the ordered one. `ordered`: a partition is read by one task at a time."""
+    the ordered one. `ordered`: a partition is read by one task at a time. `tasks` run at a time. `careful` bounds the
+    offsets of each, where one of them may end its executor."""
 
     slice_records: int
     slice_seconds: int
-    parallelism: int
+    tasks: int
     ordered: bool
     observed: float = 0.0
     rate_limit: int | None = None
+    careful: int | None = None
 
 
 def slice_offsets(pace: Pace) -> int:
@@ -51,27 +68,37 @@ def slice_offsets(pace: Pace) -> int:
     most = pace.slice_records
     if not pace.observed > 0:
         most = min(most, FIRST_OFFSETS)
+    if pace.careful is not None:
+        most = min(most, pace.careful * pace.tasks)
     timed = speed * pace.slice_seconds
     return max(1, most if timed >= most else int(timed))
 
 
-def plan_slice(remaining: Ranges, pace: Pace) -> tuple[TaskRange, ...]:
-    """The tasks of the next slice, in order; empty if nothing remains."""
-    left = {part: sum(end - first for first, end in spans) for part, spans in sorted(remaining.items())}
-    shares = _shares({part: count for part, count in left.items() if count}, slice_offsets(pace))
-    if pace.ordered:
-        # A task reads one range; what lies behind a gap comes with the next slice.
-        return tuple(
-            TaskRange(part, spans[0][0], min(spans[0][0] + share, spans[0][1]))
-            for part, share in shares.items()
-            if (spans := remaining[part])
-        )
-    piece = max(1, math.ceil(sum(shares.values()) / max(1, pace.parallelism)))
-    return tuple(
-        TaskRange(part, first, end, layer)
-        for part, share in shares.items()
-        for layer, (first, end) in enumerate(_pieces(remaining[part], share, piece))
-    )
+def plan_slice(remaining: Ranges, pace: Pace) -> tuple[Task, ...]:
+    """The tasks of the next slice, of about equal size; empty if nothing remains."""
+    offsets = slice_offsets(pace)
+    if not pace.ordered:
+        return tuple(_cut_in_parts(remaining, offsets, pace.tasks))
+    # A task reads one range of a partition; what lies behind a gap comes with the next slice.
+    firsts = {part: spans[0] for part, spans in sorted(remaining.items()) if spans}
+    left = {part: end - first for part, (first, end) in firsts.items()}
+    dealt = _dealt(left, min(pace.tasks, len(left)))
+    tasks = []
+    for partitions in dealt:
+        shares = _shares({part: left[part] for part in partitions}, math.ceil(offsets / len(dealt)))
+        tasks.append(tuple(TaskRange(part, firsts[part][0], firsts[part][0] + share) for part, share in shares.items()))
+    return tuple(tasks)
+
+
+def _dealt(left: Mapping[int, int], hands: int) -> list[list[int]]:
+    """The partitions dealt out to so many tasks, the largest first, each to the task that has the least."""
+    dealt: list[list[int]] = [[] for _ in range(hands)]
+    sizes = [0] * hands
+    for part in sorted(left, key=lambda each: (-left[each], each)):
+        least = sizes.index(min(sizes))
+        dealt[least].append(part)
+        sizes[least] += left[part]
+    return [sorted(each) for each in dealt]
 
 
 def _shares(left: Mapping[int, int], offsets: int) -> dict[int, int]:
@@ -85,15 +112,35 @@ def _shares(left: Mapping[int, int], offsets: int) -> dict[int, int]:
     return {part: share for part, share in sorted(shares.items()) if share}
 
 
-def _pieces(spans: Iterable[Span], offsets: int, piece: int) -> list[Span]:
-    pieces: list[Span] = []
-    for first, last in spans:
-        end = min(last, first + offsets)
-        while first < end:
-            pieces.append((first, min(first + piece, end)))
-            offsets -= pieces[-1][1] - first
-            first = pieces[-1][1]
-    return pieces
+def _cut_in_parts(remaining: Ranges, offsets: int, tasks: int) -> list[Task]:
+    """The next offsets in the order of partitions, cut into so many parts."""
+    piece = max(1, math.ceil(min(offsets, _size(remaining)) / max(1, tasks)))
+    parts: list[list[TaskRange]] = [[]]
+    room = piece
+    for partition, spans in sorted(remaining.items()):
+        for first, last in spans:
+            while first < last and offsets:
+                end = first + min(last - first, room, offsets)
+                parts[-1].append(TaskRange(partition, first, end))
+                offsets, room, first = offsets - (end - first), room - (end - first), end
+                if not room:
+                    parts.append([])
+                    room = piece
+    return [tuple(each) for each in parts if each]
+
+
+def _size(remaining: Ranges) -> int:
+    return sum(end - first for spans in remaining.values() for first, end in spans)
+
+
+def shortened(task: Task, most: int) -> Task:
+    """The first `most` offsets of a task, at least one."""
+    kept, left = [], max(1, most)
+    for each in task:
+        if left:
+            kept.append(replace(each, end=min(each.end, each.first + left)))
+            left -= kept[-1].offsets
+    return tuple(kept)
 
 
 def without(remaining: Ranges, covered: Iterable[tuple[int, int, int]]) -> Ranges:
@@ -122,13 +169,7 @@ def _merged(spans: Sequence[Span]) -> list[Span]:
 
 def slices_left(remaining: Ranges, offsets: int) -> int:
     """An estimate of the slices to come, each of so many offsets."""
-    left = sum(end - first for spans in remaining.values() for first, end in spans)
-    return math.ceil(left / max(1, offsets))
-
-
-def waves(tasks: int, cores: int) -> int:
-    """The number of tasks that run one after another."""
-    return max(1, math.ceil(tasks / max(1, cores)))
+    return math.ceil(_size(remaining) / max(1, offsets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,23 +184,26 @@ class FailedRecord:
 
 @dataclass(slots=True)
 class TaskReport:
-    """One task's summary. `first` is the place (partition, offset) of the first record that it read, None without any.
+    """One task's summary. `covered` are the offsets (partition, first, end) of which all is handled, written and
+    acknowledged; what a task has taken beyond them is not counted, and comes again.
 
-    `stop` is the offset from which on nothing was taken; None: all of its range is covered. `largest` is the size of
-    the largest record, `waited` the seconds that the rate limit cost.
+    `waited` are the seconds that the rate limit cost. `died` are the records that the handler's process had in hand
+    when it died, `problem` is why the task stopped otherwise. `repeated`: Spark has begun it again.
     """
 
-    first: tuple[int, int] | None = None
-    stop: int | None = None
+    covered: list[tuple[int, int, int]] = field(default_factory=list)
     records_in: int = 0
     records_out: int = 0
     failed: int = 0
     dropped: int = 0
     filtered: int = 0
-    largest: int = 0
     seconds: float = 0.0
     waited: float = 0.0
     failure: FailedRecord | None = None
+    died: list[Suspect] = field(default_factory=list)
+    poison: int = 0
+    problem: RunProblem | None = None
+    repeated: int = 0
     compared: dict[str, int] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
 
@@ -168,6 +212,15 @@ class TaskReport:
         """The counts as the ledger has them."""
         return Counts(**{name: getattr(self, name) for name in COUNTS.values()})
 
+    def add(self, part: TaskReport) -> None:
+        """Add what a part of the task has done."""
+        self.covered += part.covered
+        for name in (*COUNTS.values(), "waited", "poison"):
+            setattr(self, name, getattr(self, name) + getattr(part, name))
+        self.failure = self.failure or part.failure
+        self.died += part.died
+        self.problem = self.problem or part.problem
+
     def note(self, verdict: str, sample: Sample | None) -> None:
         """Count one comparison by the field of `Comparison`."""
         self.compared[verdict] = self.compared.get(verdict, 0) + 1
@@ -175,7 +228,7 @@ class TaskReport:
             self.samples.append(sample)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SliceOutcome:
     """The outcome of a slice: the covered offsets (partition, first, end), counts, and the first failed record."""
 
@@ -185,47 +238,70 @@ class SliceOutcome:
     failure: FailedRecord | None
     failures: int
     waited: float
+    died: tuple[Suspect, ...]
+    poison: int
+    problem: RunProblem | None
+    repeated: int
+    shortest: int
+    """The fewest offsets that a task has covered which Spark had begun again."""
 
     @property
     def offsets(self) -> int:
         return sum(end - first for _, first, end in self.covered)
 
 
-def outcome_of(planned: Sequence[TaskRange], reports: Mapping[int, TaskReport]) -> SliceOutcome:
-    """The outcome of a slice from the reports of its tasks, by Spark's numbers. Raises BackfillFailed if one lacks.
+def outcome_of(planned: Sequence[Task], reports: Mapping[int, TaskReport]) -> SliceOutcome:
+    """The outcome of a slice from the reports of its tasks, by their places in it. Raises BackfillFailed if one lacks,
+    or says that it has done what it was not asked for."""
+    if set(reports) != set(range(len(planned))):
+        seen = f"{len(reports)} of {len(planned)} tasks of the slice reported"
+        raise BackfillFailed("SliceIncomplete", f"{seen}; the slice is repeated", final=False)
+    for number, task in enumerate(planned):
+        for part, first, end in reports[number].covered:
+            if not any(each.partition == part and each.first <= first <= end <= each.end for each in task):
+                seen = f"task {number} says that it has read partition {part} from {first} to {end}, which it was not"
+                raise BackfillFailed("SliceIncomplete", f"{seen} to read; the slice is repeated", final=False)
+    return total_of(reports)
 
-    A task does not know its range, and Spark does not promise an order: the first record tells them apart. Tasks
-    without any record are as many as the ranges that no other task has read, and these hold no records.
-    """
-    unread = list(planned)
-    matched: list[tuple[TaskRange, TaskReport]] = []
-    empty = 0
-    for report in reports.values():
-        if report.first is None:
-            empty += 1
-            continue
-        of = next((each for each in unread if report.first in each), None)
-        if of is None:
-            raise _incomplete(planned, reports, f"one read partition {report.first[0]} at offset {report.first[1]}")
-        unread.remove(of)
-        matched.append((of, report))
-    if len(unread) != empty:
-        raise _incomplete(planned, reports, f"{len(unread)} ranges were not read and {empty} tasks were empty")
-    matched.sort(key=lambda pair: (pair[0].partition, pair[0].first))
-    covered = [(of.partition, of.first, of.end if rep.stop is None else rep.stop) for of, rep in matched]
-    covered += [(of.partition, of.first, of.end) for of in unread]
+
+def total_of(reports: Mapping[int, TaskReport]) -> SliceOutcome:
+    """The outcome of tasks that chose their ranges themselves."""
     counts = Counts()
-    for _, report in matched:
+    for report in reports.values():
         counts = counts.plus(report.counts)
-    failures = [report.failure for _, report in matched if report.failure is not None]
+    found = [report.failure for report in reports.values() if report.failure is not None]
+    failures = sorted(found, key=lambda each: (each.partition, each.offset))
+    problems = [report.problem for report in reports.values() if report.problem is not None]
     return SliceOutcome(
-        covered=tuple(sorted(each for each in covered if each[1] < each[2])),
+        covered=tuple(sorted(each for report in reports.values() for each in report.covered if each[1] < each[2])),
         counts=counts,
-        comparison=compared(report for _, report in matched),
+        comparison=compared(reports.values()),
         failure=failures[0] if failures else None,
         failures=len(failures),
         waited=sum(report.waited for report in reports.values()),
+        died=tuple(each for report in reports.values() for each in report.died),
+        poison=sum(report.poison for report in reports.values()),
+        # One that would come again ends the run, whatever another may be.
+        problem=next((each for each in problems if each.final), problems[0] if problems else None),
+        repeated=sum(report.repeated for report in reports.values()),
+        shortest=min((_offsets(report) for report in reports.values() if report.repeated), default=0),
     )
+
+
+def _offsets(report: TaskReport) -> int:
+    return sum(end - first for _, first, end in report.covered)
+
+
+def suspected(known: Iterable[Suspect], died: Iterable[Suspect], remaining: Ranges) -> tuple[Suspect, ...]:
+    """The suspects after a slice: the deaths of a record add up, and one that was handled is none any more."""
+    deaths: dict[tuple[int, int, str], int] = {}
+    for each in (*known, *died):
+        if any(first <= each.offset < end for first, end in remaining.get(each.partition, ())):
+            place = each.partition, each.offset, each.side
+            deaths[place] = deaths.get(place, 0) + each.deaths
+    # Of too many the ones that died more often are kept.
+    kept = sorted(deaths.items(), key=lambda entry: (-entry[1], entry[0]))[:SUSPECTS_MAX]
+    return tuple(Suspect(partition=p, offset=o, side=side, deaths=count) for (p, o, side), count in sorted(kept))
 
 
 def compared(reports: Iterable[TaskReport]) -> Comparison:
@@ -240,8 +316,3 @@ def merged(one: Comparison, other: Comparison) -> Comparison:
     """The sums, with the first samples."""
     counts = {name: getattr(one, name) + getattr(other, name) for name in COMPARED.values()}
     return replace(one, **counts, samples=(*one.samples, *other.samples)[:SAMPLES_MAX])
-
-
-def _incomplete(planned: Sequence[TaskRange], reports: Mapping[int, TaskReport], seen: str) -> BackfillFailed:
-    text = f"{len(reports)} of {len(planned)} tasks of the slice reported, and {seen}; the slice is repeated"
-    return BackfillFailed("SliceIncomplete", text, final=False)

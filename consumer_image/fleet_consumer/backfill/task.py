@@ -1,79 +1,38 @@
-"""One task of a slice: from Arrow batches to handler calls, sinks, and the task's report.
+"""One task of a slice, in Spark's Python worker: its handlers' processes do the work, and it gives rows to Spark.
 
-A task never raises for a record: Spark would repeat it, and with it the handler's effects. It stops, and reports.
+A task never raises for a record, nor for anything that another try would meet again: Spark would repeat it, and with it
+the handler's effects. It stops, and reports. What Spark repeats is a task whose executor died; it takes a smaller part
+of its ranges then, and a single record in the end, so that one that ends executors is found.
 """
 
 from __future__ import annotations
 
-import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fleet_consumer.backfill.comparing import EQUAL, answer_of, dumped, judged
-from fleet_consumer.backfill.rows import (
-    ANSWER_COLUMNS,
-    DIFFERENCE_COLUMNS,
-    OUTPUT_COLUMNS,
-    Columns,
-    Raw,
-    Row,
-    batch_of,
-    raw_records,
-)
-from fleet_consumer.backfill.slices import FailedRecord, TaskReport
-from fleet_consumer.backfill.work import (
-    BOTH,
-    CANDIDATE,
-    LIVE,
-    LoadedHandler,
-    Pacer,
-    Selection,
-    Work,
-    config_of,
-    handlers_of,
-    policies_of,
-    policy_of,
-)
-from fleet_consumer.backfill.writing import FailedTopic, SinkTopic
+from fleet_consumer.backfill.children import Died, HandlerProcess
+from fleet_consumer.backfill.comparing import Ignored, judged
+from fleet_consumer.backfill.errors import TaskFailed
+from fleet_consumer.backfill.orders import Order, Part
+from fleet_consumer.backfill.rows import ANSWER_COLUMNS, DIFFERENCE_COLUMNS, OUTPUT_COLUMNS, Columns, Rows, batch_of
+from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport, shortened
+from fleet_consumer.backfill.work import BOTH, CANDIDATE, LIVE, Pacer, Work, config_of
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig
-from fleet_consumer.handlers.performing import Result
-from fleet_consumer.record import Produce
-from fleet_consumer.retry.failure import Drop, OutputNotListed, OutputRefused, classify, without_words
-from fleet_consumer.worker.logs import fields
+from fleet_consumer.contract.backfill_ledger import RunProblem
 
 if TYPE_CHECKING:
     import pyarrow
 
-LOG = logging.getLogger("fleet_consumer.backfill")
+REPEATED_SHARE: Final = 8
+"""Part of its ranges that a task takes when Spark begins it again; from the third time on it takes one offset."""
+PIECE_FIRST: Final = 100
+PIECE_MAX: Final = 5_000
+PIECE_S: Final = 1.0
+"""Offsets that both handlers of a comparison get before their answers are compared: about what takes a second."""
 
-COMPARED_AT_ONCE: Final = 500
-"""Records that one handler of a comparison gets before the other does."""
-SINGLE_AT_ONCE: Final = 100
-"""Records that are handled one by one between two looks at the rate."""
-LINES_MAX: Final = 20
-"""Lines about single records of one task; a poisoned topic must not fill a disk."""
-
-
-class Taker(ABC):
-    """A way to use records. `at_once` is the most that it takes together, `rows` are those not fetched yet."""
-
-    columns: Columns
-    at_once = COMPARED_AT_ONCE
-
-    def __init__(self, work: Work, config: BackfillConfig, report: TaskReport) -> None:
-        self._work, self._config, self._report = work, config, report
-        self._policy = policy_of(work)
-        self.rows: list[Row] = []
-
-    @abstractmethod
-    def take(self, group: Sequence[Raw]) -> int | None:
-        """Use consecutive records; the offset to stop at, None to go on."""
-
-    def settle(self) -> int | None:
-        """Wait for what was begun; the offset to stop at, None to go on."""
-        return None
+_PROCESSES: dict[tuple[str, str], HandlerProcess] = {}
+"""The handlers' processes of this Python worker, by the settings and the side."""
 
 
 def columns_of(config: BackfillConfig) -> Columns:
@@ -83,229 +42,208 @@ def columns_of(config: BackfillConfig) -> Columns:
     return DIFFERENCE_COLUMNS if config.compare.handlers == BOTH else ANSWER_COLUMNS
 
 
-def task_function(work: Work, number: int, reports: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """The function for `mapInArrow`; `reports` is the driver's accumulator, keyed by slice and task."""
+def task_function(
+    work: Work, number: int, planned: Sequence[Task], reports: Any
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """The function for `mapInArrow` over one row for each task; `reports` is the driver's accumulator, keyed by slice
+    and task."""
+
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        for _ in batches:
+            """The row says nothing; its partition is the task."""
+        context = TaskContext.get()
+        assert context is not None, "Spark runs this"
+        task, report = context.partitionId(), TaskReport(repeated=int(context.attemptNumber() > 0))
+        yield from run_task(work, part_of(planned[task], context.attemptNumber()), report)
+        # Only a task that came to its end reports.
+        reports.add({(number, task): report})
+
+    return run
+
+
+def second_pass_function(work: Work, number: int, reports: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """The function for `mapInArrow` over the stored answers of the first pass of a comparison."""
 
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        report = TaskReport()
-        yield from run_task(work, report, batches)
-        # Only a task that came to its end reports; a repeated one replaces the report of the first.
-        reports.add({(number, context.partitionId() if context is not None else 0): report})
+        assert context is not None, "Spark runs this"
+        report = TaskReport(repeated=int(context.attemptNumber() > 0))
+        yield from run_second_pass(work, report, batches)
+        reports.add({(number, context.partitionId()): report})
 
     return run
 
 
-def run_task(work: Work, report: TaskReport, batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    """Handle the records of these batches until the time is over or a record ends the run. Raises TaskFailed."""
+def part_of(task: Task, attempt: int) -> Task:
+    """The part of a task that this attempt of Spark's takes."""
+    if attempt == 0:
+        return task
+    return shortened(task, sum(each.offsets for each in task) // REPEATED_SHARE if attempt == 1 else 1)
+
+
+def run_task(work: Work, task: Task, report: TaskReport) -> Iterator[pyarrow.RecordBatch]:
+    """Play a task, and fill in its report."""
     config = config_of(work.config)
-    handlers_of(work)  # before the time begins
-    pacer = Pacer(work.seconds, work.rate, SystemClock())
-    taker = _taker(work, config, report, pacer)
-    selection = Selection(config.filter)
-    for batch in batches:
-        report.stop = _take_batch(batch, taker, selection, pacer, report)
-        stop = taker.settle()
-        if stop is not None:
-            report.stop = stop if report.stop is None else min(stop, report.stop)
-        rows, taker.rows = taker.rows, []
-        if rows:
-            yield batch_of(taker.columns, rows)
-        if report.stop is not None:
-            break
-    report.seconds, report.waited = pacer.seconds, pacer.waited
+    columns = columns_of(config)
+    try:
+        sides = [LIVE] if config.compare is None else _sides(config)
+        processes = [_process(work.config, side) for side in sides]
+        began = SystemClock().monotonic()
+        played = (
+            _compared(work, task, report, processes) if len(sides) > 1 else _single(work, task, report, processes[0])
+        )
+        for rows in played:
+            if rows and rows[0]:
+                yield batch_of(columns, rows)
+        report.seconds = SystemClock().monotonic() - began
+    except Died as death:
+        report.died += death.suspects
+        _forget_dead()
+    except TaskFailed as error:
+        report.problem = RunProblem(reason=error.reason, message=error.message, final=error.final)
+        _forget_dead()
 
 
-def _take_batch(
-    batch: pyarrow.RecordBatch, taker: Taker, selection: Selection, pacer: Pacer, report: TaskReport
-) -> int | None:
-    """Take the batch's records in order, in groups; the offset from which on nothing was taken, None at its end."""
-    group: list[Raw] = []
-    size = 1
-    for raw in raw_records(batch):
-        if report.first is None:
-            report.first = (raw.partition, raw.offset)
-        report.largest = max(report.largest, raw.size)
-        if not selection.takes_all and not selection.takes(raw.timestamp, raw.key, raw.headers):
-            report.filtered += 1
-            continue
-        if not group:
-            size = pacer.group(taker.at_once)
-            if not pacer.may_take(size):
-                return raw.offset
-        group.append(raw)
-        if len(group) >= size:
-            stop = taker.take(group)
-            if stop is not None:
-                return stop
-            group = []
-    return taker.take(group) if group else None
+def run_second_pass(
+    work: Work, report: TaskReport, batches: Iterable[pyarrow.RecordBatch]
+) -> Iterator[pyarrow.RecordBatch]:
+    """Have the candidate handle the records of these answers of the live handler, and fill in the report."""
+    config = config_of(work.config)
+    assert config.compare is not None, "this Backfill compares"
+    ignored, clock = _ignored(config), SystemClock()
+    began = clock.monotonic()
+    try:
+        for batch in batches:
+            live = _by_place([column.to_pylist() for column in batch.columns])
+            spans: dict[int, tuple[int, int]] = {}
+            for partition, offset in sorted(live):
+                spans[partition] = (spans.get(partition, (offset, 0))[0], offset + 1)
+            task = tuple(TaskRange(part, first, end) for part, (first, end) in spans.items())
+            order = Order(work, task, bounded=False)
+            found, candidate = _gathered(list(_process(work.config, CANDIDATE).play(order)))
+            if found.problem is not None:
+                report.problem = found.problem
+                break
+            rows = _differences(live, candidate, ignored, report)
+            report.add(found)
+            if rows:
+                yield batch_of(DIFFERENCE_COLUMNS, rows.columns)
+    except Died as death:
+        report.died += death.suspects
+        _forget_dead()
+    except TaskFailed as error:
+        report.problem = RunProblem(reason=error.reason, message=error.message, final=error.final)
+        _forget_dead()
+    report.seconds = clock.monotonic() - began
 
 
-def _taker(work: Work, config: BackfillConfig, report: TaskReport, pacer: Pacer) -> Taker:
-    handlers = handlers_of(work)
-    if config.compare is None:
-        return _Handled(work, config, handlers[LIVE], report, pacer)
-    sides = [(side, each.perform) for side, each in handlers.items()]
-    return _Compared(work, config, sides, report) if len(sides) > 1 else _Answered(work, config, sides[0][1], report)
+def _sides(config: BackfillConfig) -> list[str]:
+    assert config.compare is not None, "this Backfill compares"
+    return [LIVE, CANDIDATE] if config.compare.handlers == BOTH else [config.compare.handlers]
 
 
-Perform = Callable[[Sequence[Any]], list[Result]]
+def _ignored(config: BackfillConfig) -> Ignored:
+    assert config.compare is not None, "this Backfill compares"
+    return Ignored.of(config.compare.ignore_fields, config.compare.ignore_headers)
 
 
-class _Handled(Taker):
-    """The group's own handler, its outputs to the sink, its failures by `onError`."""
+def _process(config: str, side: str) -> HandlerProcess:
+    known = _PROCESSES.get((config, side))
+    if known is None or not known.usable:
+        known = _PROCESSES[config, side] = HandlerProcess(config, side)
+    return known
 
-    columns = OUTPUT_COLUMNS
 
-    def __init__(
-        self, work: Work, config: BackfillConfig, handler: LoadedHandler, report: TaskReport, pacer: Pacer
-    ) -> None:
-        super().__init__(work, config, report)
-        self.at_once = config.worker.consumer.max_poll_records if handler.handler.batch else SINGLE_AT_ONCE
-        self._perform, self._pacer = handler.perform, pacer
-        sink = config.sink.topic
-        self._sink = None if sink is None else SinkTopic(config, sink, work.limits.get(sink))
-        self._failed: FailedTopic | None = None
-        self._lines = 0
+def _forget_dead() -> None:
+    """Forget processes that are gone, and end those whose partner is: they may be in the middle of an order."""
+    for process in _PROCESSES.values():
+        process.close()
+    _PROCESSES.clear()
 
-    def take(self, group: Sequence[Raw]) -> int | None:
-        left = group
-        while left:
-            results = self._perform([raw.record(self._config.topic) for raw in left], self._go_on)
-            for raw, result in zip(left, results, strict=False):
-                if result.error is None:
-                    self._done(raw, [_encoded(each) for each in result.produces])
-                elif self._stops(raw, result.error):
-                    return raw.offset
-            left = left[len(results) :]
-            if left and not self._pacer.in_time():
-                return left[0].offset
-        return None
 
-    def settle(self) -> int | None:
-        stop: int | None = None
-        for raw, count, error in [] if self._sink is None else self._sink.settle():
-            self._report.records_in -= 1
-            self._report.records_out -= count
-            if self._stops(raw, OutputRefused(f"the sink's topic refuses an output: {error}")):
-                stop = raw.offset if stop is None else min(stop, raw.offset)
-        if self._failed is not None:
-            self._failed.settle()
-        return stop
+def _single(work: Work, task: Task, report: TaskReport, process: HandlerProcess) -> Iterator[list[list[Any]]]:
+    for part in process.play(Order(work, task)):
+        report.add(part.report)
+        yield part.rows
 
-    def _go_on(self, result: Result) -> bool:
-        # After an error it is judged first: nothing is handled behind the record that ends the run.
-        return result.error is None and self._pacer.in_time()
 
-    def _done(self, raw: Raw, produces: Sequence[Produce]) -> None:
-        self._report.records_in += 1
-        self._report.records_out += len(produces)
-        if not produces:
+def _compared(
+    work: Work, task: Task, report: TaskReport, processes: Sequence[HandlerProcess]
+) -> Iterator[list[list[Any]]]:
+    """Both handlers over the same records, piece by piece, each in its own process; yields the differences."""
+    config = config_of(work.config)
+    assert config.compare is not None, "this Backfill compares"
+    keeps, ignored = config.sink.parquet is not None, _ignored(config)
+    clock = SystemClock()
+    pacer, size, left = Pacer(work.seconds, work.rate, clock), PIECE_FIRST, task
+    while left and pacer.may_take(sum(each.offsets for each in shortened(left, size))):
+        piece, began = shortened(left, size), clock.monotonic()
+        playing = [process.play(Order(work, piece, bounded=False)) for process in processes]
+        live, candidate = (_gathered(parts) for parts in _in_turns(playing))
+        if problem := live[0].problem or candidate[0].problem:
+            report.problem = problem
             return
-        if self._sink is not None:
-            self._sink.send(raw, produces)
-        elif self._config.sink.parquet is not None:
-            place = (self._config.topic, raw.partition, raw.offset, raw.timestamp)
-            self.rows += [
-                (*place, number, each.topic, each.key, each.value, each.headers or None)
-                for number, each in enumerate(produces)
-            ]
-
-    def _stops(self, raw: Raw, error: BaseException) -> bool:
-        """Judge a failed record; True if the task ends here."""
-        verdict = classify(error, self._policy)
-        if not self._config.worker.handler.error_text:
-            verdict = without_words(verdict)
-        if isinstance(verdict, Drop):
-            self._report.dropped += 1
-            self._log("record dropped", raw, error=verdict.message)
-            return False
-        failure = verdict.failure
-        self._report.records_in += 1
-        self._report.failed += 1
-        self._log("record failed", raw, errorClass=failure.error_class, error=failure.message)
-        # An output that is not listed would fail them all: an error of the deployment, which the run ends for.
-        on_error = "Fail" if isinstance(error, OutputNotListed) else self._config.on_error
-        if on_error == "FailedTopic":
-            if self._failed is None:
-                limit = self._work.limits.get(self._config.worker.failed_topic)
-                self._failed = FailedTopic(self._config, policies_of(self._work.policies), limit)
-            self._failed.send(raw, failure)
-        if on_error != "Fail":
-            return False
-        known = self._report.failure
-        if known is None or raw.offset < known.offset:
-            self._report.failure = FailedRecord(raw.partition, raw.offset, failure.error_class, failure.message)
-        return True
-
-    def _log(self, text: str, raw: Raw, **values: object) -> None:
-        self._lines += 1
-        if self._lines <= LINES_MAX:
-            where = {"topic": self._config.topic, "partition": raw.partition, "offset": raw.offset}
-            LOG.warning(text, extra=fields(**where, **values))
+        rows = _differences(live[1], candidate[1], ignored, report)
+        report.add(live[0])
+        yield rows.columns if keeps else []
+        left = _behind(left, piece)
+        size = max(1, min(PIECE_MAX, 2 * size, int(size * PIECE_S / max(clock.monotonic() - began, 1e-3))))
+    report.waited = pacer.waited
 
 
-class _Compared(Taker):
-    """Both handlers over the same records; nothing is written but the differences."""
-
-    columns = DIFFERENCE_COLUMNS
-
-    def __init__(
-        self, work: Work, config: BackfillConfig, sides: Sequence[tuple[str, Perform]], report: TaskReport
-    ) -> None:
-        super().__init__(work, config, report)
-        self._sides = dict(sides)
-        assert config.compare is not None, "this Backfill compares"
-        self._ignored = frozenset(config.compare.ignore_fields)
-
-    def take(self, group: Sequence[Raw]) -> int | None:
-        results = [self._perform(side, group) for side in (LIVE, CANDIDATE)]
-        for raw, one, other in zip(group, *results, strict=True):
-            self._report.records_in += 1
-            self._report.records_out += len(one.produces)
-            if one.error is None and other.error is None and one.produces == other.produces:
-                self._report.note(EQUAL, None)
-                continue
-            place = (self._config.topic, raw.partition, raw.offset, raw.timestamp, raw.key)
-            text = self._config.worker.handler.error_text
-            live, candidate = (answer_of(each, self._policy, error_text=text) for each in (one, other))
-            rows = judged(place, live, candidate, self._ignored, self._report)
-            self.rows += rows if self._config.sink.parquet is not None else []
-        return None
-
-    def _perform(self, side: str, group: Sequence[Raw]) -> list[Result]:
-        # Each handler gets records of its own: it may change them, and decoding does.
-        return self._sides[side]([raw.record(self._config.topic) for raw in group])
+def _in_turns(playing: Sequence[Iterator[Part]]) -> list[list[Part]]:
+    """All parts of each, taken in turns: none waits for long until its part is taken."""
+    found: list[list[Part]] = [[] for _ in playing]
+    open_ = list(enumerate(playing))
+    while open_:
+        for entry in list(open_):
+            part = next(entry[1], None)
+            if part is None:
+                open_.remove(entry)
+            else:
+                found[entry[0]].append(part)
+    return found
 
 
-class _Answered(Taker):
-    """One handler's answers as rows, for a comparison in two passes."""
-
-    columns = ANSWER_COLUMNS
-
-    def __init__(self, work: Work, config: BackfillConfig, perform: Perform, report: TaskReport) -> None:
-        super().__init__(work, config, report)
-        self._perform = perform
-
-    def take(self, group: Sequence[Raw]) -> int | None:
-        results = self._perform([raw.record(self._config.topic) for raw in group])
-        for raw, result in zip(group, results, strict=True):
-            self._report.records_in += 1
-            self._report.records_out += len(result.produces)
-            answer = answer_of(result, self._policy, error_text=self._config.worker.handler.error_text)
-            place = (self._config.topic, raw.partition, raw.offset, raw.timestamp, raw.key)
-            self.rows.append((*place, dumped(answer)))
-        return None
+Answers = dict[tuple[int, int], list[Any]]
+"""Rows of answers by partition and offset."""
 
 
-def _encoded(produce: Produce) -> Produce:
-    """The output as bytes, with plain pairs as headers."""
-    headers = [(name, value) for name, value in produce.headers]
-    return Produce(produce.topic, _bytes(produce.value), _bytes(produce.key), headers)
+def _gathered(parts: Sequence[Part]) -> tuple[TaskReport, Answers]:
+    """The whole report, and the answers."""
+    report, answers = TaskReport(), Answers()
+    for part in parts:
+        report.add(part.report)
+        answers |= _by_place(part.rows)
+    return report, answers
 
 
-def _bytes(value: bytes | str | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
+def _by_place(columns: Sequence[Sequence[Any]]) -> Answers:
+    return {(row[1], row[2]): list(row) for row in zip(*columns, strict=True)}
+
+
+def _differences(live: Answers, candidate: Answers, ignored: Ignored, report: TaskReport) -> Rows:
+    """Judge the answers to each record; the rows of those that differ."""
+    rows = Rows()
+    for place in sorted({*live, *candidate}):
+        one, other = live.get(place), candidate.get(place)
+        row = one or other
+        assert row is not None
+        for found in judged(tuple(row[:5]), _document(one), _document(other), ignored, report):
+            rows.add(*found)
+    return rows
+
+
+def _document(row: list[Any] | None) -> str | None:
+    return None if row is None else row[5]
+
+
+def _behind(task: Task, piece: Task) -> Task:
+    """The task without its first part."""
+    kept = list(task[len(piece) :])
+    last, whole = piece[-1], task[len(piece) - 1]
+    return tuple([TaskRange(whole.partition, last.end, whole.end)] if last.end < whole.end else []) + tuple(kept)

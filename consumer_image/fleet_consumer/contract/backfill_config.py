@@ -21,6 +21,7 @@ RUN_ID: Final = r"[A-Za-z0-9-]{1,64}"
 """Ids of runs: readers of headers take no other characters in one."""
 TIME_MAX: Final = 2**53
 """Largest time in epoch milliseconds; a larger number is a mistake."""
+PROGRESS_S: Final = 900
 ORDERINGS: Final = ("Partition", "None")
 ON_ERROR: Final = ("Fail", "Skip", "FailedTopic")
 PASSES: Final = ("Both", "Live", "Candidate")
@@ -68,12 +69,18 @@ def _sink(section: Section) -> SinkConfig:
     return sink
 
 
+def _later_texts(section: Section, name: str) -> tuple[str, ...]:
+    return section.texts(name, least=0) if section.has(name) else ()
+
+
 @fields.settings
 class CompareConfig:
-    """A second handler over the same records. `ignore_fields` are names of fields of JSON values that may differ."""
+    """A second handler over the same records. What may differ: `ignore_fields` of JSON values, by their paths, and
+    `ignore_headers`, by their names."""
 
     candidate: PythonSource = fields.nested(PythonSource)
     ignore_fields: tuple[str, ...] = fields.texts()
+    ignore_headers: tuple[str, ...] = fields.read_by(_later_texts, default=())
     handlers: str = fields.choice(*PASSES)
 
 
@@ -96,13 +103,18 @@ def _later_text(section: Section, name: str) -> str | None:
     return section.text(name) if section.has(name) else None
 
 
+def _later_seconds(section: Section, name: str) -> int:
+    return section.integer(name, 1) if section.has(name) else PROGRESS_S
+
+
 @fields.settings
 class BackfillConfig:
     """One Backfill, identified by `id`. `ranges` are offsets by partition: the first, and the end (exclusive).
 
     `cluster_id` and `topic_id` tell whose offsets these are; None for ranges that were resolved without them, and where
     brokers have no such ids. A slice has at most `slice_records` offsets and lasts about `slice_seconds` at most.
-    `ledger` and `control` name ConfigMaps in `namespace`.
+    `ledger` and `control` name ConfigMaps in `namespace`. The operator ends a driver without progress for
+    `progress_seconds`, so no call of the handler may take as long.
     """
 
     id: str = fields.text(RUN_ID)
@@ -121,6 +133,7 @@ class BackfillConfig:
     compare: CompareConfig | None = fields.nested(CompareConfig, null=True)
     ledger: str = fields.text()
     control: str = fields.text()
+    progress_seconds: int = fields.read_by(_later_seconds, default=PROGRESS_S)
     cluster_id: str | None = fields.read_by(_later_text, default=None)
     topic_id: str | None = fields.read_by(_later_text, default=None)
 
@@ -133,7 +146,7 @@ def load_config(path: str) -> BackfillConfig:
 def parse_config(document: Any) -> BackfillConfig:
     """Settings of a parsed backfill.json. Raises SettingsInvalid for the first bad field found."""
     config = fields.parse_file(BackfillConfig, document, BACKFILL_FILE, VERSION)
-    if config.worker.handler.python is None:
-        problem = "is missing: a Backfill calls Python handlers only"
+    if config.compare is not None and config.worker.handler.python is None:
+        problem = "is missing: a comparison calls Python handlers only"
         raise SettingsInvalid(f"{BACKFILL_FILE}.worker.handler.python", problem)
     return config

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fleet_consumer.contract import fields
 from fleet_consumer.contract.backfill_config import PASSES
 from fleet_consumer.contract.section import Section, SettingsInvalid
+
+T = TypeVar("T")
 
 LEDGER_KEY: Final = "ledger.json"
 ALIVE_KEY: Final = "alive"
@@ -66,16 +68,20 @@ class Sample:
     candidate: str = fields.read_by(_said)
 
 
-def _samples(section: Section, name: str) -> tuple[Sample, ...]:
+def _list_of(made: type[T], section: Section, name: str) -> tuple[T, ...]:
     found, path = section.take(name), section.at(name)
     if not isinstance(found, list):
         raise SettingsInvalid(path, "must be a list")
-    samples = []
+    entries = []
     for each in found:
-        sample = Section(each, path)
-        samples.append(fields.parse(Sample, sample))
-        sample.end()
-    return tuple(samples)
+        entry = Section(each, path)
+        entries.append(fields.parse(made, entry))
+        entry.end()
+    return tuple(entries)
+
+
+def _samples(section: Section, name: str) -> tuple[Sample, ...]:
+    return _list_of(Sample, section, name)
 
 
 @fields.settings
@@ -91,6 +97,26 @@ class Comparison:
 
 COMPARED: Final = {name: field for name, field in fields.names_of(Comparison).items() if field != "samples"}
 """Names of the comparison's counts in the ledger and in status, with their fields."""
+
+
+@fields.settings
+class Suspect:
+    """A record that a handler had in hand when its process died, so often. `side` is the handler, `Live` or
+    `Candidate`."""
+
+    partition: int = fields.integer()
+    offset: int = fields.integer()
+    side: str = fields.choice(*PASSES)
+    deaths: int = fields.integer(1)
+
+
+def _suspects(section: Section, name: str) -> tuple[Suspect, ...]:
+    """A list that ledgers of earlier versions do not have."""
+    return _list_of(Suspect, section, name) if section.has(name) else ()
+
+
+def _later_count(section: Section, name: str) -> int:
+    return section.integer(name, 0) if section.has(name) else 0
 
 
 @fields.settings
@@ -128,14 +154,22 @@ def _rate(section: Section, name: str) -> float:
     return float(value)
 
 
+def _later_rate(section: Section, name: str) -> float:
+    return _rate(section, name) if section.has(name) else 0.0
+
+
 @fields.settings
 class Ledger:
     """Progress of a Backfill.
 
     `attempt` is the driver that wrote it, `handlers` one of `backfill_config.PASSES`: a comparison of two images goes
     through the ranges twice. `remaining` is what has not been covered by this pass. `slices_left` is an estimate.
-    `records_per_second` is the rate of the last slice. `throttled_by` is `Rate`, `Guard`, or empty.
-    `slice_offsets` is the size of the slice under way, 0 between slices. `ended`: the driver has written its last word:
+    `records_per_second` is the rate of the last slice, and `offsets_per_second` that at which the range gets shorter: a
+    filter passes records by, and not every offset has one. `throttled_by` is `Rate`, `Guard`, or empty.
+    `slice_offsets` is the size of the slice under way, 0 between slices. `suspects` are records that may have ended the
+    process of their handler, `repeated` counts tasks that Spark began again because an executor died.
+
+    `ended`: the driver has written its last word:
     all is covered if nothing remains and there is no `problem`, else it stopped because the control says so.
     """
 
@@ -148,8 +182,11 @@ class Ledger:
     counts: Counts = fields.nested(Counts, default=Counts())
     comparison: Comparison | None = fields.nested(Comparison, null=True, default=None)
     records_per_second: float = fields.read_by(_rate, default=0.0)
+    offsets_per_second: float = fields.read_by(_later_rate, default=0.0)
     throttled_by: str = fields.read_by(_said, default="")
     throttle_message: str = fields.read_by(_said, default="")
+    suspects: tuple[Suspect, ...] = fields.read_by(_suspects, default=())
+    repeated: int = fields.read_by(_later_count, default=0)
     problem: RunProblem | None = fields.nested(RunProblem, null=True, default=None)
     ended: bool = fields.boolean(default=False)
 
@@ -182,7 +219,8 @@ class Control:
 
 def ledger_text(ledger: Ledger) -> str:
     """The ledger as it is stored."""
-    return _json({**fields.rendered(ledger), "recordsPerSecond": round(ledger.records_per_second, 3)})
+    rates = {"recordsPerSecond": ledger.records_per_second, "offsetsPerSecond": ledger.offsets_per_second}
+    return _json({**fields.rendered(ledger), **{name: round(rate, 3) for name, rate in rates.items()}})
 
 
 def parse_ledger(text: str) -> Ledger:

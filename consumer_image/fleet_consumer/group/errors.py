@@ -179,5 +179,11 @@ class DataUnreadable(DataPlaneFailed):
     handed out; it is tried again until it can be read or is passed by."""
 
 
+class RecordsExpired(DataPlaneFailed):
+    """Records that were to be read are gone from the log: retention or a deletion removed them."""
+
+    reason = "RangeExpired"
+
+
 class InternalFailure(FatalConsumerError):
     """A bug ended one of the consumer's threads; the log has the traceback."""

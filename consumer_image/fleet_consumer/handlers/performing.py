@@ -10,8 +10,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fleet_consumer.handlers.call import CURRENT_CALL, begin_anew, end_forked_child
 from fleet_consumer.librdkafka.fetched import as_read
@@ -77,8 +76,7 @@ def _json(field: str) -> Decoder:
     return decode
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """The outcome of one record's handler: outputs to be written, or an error."""
 
     produces: tuple[Produce, ...] = ()
@@ -105,6 +103,11 @@ class Outputs:
         """
         if answer is None:
             return ()
+        if type(answer) is Produce:
+            topics = self._topics
+            listed = topics is None or answer.topic in topics
+            if listed and not answer.headers and _is_plain(answer.value) and _is_plain(answer.key):
+                return (answer,)  # the common case, at a third of the cost
         if isinstance(answer, Produce):
             return (self._checked(answer),)
         if isinstance(answer, str | bytes | bytearray | Mapping) or not isinstance(answer, Iterable):
@@ -192,18 +195,24 @@ class Performer:
         return _filled(results, found)
 
     def _prepare(self, records: Sequence[Record]) -> tuple[list[Record], list[Result | None], list[Record]]:
-        """Decode a batch; returns the decodable records as they were read (for a second call), a result for each record
-        that cannot be decoded, else None, and the decoded records."""
-        read = [as_read(record) for record in records]
+        """Decode a batch; returns the decodable records for a second call, of which `as_read` tells how they were read,
+        a result for each record that cannot be decoded, else None, and the decoded records."""
+        # A record over a message can be read again whatever becomes of it; others are copied before that.
+        copies = {place: as_read(each) for place, each in enumerate(records) if getattr(each, "_message", None) is None}
         results = [self._decode(record) for record in records]
-        kept = [record for record, result in zip(read, results, strict=True) if result is None]
-        return kept, results, [record for record, result in zip(records, results, strict=True) if result is None]
+        fit = [record for record, result in zip(records, results, strict=True) if result is None]
+        if not copies:
+            return fit, results, fit
+        kept = [copies.get(place, each) for place, each in enumerate(records) if results[place] is None]
+        return kept, results, fit
 
-    def _again(self, record: Record) -> Result:
+    def _again(self, kept: Record) -> Result:
+        record = as_read(kept)
         begin_anew([record])
         return self._decode(record) or self._alone([record])
 
-    async def _again_async(self, record: Record) -> Result:
+    async def _again_async(self, kept: Record) -> Result:
+        record = as_read(kept)
         begin_anew([record])
         return self._decode(record) or await self._alone_async([record])
 
@@ -312,6 +321,11 @@ def not_listed(topic: str, listed: Collection[str]) -> str:
 
 class HandlerCancelled(Exception):
     """An asynchronous handler raised CancelledError by itself."""
+
+
+def _is_plain(given: object) -> bool:
+    """True for a key or value that is right at first sight."""
+    return given is None or type(given) is bytes or (type(given) is str and given.isascii())
 
 
 def _is_header(header: object) -> bool:

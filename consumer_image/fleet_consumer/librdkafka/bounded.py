@@ -72,6 +72,13 @@ class Step(NamedTuple):
     done: frozenset[TopicPartition]
 
 
+class Fetched(NamedTuple):
+    """The same with messages in place of records; none is an error, and no list is empty."""
+
+    messages: Mapping[TopicPartition, list[Message]]
+    done: frozenset[TopicPartition]
+
+
 class BoundedReader:
     """One connection to the cluster. `config` is librdkafka's (`settings.consumer_config`), whose group keeps the
     offsets. One thread uses it; close it, or use it as a context manager.
@@ -81,20 +88,27 @@ class BoundedReader:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], *, stores_offsets: bool = True, patience_s: float = ASK_TIMEOUT_S
+        self,
+        config: Mapping[str, Any],
+        *,
+        stores_offsets: bool = True,
+        patience_s: float = ASK_TIMEOUT_S,
+        fetch_bytes: int = FETCH_BYTES,
+        skips_expired: bool = True,
     ) -> None:
         """`stores_offsets` False: the group is not used, and needs no rights. `patience_s` is the timeout of one query.
+        `fetch_bytes` are those of one partition per fetch. `skips_expired`: records that retention has removed
+        meanwhile are skipped; else RecordsExpired is raised.
 
         Raises SettingsRefused when librdkafka does not take a setting.
         """
         self._stores_offsets = stores_offsets
         self._patience_s = patience_s
-        # Records that retention has removed meanwhile are skipped.
         own = {
             "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
+            "auto.offset.reset": "earliest" if skips_expired else "error",
             "fetch.wait.max.ms": FETCH_WAIT_MS,
-            "fetch.message.max.bytes": FETCH_BYTES,
+            "fetch.message.max.bytes": fetch_bytes,
         }
         self._consumer = open_consumer({**config, **own})
 
@@ -204,7 +218,13 @@ class BoundedReader:
         return _patiently(_topics(partitions), heard, of_group=True)
 
     def read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
-        """The records of each partition from its first offset to before the second, as brokers give them.
+        """The records of each partition from its first offset to before the second, as `runs` gives them."""
+        for fetched in self.runs(ranges):
+            records = {partition: filled_records(partition, run) for partition, run in fetched.messages.items()}
+            yield Step(records, fetched.done)
+
+    def runs(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Fetched]:
+        """The messages of each partition from its first offset to before the second, as brokers give them.
 
         Yields an empty step about twice a second while nothing comes, so that the caller can give up when brokers are
         away for too long. A partition whose leader is away delays no other, nor does one with data that cannot be read:
@@ -213,7 +233,7 @@ class BoundedReader:
         reached = {partition: start for partition, (start, _) in ranges.items()}
         open_ = {partition for partition, (start, end) in ranges.items() if start < end}
         if open_ != set(ranges):
-            yield Step({}, frozenset(ranges) - open_)
+            yield Fetched({}, frozenset(ranges) - open_)
         self._consumer.assign([confluent_kafka.TopicPartition(*each, reached[each]) for each in sorted(open_)])
         stands = _Stands(self._consumer)
         try:
@@ -221,8 +241,8 @@ class BoundedReader:
                 first = self._consumer.poll(POLL_S)
                 messages = [] if first is None else [first, *self._consumer.consume(BATCH, 0)]
                 if not self._stores_offsets:
-                    messages = [each for each in messages if not _is_about_the_group(each)]
-                records: dict[TopicPartition, list[Record]] = {}
+                    messages = [each for each in messages if each.error() is None or not _is_about_the_group(each)]
+                runs: dict[TopicPartition, list[Message]] = {}
                 done: set[TopicPartition] = set()
                 for partition, own in _by_partition(messages).items():
                     if partition not in open_ or partition in stands.void:
@@ -230,12 +250,13 @@ class BoundedReader:
                     end = ranges[partition][1]
                     run, reached[partition], unreadable = _sorted_out(partition, own, reached[partition])
                     stands.note(partition, unreadable, moved=bool(run))
-                    if wanted := [each for each in run if _offset(each) < end]:
-                        records[partition] = filled_records(partition, wanted)
+                    wanted = run if reached[partition] <= end else [each for each in run if _offset(each) < end]
+                    if wanted:
+                        runs[partition] = wanted
                     if reached[partition] >= end:
                         done.add(partition)
                 open_ -= done
-                yield Step(records, frozenset(done))
+                yield Fetched(runs, frozenset(done))
                 stands.look(open_, reached)
         finally:
             self._consumer.unassign()
@@ -276,8 +297,11 @@ class _Stands:
             self.void.clear()
 
 
-def _by_partition(messages: Iterable[Message]) -> dict[TopicPartition, list[Message]]:
+def _by_partition(messages: list[Message]) -> dict[TopicPartition, list[Message]]:
     """Messages by partition; an error that names no partition concerns all, and is raised."""
+    places = {(each.topic(), each.partition()) for each in messages}
+    if len(places) == 1 and None not in (place := places.pop()) and _are_records(messages):
+        return {TopicPartition(*place): messages}  # type: ignore[arg-type]  # neither is None
     found: dict[TopicPartition, list[Message]] = {}
     for message in messages:
         topic, number, error = message.topic(), message.partition(), message.error()
@@ -317,6 +341,8 @@ def _sorted_out(
     partition: TopicPartition, messages: list[Message], reached: int
 ) -> tuple[list[Message], int, KafkaError | None]:
     """The records among messages, the offset up to which everything is known, and why what follows is unreadable."""
+    if _are_records(messages):
+        return messages, _offset(messages[-1]) + 1, None
     run = []
     for message in messages:
         error = message.error()
@@ -327,9 +353,19 @@ def _sorted_out(
             reached = max(reached, _offset(message))
         elif error.code() in DENIED or error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _as_error(partition.topic, error)
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise errors.RecordsExpired(
+                f"partition {partition.topic}-{partition.partition}: no record at {reached} any more"
+            )
         elif error.code() in UNREADABLE:
             return run, reached, error
     return run, reached, None
+
+
+def _are_records(messages: Sequence[Message]) -> bool:
+    """True if none of them is an error: the common case, in which nothing is to be sorted out."""
+    # By type: confluent-kafka's errors cannot be compared with None.
+    return {type(each.error()) for each in messages} == {type(None)}
 
 
 def _is_about_the_group(message: Message) -> bool:

@@ -7,7 +7,6 @@ password, topic missing, fenced) leave the process alive and not ready, with the
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import threading
@@ -20,6 +19,7 @@ from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.group.timing import Backoff
 from fleet_consumer.handlers.call import HandlerCall, end_forked_child
+from fleet_consumer.handlers.collector import tame_collector
 from fleet_consumer.handlers.configured import configured_handler, make_executor
 from fleet_consumer.handlers.executor import Work
 from fleet_consumer.handlers.loading import Handler, HandlerContext
@@ -63,9 +63,6 @@ SETUP_BACKOFF_MAX_S: Final = 60.0
 
 LEAVE_GRACE_S: Final = 2.0
 """Time past the poll interval that a hung worker lives on: its coordinator thread leaves the group in it."""
-
-COLLECTOR_THRESHOLDS: Final = (50_000, 50, 50)
-"""Seventy times Python's own first threshold: about a hundred full polls."""
 
 CANCEL_GRACE_S: Final = 1.0
 """Time past its time-out that a cancelled call may take to end before it counts as hanging."""
@@ -135,17 +132,6 @@ def handler_of(config: WorkerConfig, clock: Clock) -> Handler:
         return configured_handler(config.handler, clock)
     finally:
         logs.OWN_LOG.keep()
-
-
-def tame_collector() -> None:
-    """Keep Python's cycle collector from walking what was imported, and records in flight, again and again.
-
-    A poll makes hundreds of records, which form no cycles; at the default threshold they start a collection for each
-    poll. Measured at 1 KB records: 20 to 30 % more records a second. Cycles of a handler are still found.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
 class WorkerProcess:

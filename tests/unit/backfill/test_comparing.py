@@ -11,6 +11,7 @@ from fleet_consumer.backfill.comparing import (
     EQUAL,
     FAILED_CANDIDATE_ONLY,
     FAILED_LIVE_ONLY,
+    Ignored,
     answer_of,
     compare,
     dumped,
@@ -31,8 +32,9 @@ def outputs(*produces: Produce) -> Result:
 
 def verdict(one: Result, other: Result, *ignored: str) -> str:
     live, candidate = answer_of(one, None), answer_of(other, None)
-    stored = compare(json.loads(dumped(live)), json.loads(dumped(candidate)), ignored)
-    assert stored == compare(live, candidate, ignored), "stored answers compare alike"
+    may_differ = Ignored.of(ignored)
+    stored = compare(json.loads(dumped(live)), json.loads(dumped(candidate)), may_differ)
+    assert stored == compare(live, candidate, may_differ), "stored answers compare alike"
     return stored
 
 
@@ -106,13 +108,42 @@ def test_error_texts_may_stay_out() -> None:
     assert "secret" not in dumped(answer_of(Result(error=Skip("secret")), None, error_text=False))
 
 
-def test_join_of_stored_answers() -> None:
+def test_stored_answers_are_judged() -> None:
     report = TaskReport()
-    done = json.loads(dumped(answer_of(outputs(VALUE), None)))
-    later = json.loads(dumped(answer_of(outputs(Produce("t", b'{"a": 1, "at": 6}')), None)))
+    done = answer_of(outputs(VALUE), None)
+    later = dumped(answer_of(outputs(Produce("t", b'{"a": 1, "at": 6}')), None))
     place = ("topic", 1, 7, 5, b"k")
-    assert judged(place, done, done, (), report) == []
-    assert judged(place, done, later, ("at",), report) == []
-    assert judged(place, done, None, (), report) == [(*place, result_text(done), None, None, None)]
+    assert judged(place, dumped(done), dumped(done), Ignored(), report) == []
+    assert judged(place, dumped(done), later, Ignored.of(["at"]), report) == []
+    assert judged(place, dumped(done), None, Ignored(), report) == [(*place, result_text(done), None, None, None)]
     assert report.compared == {"equal": 2, "different": 1}
     assert report.samples[0].candidate == "no record"
+
+
+@pytest.mark.parametrize(
+    ("path", "one", "other", "same"),
+    [
+        ("meta.at", '{"meta": {"at": 1, "by": 2}}', '{"meta": {"at": 9, "by": 2}}', True),
+        ("meta.at", '{"meta": {"at": 1, "by": 2}}', '{"meta": {"at": 1, "by": 3}}', False),
+        ("meta.at", '{"at": 1}', '{"at": 2}', False),
+        ("items[].at", '{"items": [{"at": 1}, {"at": 2}]}', '{"items": [{"at": 3}, {}]}', True),
+        ("items[].at", '{"items": [{"at": 1}]}', '{"items": [{"at": 1}, {"at": 2}]}', False),
+        ("**.at", '{"a": [{"b": {"at": 1}}], "at": 2}', '{"a": [{"b": {}}]}', True),
+        ("**.b.at", '{"a": {"b": {"at": 1}}}', '{"a": {"b": {"at": 2}}}', True),
+        ("**.b.at", '{"a": {"at": 1}}', '{"a": {"at": 2}}', False),
+        ("meta", '{"meta": [1]}', "{}", True),
+    ],
+)
+def test_fields_are_ignored_by_their_paths(path: str, one: str, other: str, same: bool) -> None:
+    assert verdict(outputs(Produce("t", one)), outputs(Produce("t", other)), path) == (EQUAL if same else DIFFERENT)
+
+
+def test_headers_are_ignored_by_their_names() -> None:
+    live, candidate = (
+        answer_of(outputs(Produce("t", "x", headers=[("trace", trace), ("kind", b"a")])), None)
+        for trace in (b"1", b"2")
+    )
+    assert compare(live, candidate, Ignored()) == DIFFERENT
+    assert compare(live, candidate, Ignored.of((), ["trace"])) == EQUAL
+    other = answer_of(outputs(Produce("t", "x", headers=[("trace", b"1"), ("kind", b"b")])), None)
+    assert compare(live, other, Ignored.of((), ["trace"])) == DIFFERENT

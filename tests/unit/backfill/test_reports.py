@@ -1,73 +1,90 @@
-"""Reports of tasks: matched with the planned ranges by their first records, and never assumed."""
+"""Reports of tasks: each is there, says what it was asked for, and is never assumed."""
 
 from __future__ import annotations
 
 import pytest
 
 from fleet_consumer.backfill.errors import BackfillFailed
-from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport, merged, outcome_of
-from fleet_consumer.contract.backfill_ledger import SAMPLES_MAX, Comparison, Sample
+from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport, merged, outcome_of, suspected
+from fleet_consumer.contract.backfill_ledger import SAMPLES_MAX, Comparison, RunProblem, Sample, Suspect
 
-PLANNED = (TaskRange(0, 0, 100), TaskRange(1, 50, 60), TaskRange(0, 100, 200, 1))
+PLANNED = ((TaskRange(0, 0, 100), TaskRange(2, 5, 9)), (TaskRange(1, 50, 60),))
 
 
-def test_reports_are_matched_in_any_order_and_a_stop_leaves_the_rest() -> None:
+def test_counts_are_summed_and_a_stop_leaves_the_rest() -> None:
     reports = {
-        0: TaskReport(first=(0, 130), stop=150, records_in=20, largest=7, waited=0.5),
-        1: TaskReport(first=(1, 50), records_in=9, failed=1),
-        2: TaskReport(first=(0, 3), records_in=90, records_out=80, filtered=4, dropped=2, largest=9),
+        0: TaskReport(covered=[(0, 0, 30), (0, 30, 40)], records_in=40, waited=0.5, repeated=1, poison=1),
+        1: TaskReport(covered=[(1, 50, 60)], records_in=9, records_out=8, failed=1, filtered=4, dropped=2),
     }
     outcome = outcome_of(PLANNED, reports)
-    assert outcome.covered == ((0, 0, 100), (0, 100, 150), (1, 50, 60))
-    assert outcome.offsets == 160
+    assert outcome.covered == ((0, 0, 30), (0, 30, 40), (1, 50, 60))
+    assert outcome.offsets == 50
     counts = outcome.counts
-    assert (counts.records_in, counts.records_out, counts.failed, counts.dropped, counts.filtered) == (119, 80, 1, 2, 4)
-    assert outcome.waited == 0.5
-
-
-def test_range_without_records_is_covered_by_the_task_that_saw_none() -> None:
-    reports = {0: TaskReport(first=(1, 50)), 1: TaskReport(), 2: TaskReport(first=(0, 0))}
-    assert outcome_of(PLANNED, reports).covered == ((0, 0, 100), (0, 100, 200), (1, 50, 60))
-
-
-def test_stop_at_the_first_offset_covers_nothing_of_the_range() -> None:
-    reports = {0: TaskReport(first=(1, 50), stop=50), 1: TaskReport(), 2: TaskReport(first=(0, 0))}
-    assert (1, 50, 60) not in outcome_of(PLANNED, reports).covered
+    assert (counts.records_in, counts.records_out, counts.failed, counts.dropped, counts.filtered) == (49, 8, 1, 2, 4)
+    assert (outcome.waited, outcome.repeated, outcome.poison) == (0.5, 1, 1)
 
 
 @pytest.mark.parametrize(
     "reports",
     [
-        {0: TaskReport(first=(0, 0)), 1: TaskReport(first=(1, 50))},
+        {0: TaskReport()},
         {},
-        {0: TaskReport(first=(0, 0)), 1: TaskReport(first=(0, 50)), 2: TaskReport(first=(1, 50))},
-        {0: TaskReport(first=(0, 0)), 1: TaskReport(first=(1, 61)), 2: TaskReport()},
-        {0: TaskReport(), 1: TaskReport(), 2: TaskReport(), 3: TaskReport()},
+        {0: TaskReport(), 2: TaskReport()},
+        {0: TaskReport(covered=[(1, 50, 60)]), 1: TaskReport()},
+        {0: TaskReport(covered=[(0, 90, 101)]), 1: TaskReport()},
     ],
 )
 def test_a_missing_or_foreign_report_is_an_error(reports: dict[int, TaskReport]) -> None:
-    with pytest.raises(BackfillFailed, match="of 3 tasks") as failed:
+    with pytest.raises(BackfillFailed, match="the slice is repeated") as failed:
         outcome_of(PLANNED, reports)
     assert (failed.value.reason, failed.value.final) == ("SliceIncomplete", False)
 
 
 def test_first_failed_record_is_the_one_to_report() -> None:
     reports = {
-        0: TaskReport(first=(1, 50), stop=55, failure=FailedRecord(1, 55, "ValueError", "b")),
-        1: TaskReport(first=(0, 0), stop=7, failure=FailedRecord(0, 7, "KeyError", "a")),
-        2: TaskReport(),
+        0: TaskReport(failure=FailedRecord(1, 55, "ValueError", "b")),
+        1: TaskReport(failure=FailedRecord(0, 7, "KeyError", "a")),
     }
     outcome = outcome_of(PLANNED, reports)
     assert outcome.failure == FailedRecord(0, 7, "KeyError", "a")
     assert outcome.failures == 2
 
 
+def test_final_problem_comes_before_others() -> None:
+    passing, final = (RunProblem(reason="a", message="b", final=last) for last in (False, True))
+    assert outcome_of(PLANNED, {0: TaskReport(problem=passing), 1: TaskReport(problem=final)}).problem == final
+    assert outcome_of(PLANNED, {0: TaskReport(problem=passing), 1: TaskReport()}).problem == passing
+
+
+def test_parts_of_a_task_add_up() -> None:
+    report = TaskReport(repeated=1)
+    report.add(TaskReport(covered=[(0, 0, 5)], records_in=5, waited=1.0))
+    report.add(TaskReport(covered=[(0, 5, 7)], records_in=2, failed=1, waited=0.5))
+    assert (report.covered, report.records_in, report.failed, report.waited) == ([(0, 0, 5), (0, 5, 7)], 7, 1, 1.5)
+    assert report.repeated == 1
+
+
+def test_deaths_of_a_record_add_up_until_it_is_handled() -> None:
+    def suspect(offset: int, deaths: int, side: str = "Live") -> Suspect:
+        return Suspect(partition=0, offset=offset, side=side, deaths=deaths)
+
+    known = (suspect(3, 1), suspect(7, 2), suspect(8, 1))
+    died = (suspect(7, 1), suspect(8, 1, "Candidate"), suspect(9, 1))
+    assert suspected(known, died, {0: ((5, 20),)}) == (
+        suspect(7, 3),
+        suspect(8, 1, "Candidate"),
+        suspect(8, 1),
+        suspect(9, 1),
+    )
+    assert suspected(known, died, {}) == ()
+
+
 def test_samples_are_the_first_ones() -> None:
-    report = TaskReport(first=(0, 0))
+    report = TaskReport()
     for offset in range(30):
         report.note("different", Sample(partition=0, offset=offset, live="a", candidate="b"))
         report.note("equal", None)
-    outcome = outcome_of((TaskRange(0, 0, 99),), {0: report})
+    outcome = outcome_of(((TaskRange(0, 0, 99),),), {0: report})
     assert outcome.comparison.different == outcome.comparison.equal == 30
     assert [each.offset for each in outcome.comparison.samples] == list(range(SAMPLES_MAX))
     again = merged(outcome.comparison, outcome.comparison)

@@ -3,112 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded
-from fleet_consumer.backfill.run import Parts, Run
 from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport
-from fleet_consumer.backfill.work import Work
 from fleet_consumer.contract.backfill_config import parse_config
-from fleet_consumer.contract.backfill_ledger import Control, GuardWord, Ledger, RunProblem, Sample
+from fleet_consumer.contract.backfill_ledger import Control, GuardWord, Ledger, RunProblem, Sample, Suspect
 from fleet_consumer.contract.section import SettingsInvalid
-from tests.support.clock import StillClock
+from tests.unit.backfill.attempt import World, play
 from tests.unit.backfill.documents import backfill_document, compare_section
-
-WORK = Work(config="{}", policies=None, attempt=1, seconds=1.0, rate=None, limits={})
-
-
-class World:
-    """Ledger, control, brokers and engine of an attempt, each in memory. `per_second` is the engine's speed."""
-
-    def __init__(self, **changes: Any) -> None:
-        self.config = parse_config(backfill_document(**changes))
-        self.clock = StillClock()
-        self.stored: Ledger | None = None
-        self.written: list[Ledger] = []
-        self.control = Control()
-        self.controls: list[Control] = []
-        self.waits: list[float] = []
-        self.prepared: list[tuple[float, float | None]] = []
-        self.played: list[tuple[int, tuple[TaskRange, ...]]] = []
-        self.discarded: list[int] = []
-        self.joined: list[TaskReport] = []
-        self.per_second = 10.0
-        self.cores = 2
-        self.change: Callable[[TaskRange, TaskReport], None] = lambda planned, report: None
-        self.check: Callable[[Sequence[TaskRange]], None] = lambda planned: None
-        self.starts = 0
-        self.signs: list[tuple[float, int]] = []
-        self.superseded = False
-
-    def run(self, attempt: int = 1) -> Run:
-        world = self
-
-        class Ledgers:
-            def read(self) -> Ledger | None:
-                if world.superseded:
-                    raise Superseded("a newer attempt has the ledger")
-                return world.stored
-
-            def write(self, ledger: Ledger) -> None:
-                world.stored = ledger
-                world.written.append(ledger)
-
-            def alive(self, sign: int) -> None:
-                world.signs.append((world.clock.now, sign))
-
-        def read_control() -> Control:
-            return world.controls.pop(0) if world.controls else world.control
-
-        def prepare(seconds: float, rate: float | None) -> tuple[Work, Mapping[str, str]]:
-            world.prepared.append((seconds, rate))
-            return WORK, {"kafka.bootstrap.servers": "x"}
-
-        def wait(seconds: float) -> None:
-            world.waits.append(seconds)
-            world.clock.now += seconds
-
-        parts = Parts(
-            ledgers=Ledgers(),
-            read_control=read_control,
-            check_ranges=self.check,
-            prepare=prepare,
-            clock=self.clock,
-            wait=wait,
-        )
-        return Run(self.config, attempt, parts)
-
-    def start(self) -> World:
-        self.starts += 1
-        return self
-
-    def play(self, slice_number: int, planned: Sequence[TaskRange], *_order: object) -> Mapping[int, TaskReport]:
-        self.played.append((slice_number, tuple(planned)))
-        reports = {}
-        for number, each in enumerate(planned):
-            size = each.end - each.first
-            report = TaskReport(first=(each.partition, each.first), records_in=size, records_out=size)
-            report.seconds = size / self.per_second
-            self.change(each, report)
-            reports[number] = report
-        self.clock.now += 1.0 + max(report.seconds for report in reports.values())
-        return reports
-
-    def discard_from(self, number: int) -> None:
-        self.discarded.append(number)
-
-    def join_passes(self) -> Sequence[TaskReport]:
-        return self.joined
-
-
-def play(world: World, attempt: int = 1) -> bool:
-    run = world.run(attempt)
-    run.begin()
-    return run.go(world.start)
 
 
 def test_all_is_covered_and_each_slice_is_noted_before_and_after() -> None:
@@ -132,7 +38,7 @@ def test_next_attempt_goes_on_at_the_ledger_and_takes_its_rate() -> None:
         attempt=1,
         remaining={1: ((60, 90),)},
         slices_done=7,
-        records_per_second=1.0,
+        offsets_per_second=1.0,
         problem=RunProblem(reason="x", message="y", final=False),
         ended=True,
     )
@@ -140,7 +46,7 @@ def test_next_attempt_goes_on_at_the_ledger_and_takes_its_rate() -> None:
     first = world.written[0]
     assert (first.attempt, first.problem, first.ended) == (2, None, False)
     assert world.discarded == [7]
-    assert world.played[0] == (7, (TaskRange(1, 60, 70),))
+    assert world.played[0] == (7, ((TaskRange(1, 60, 70),),))
     assert world.written[-1].slices_done > 8
 
 
@@ -161,8 +67,9 @@ def test_tasks_that_stop_early_leave_the_rest() -> None:
     world = World(sliceRecords=100_000)
 
     def stop(planned: TaskRange, report: TaskReport) -> None:
-        report.stop = min(planned.first + 30, planned.end)
-        report.records_in = report.stop - planned.first
+        stop = min(planned.first + 30, planned.end)
+        report.covered = [(planned.partition, planned.first, stop)]
+        report.records_in = stop - planned.first
 
     world.change = stop
     assert play(world)
@@ -202,32 +109,69 @@ def test_rate_is_shared_among_running_tasks_and_shown_when_it_binds() -> None:
     world.control = Control(records_per_second=8)
     world.change = lambda planned, report: setattr(report, "waited", 3.0)
     assert play(world)
-    assert all(len(planned) >= 2 for _, planned in world.played[:1])
-    assert world.prepared[0][1] == 4.0, "two cores"
+    assert len(world.played[0][1]) == 2, "two cores"
+    assert world.prepared[0][1] == 4.0
     done = [ledger for ledger in world.written if ledger.slices_done and not ledger.ended]
     assert {each.throttled_by for each in done} == {"Rate"}
-    assert sum(part.end - part.first for part in world.played[0][1]) <= 80
+    assert sum(part.offsets for task in world.played[0][1] for part in task) <= 80
 
 
-def test_failed_record_ends_the_run_and_its_slice_is_discarded() -> None:
+def test_failed_record_ends_the_run_and_what_is_done_stays() -> None:
     world = World()
 
     def fail(planned: TaskRange, report: TaskReport) -> None:
         if planned.first == 25:
             report.failure = FailedRecord(0, 31, "ValueError", "no id")
-            report.stop = 31
+            report.covered, report.records_in = [(0, 25, 31)], 6
 
     world.change = fail
     run = world.run()
     run.begin()
-    with pytest.raises(BackfillFailed, match="partition 0 offset 31: ValueError: no id; mend") as failed:
+    with pytest.raises(BackfillFailed, match=r"partition 0 offset 31: ValueError: no id; .*mend") as failed:
         run.go(world.start)
     assert (failed.value.reason, failed.value.final) == ("HandlerFailed", True)
-    assert world.discarded == [0, 1]
     run.fail(RunProblem(reason="HandlerFailed", message="m", final=True))
     last = world.written[-1]
-    assert (last.ended, last.slice_offsets, last.slices_done, last.offsets_left) == (True, 0, 1, 150)
-    assert last.counts.records_in == 50
+    assert (last.ended, last.slice_offsets, last.slices_done, last.offsets_left) == (True, 0, 2, 119)
+    assert last.remaining == {0: ((31, 100),), 1: ((100, 150),)}
+    assert last.counts.records_in == 81
+    # The next attempt begins with the record.
+    world.change = lambda planned, report: None
+    assert play(world, 2)
+    assert world.written[-1].counts.records_in == 200
+
+
+def test_problem_of_a_task_ends_the_attempt_behind_what_is_done() -> None:
+    world = World()
+
+    def stop(planned: TaskRange, report: TaskReport) -> None:
+        if planned.partition == 1:
+            report.problem = RunProblem(reason="SetupFailed", message="no database", final=False)
+            report.covered, report.records_in = [], 0
+
+    world.change = stop
+    run = world.run()
+    run.begin()
+    with pytest.raises(BackfillFailed, match="no database") as failed:
+        run.go(world.start)
+    assert (failed.value.reason, failed.value.final) == ("SetupFailed", False)
+    assert world.written[-1].remaining == {0: ((25, 100),), 1: ((50, 150),)}
+    assert world.written[-1].slices_done == 1
+
+
+def test_slice_that_covers_nothing_has_no_number() -> None:
+    world = World()
+
+    def stop(planned: TaskRange, report: TaskReport) -> None:
+        report.problem = RunProblem(reason="HandlerImportFailed", message="no module", final=True)
+        report.covered, report.records_in = [], 0
+
+    world.change = stop
+    run = world.run()
+    run.begin()
+    with pytest.raises(BackfillFailed, match="no module"):
+        run.go(world.start)
+    assert world.written[-1].slices_done == 0
 
 
 def test_missing_report_leaves_the_slice_undone() -> None:
@@ -280,24 +224,26 @@ def test_comparison_is_summed() -> None:
     assert world.written[0].comparison is not None
 
 
-def test_second_pass_begins_anew_and_joins_once() -> None:
+def test_second_pass_goes_through_the_slices_of_the_first() -> None:
     sink = {"topic": None, "parquet": "/s"}
-    world = World(compare=compare_section("Live"), sink=sink)
+    world = World(compare=compare_section("Live"), sink=sink, sliceRecords=100)
     assert play(world)
     assert world.stored is not None
     assert (world.stored.handlers, world.stored.comparison, world.stored.offsets_left) == ("Live", None, 0)
+    assert world.stored.slices_done == 2
     world.config = parse_config(backfill_document(compare=compare_section("Candidate"), sink=sink))
-    report = TaskReport()
-    report.note("equal", None)
-    world.joined = [report, report]
+    died = TaskReport(covered=[(0, 0, 20)], records_in=20, compared={"equal": 20})
+    died.died = [Suspect(partition=0, offset=20, side="Candidate", deaths=1)]
+    whole = TaskReport(covered=[(0, 0, 50), (1, 50, 90)], records_in=90, compared={"equal": 89, "different": 1})
+    world.answers = [died, whole, TaskReport(covered=[(0, 50, 80)], records_in=30, compared={"equal": 30})]
     assert play(world, 2)
+    assert world.second == [0, 0, 1], "a slice in which a process died is gone through once more"
     assert world.stored.handlers == "Candidate"
     assert world.stored.comparison is not None
-    assert world.stored.comparison.equal == 2
-    assert world.stored.counts.records_in == 200
-    world.joined = []
+    assert (world.stored.comparison.equal, world.stored.comparison.different) == (119, 1)
+    assert (world.stored.counts.records_in, world.stored.offsets_left, world.stored.slices_left) == (120, 0, 0)
     assert play(world, 3)
-    assert world.stored.comparison.equal == 2
+    assert world.stored.comparison.equal == 119
 
 
 def test_passes_that_do_not_fit_the_ledger_are_refused() -> None:

@@ -5,12 +5,21 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet_consumer.backfill.slices import FIRST_OFFSETS, Pace, plan_slice, slice_offsets, slices_left, waves, without
+from fleet_consumer.backfill.slices import (
+    FIRST_OFFSETS,
+    Pace,
+    TaskRange,
+    plan_slice,
+    shortened,
+    slice_offsets,
+    slices_left,
+    without,
+)
 from fleet_consumer.contract.backfill_ledger import Ranges
 
 
 def pace(**changes: object) -> Pace:
-    given_ = {"slice_records": 1_000, "slice_seconds": 10, "parallelism": 4, "ordered": True, "observed": 1e9}
+    given_ = {"slice_records": 1_000, "slice_seconds": 10, "tasks": 4, "ordered": True, "observed": 1e9}
     return Pace(**(given_ | changes))  # type: ignore[arg-type]  # a table of fields
 
 
@@ -38,28 +47,46 @@ def test_a_slice_is_never_empty() -> None:
     assert plan_slice({}, pace()) == ()
 
 
-def test_partitions_share_fairly_and_use_what_others_leave() -> None:
-    planned = plan_slice({0: ((0, 10),), 1: ((0, 5_000),), 2: ((100, 5_000),)}, pace(slice_records=1_000))
-    assert [(each.partition, each.first, each.end) for each in planned] == [(0, 0, 10), (1, 0, 495), (2, 100, 595)]
+def test_tasks_are_of_equal_size_and_use_what_others_leave() -> None:
+    ranges = {0: ((0, 10),), 1: ((0, 5_000),), 2: ((100, 5_000),)}
+    planned = plan_slice(ranges, pace(slice_records=1_000, tasks=2))
+    assert planned == (
+        (TaskRange(1, 0, 500),),
+        (TaskRange(0, 0, 10), TaskRange(2, 100, 590)),
+    )
+
+
+def test_thousand_partitions_are_as_many_tasks_as_run_at_once() -> None:
+    planned = plan_slice(dict.fromkeys(range(1000), ((0, 50),)), pace(slice_records=20_000, tasks=4))
+    assert [len(task) for task in planned] == [250] * 4
+    assert {sum(each.offsets for each in task) for task in planned} == {5_000}
 
 
 def test_ordered_slice_has_one_range_of_a_partition() -> None:
-    planned = plan_slice({0: ((0, 10), (50, 90))}, pace())
-    assert [(each.partition, each.first, each.end, each.layer) for each in planned] == [(0, 0, 10, 0)]
+    assert plan_slice({0: ((0, 10), (50, 90))}, pace()) == ((TaskRange(0, 0, 10),),)
 
 
 def test_free_order_cuts_one_partition_into_tasks() -> None:
     planned = plan_slice({0: ((0, 1_000),)}, pace(ordered=False))
-    assert [(each.first, each.end, each.layer) for each in planned] == [
-        (0, 250, 0),
-        (250, 500, 1),
-        (500, 750, 2),
-        (750, 1_000, 3),
-    ]
+    assert [(each.first, each.end) for (each,) in planned] == [(0, 250), (250, 500), (500, 750), (750, 1_000)]
 
 
-def test_waves_and_slices_left() -> None:
-    assert [waves(tasks, 2) for tasks in (0, 1, 2, 3, 5)] == [1, 1, 1, 2, 3]
+def test_free_order_takes_several_ranges_in_one_task() -> None:
+    planned = plan_slice({0: ((0, 3), (10, 13)), 1: ((0, 2),)}, pace(ordered=False, tasks=2))
+    assert planned == (
+        (TaskRange(0, 0, 3), TaskRange(0, 10, 11)),
+        (TaskRange(0, 11, 13), TaskRange(1, 0, 2)),
+    )
+
+
+def test_task_that_is_begun_again_takes_its_first_offsets() -> None:
+    task = (TaskRange(0, 5, 8), TaskRange(1, 0, 100))
+    assert shortened(task, 10) == (TaskRange(0, 5, 8), TaskRange(1, 0, 7))
+    assert shortened(task, 2) == (TaskRange(0, 5, 7),)
+    assert shortened(task, 0) == (TaskRange(0, 5, 6),)
+
+
+def test_slices_left() -> None:
     assert slices_left({0: ((0, 10),), 1: ((0, 11),)}, 10) == 3
 
 
@@ -80,23 +107,25 @@ ranges = st.dictionaries(
 @settings(max_examples=150, deadline=None)
 @given(ranges, st.integers(1, 40), st.integers(1, 5), st.booleans(), st.randoms(use_true_random=False))
 def test_all_offsets_are_covered_once_although_tasks_stop_early(
-    remaining: Ranges, size: int, parallelism: int, ordered: bool, chance: object
+    remaining: Ranges, size: int, tasks: int, ordered: bool, chance: object
 ) -> None:
     import random
 
     assert isinstance(chance, random.Random)
     wanted, seen = offsets(remaining), list[tuple[int, int]]()
-    chosen = pace(slice_records=size, parallelism=parallelism, ordered=ordered)
+    chosen = pace(slice_records=size, tasks=tasks, ordered=ordered)
     while remaining:
         planned = plan_slice(remaining, chosen)
         assert planned, remaining
-        assert sum(each.end - each.first for each in planned) <= max(size, 1)
-        places = [(each.layer, each.partition) for each in planned]
-        assert len(set(places)) == len(places), "one range of a partition in each layer"
+        assert len(planned) <= tasks
+        assert all(planned)
+        parts = [each for task in planned for each in task]
+        # Each task rounds its share up.
+        assert sum(each.offsets for each in parts) <= size + len(planned)
         if ordered:
-            assert {each.layer for each in planned} == {0}
+            assert len({each.partition for each in parts}) == len(parts), "one range of a partition"
         covered = []
-        for each in planned:
+        for each in parts:
             stop = chance.randint(each.first + 1, each.end)
             covered.append((each.partition, each.first, stop))
             seen += [(each.partition, offset) for offset in range(each.first, stop)]

@@ -1,0 +1,167 @@
+"""Results of records in a handler's process: outputs to the sink, failures by `onError`, rows for the task.
+
+All of it is done in parts. A part ends when its writes are acknowledged; what it has covered, counted and made is told
+to the task together, so a death in the middle of one leaves none of it behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fleet_consumer.backfill.calling import Answer
+from fleet_consumer.backfill.comparing import answer_of, dumped
+from fleet_consumer.backfill.rows import Rows, encoded_headers
+from fleet_consumer.backfill.slices import FailedRecord, TaskReport
+from fleet_consumer.backfill.work import Work, policies_of, policy_of
+from fleet_consumer.backfill.writing import FailedTopic, SinkTopic, Writers
+from fleet_consumer.contract.backfill_config import BackfillConfig
+from fleet_consumer.handlers.performing import Result
+from fleet_consumer.librdkafka.fetched import as_read
+from fleet_consumer.record import Produce, Record
+from fleet_consumer.retry.failure import Drop, OutputNotListed, OutputRefused, Poison, classify, without_words
+from fleet_consumer.worker.logs import fields
+
+LOG = logging.getLogger("fleet_consumer.backfill")
+
+LINES_MAX: Final = 20
+"""Lines about single records of one order; a poisoned topic must not fill a disk."""
+
+
+class Outcomes(ABC):
+    """The results of one order. `report` is that of the part in hand, `ended` is true behind a record that ends the
+    task, `rows` are those of the part."""
+
+    def __init__(self, config: BackfillConfig, work: Work) -> None:
+        self._config = config
+        self._policy = policy_of(work.policies)
+        self.report = TaskReport()
+        self.rows: Rows = Rows()
+        self.ended = False
+
+    def ends(self, error: BaseException) -> bool:
+        """True if a record with this error ends the task."""
+        return False
+
+    @abstractmethod
+    def add(self, records: Sequence[Record], answers: Sequence[Answer]) -> int:
+        """Take in the answers to the first of these records; the number of those that are done. What was handled behind
+        one that ends the task, because calls were under way at once, comes again."""
+
+    def settle(self) -> bool:
+        """Wait for what was begun; False if what came of it discards the part."""
+        return True
+
+
+class Handled(Outcomes):
+    """The group's own handler: outputs to the sink, failures by `onError`."""
+
+    def __init__(self, config: BackfillConfig, work: Work, writers: Writers) -> None:
+        super().__init__(config, work)
+        topic = config.sink.topic
+        self._sink = None if topic is None else SinkTopic(config, topic, writers.of(topic, work.limits.get(topic)))
+        self._policies = policies_of(work.policies)
+        self._writers, self._work = writers, work
+        self._failed: FailedTopic | None = None
+        self._lines = 0
+
+    def ends(self, error: BaseException) -> bool:
+        # An output that is not listed would fail them all: an error of the deployment, which the run ends for.
+        if self._config.on_error != "Fail" and not isinstance(error, OutputNotListed):
+            return False
+        return not isinstance(classify(error, self._policy), Drop)
+
+    def add(self, records: Sequence[Record], answers: Sequence[Answer]) -> int:
+        report, sink, keeps = self.report, self._sink, self._config.sink.parquet is not None
+        done = outputs = others = 0
+        for record, answer in zip(records, answers, strict=False):
+            if isinstance(answer, tuple):
+                done += 1
+                if answer:
+                    outputs += len(answer)
+                    if keeps:
+                        self._keep(as_read(record), answer)
+                    elif sink is not None:
+                        sink.send(as_read(record), answer)
+            else:
+                self._judge(as_read(record), answer)
+                if self.ended:
+                    break
+                others += 1
+        report.records_in += done
+        report.records_out += outputs
+        return done + others
+
+    def settle(self) -> bool:
+        for record, count, error in [] if self._sink is None else self._sink.settle():
+            refusal = OutputRefused(f"the sink's topic refuses an output: {error}")
+            if self.ends(refusal):
+                # Records behind it have been handled. None of the part counts, so the next attempt begins there.
+                self.report = TaskReport(waited=self.report.waited)
+                self._judge(record, refusal)
+                return False
+            self.report.records_in -= 1
+            self.report.records_out -= count
+            self._judge(record, refusal)
+        if self._failed is not None:
+            self._failed.settle()
+        return True
+
+    def _keep(self, record: Record, produces: tuple[Produce, ...]) -> None:
+        for number, each in enumerate(produces):
+            made = (number, each.topic, _bytes(each.key), _bytes(each.value), encoded_headers(each.headers))
+            self.rows.add(self._config.topic, record.partition, record.offset, record.timestamp, *made)
+
+    def _judge(self, record: Record, error: BaseException) -> None:
+        report, config = self.report, self._config
+        verdict = classify(error, self._policy)
+        if not config.worker.handler.error_text:
+            verdict = without_words(verdict)
+        if isinstance(verdict, Drop):
+            report.dropped += 1
+            self._log("record dropped", record, error=verdict.message)
+            return
+        failure = verdict.failure
+        self._log("record failed", record, errorClass=failure.error_class, error=failure.message)
+        if self.ends(error):
+            # It is not covered, and so not counted: the next attempt begins with it.
+            self.ended = True
+            report.failure = FailedRecord(record.partition, record.offset, failure.error_class, failure.message)
+            return
+        report.records_in += 1
+        report.failed += 1
+        report.poison += isinstance(error, Poison)
+        if config.on_error == "FailedTopic":
+            if self._failed is None:
+                topic = config.worker.failed_topic
+                known = self._work.limits.get(topic) if self._policies is None else self._policies.max_message_bytes
+                self._failed = FailedTopic(config, self._policies, self._writers.of(topic, known))
+            self._failed.send(record, failure)
+
+    def _log(self, text: str, record: Record, **values: object) -> None:
+        self._lines += 1
+        if self._lines <= LINES_MAX:
+            where = {"topic": self._config.topic, "partition": record.partition, "offset": record.offset}
+            LOG.warning(text, extra=fields(**where, **values))
+
+
+class Answered(Outcomes):
+    """One handler of a comparison: its answers as rows, whatever they are."""
+
+    def add(self, records: Sequence[Record], answers: Sequence[Answer]) -> int:
+        text = self._config.worker.handler.error_text
+        for record, answer in zip(records, answers, strict=False):
+            read = as_read(record)
+            result = Result(answer) if isinstance(answer, tuple) else Result(error=answer)
+            self.report.records_in += 1
+            self.report.records_out += len(result.produces)
+            self.report.poison += isinstance(answer, Poison)
+            document = dumped(answer_of(result, self._policy, error_text=text))
+            self.rows.add(self._config.topic, read.partition, read.offset, read.timestamp, read.key, document)
+        return len(answers)
+
+
+def _bytes(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

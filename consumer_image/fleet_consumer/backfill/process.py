@@ -1,0 +1,371 @@
+"""The process of one handler: it reads ranges, calls the handler, writes, and tells its task what it has done.
+
+The task in Spark's Python worker starts it and keeps it for all tasks of that worker, and with it the handler's state,
+the connection to the brokers and the producers. A record that ends a process or never comes back costs this one, whose
+task says which record that was; two handlers of a comparison share nothing.
+
+    python -m fleet_consumer.backfill.process CONNECTION LIFELINE MARKS
+
+The arguments are numbers of inherited files. `LIFELINE` ends with the task's process: `teardown` runs then.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Final
+
+from confluent_kafka import Message
+
+from fleet_consumer.backfill.calling import Caller, make_caller
+from fleet_consumer.backfill.errors import TaskFailed
+from fleet_consumer.backfill.marks import Marks
+from fleet_consumer.backfill.orders import Order, Part, Ready
+from fleet_consumer.backfill.outcomes import Answered, Handled, Outcomes
+from fleet_consumer.backfill.slices import Task, TaskReport
+from fleet_consumer.backfill.work import CANDIDATE, GROUP_S, Pacer, Selection, config_of, log_as
+from fleet_consumer.backfill.writing import Writers
+from fleet_consumer.clock import SystemClock
+from fleet_consumer.contract.backfill_config import BackfillConfig
+from fleet_consumer.contract.backfill_ledger import RunProblem, Suspect
+from fleet_consumer.contract.pod import POD_NAME
+from fleet_consumer.contract.worker_config import WorkerConfig
+from fleet_consumer.group.errors import ConsumerError, TopicAuthorizationFailed
+from fleet_consumer.handlers.collector import tame_collector
+from fleet_consumer.handlers.configured import configured_handler
+from fleet_consumer.handlers.loading import Handler, HandlerContext, HandlerImportFailed, HandlerNotCallable
+from fleet_consumer.librdkafka.bounded import BoundedReader
+from fleet_consumer.librdkafka.fetched import filled_records
+from fleet_consumer.librdkafka.settings import SettingsRefused, consumer_config
+from fleet_consumer.record import Record, TopicPartition
+from fleet_consumer.retry.failure import Poison
+from fleet_consumer.worker.config.settings import (
+    ISOLATION_LEVELS,
+    CredentialsUnreadable,
+    connection_settings,
+    context_of,
+)
+
+LOG = logging.getLogger("fleet_consumer.backfill")
+
+PART_S: Final = 2.0
+PART_ROWS: Final = 5_000
+"""A part of an order ends after so long, or with so many rows."""
+STALL_S: Final = 120.0
+"""The longest wait for records; brokers restart faster."""
+DEATHS_MAX: Final = 3
+"""A record that ended its process so often, alone in it, is not handled again; live workers count to the same."""
+TEARDOWN_S: Final = 10.0
+"""Time for `teardown` when the task's process is gone."""
+FETCH_BYTES: Final = 1 << 20
+FETCHED_KIB: Final = 16 << 10
+"""Bytes of one partition per fetch, and what is fetched ahead of the handler."""
+
+
+Ranges = Mapping[TopicPartition, tuple[int, int]]
+
+
+class HandlerServer:
+    """Plays one order after the other."""
+
+    def __init__(self, config: BackfillConfig, side: str, marks: Marks) -> None:
+        """Import the handler of this side, and set it up. Raises TaskFailed."""
+        self._config, self._side = config, side
+        self._clock = SystemClock()
+        worker = _worker_of(config, side)
+        try:
+            self._handler: Handler = configured_handler(worker.handler, self._clock)
+        except (HandlerImportFailed, HandlerNotCallable) as error:
+            raise TaskFailed(error.reason, str(error), final=True) from error
+        self._caller: Caller = make_caller(worker, self._handler, marks, self._clock)
+        name = os.environ.get(POD_NAME) or os.environ.get("HOSTNAME") or config.name
+        self._context: HandlerContext = context_of(worker, name, "backfill" if config.compare is None else "compare")
+        try:
+            self._caller.call(self._handler.setup, self._context)
+        except BaseException as error:
+            seen = f"{type(error).__name__}: {error}" if worker.handler.error_text else type(error).__name__
+            message = f"setup of the handler {self._handler.spec!r} ({side}) failed: {seen}"
+            raise TaskFailed("SetupFailed", message, final=False) from error
+        self._selection = Selection(config.filter)
+        self._writers = Writers(config)
+        self._reader: BoundedReader | None = None
+        self.abandoned = False
+        """Set when the task is gone: nothing more is taken then."""
+        tame_collector()
+
+    def play(self, order: Order) -> Iterator[Part]:
+        """Play an order to its end, or to where its time, a record or an error ends it."""
+        config, work = self._config, order.work
+        answers = config.compare is not None
+        outcomes = Answered(config, work) if answers else Handled(config, work, self._writers)
+        pacer = Pacer(work.seconds if order.bounded else float("inf"), work.rate, self._clock)
+        share = _Share(config, self._side, work.suspects, self._selection, self._caller, outcomes, pacer)
+        try:
+            for ranges in _one_of_each_partition(config.topic, order.ranges):
+                yield from share.turn_to(ranges)
+                for step in self._reading().runs(ranges):
+                    yield from share.take(step.messages, step.done, ranges)
+                    if share.ended or self.abandoned:
+                        break
+                if share.ended or self.abandoned:
+                    break
+            if self.abandoned:
+                return
+            part = share.end()
+        except TaskFailed as error:
+            part = _stopped(share, RunProblem(reason=error.reason, message=error.message, final=error.final))
+        except (ConsumerError, SettingsRefused) as error:
+            part = _stopped(share, self._as_problem(error))
+        yield part
+
+    def tear_down(self) -> None:
+        """Run `teardown`; an error of it is logged."""
+        try:
+            self._caller.call(self._handler.teardown, self._context)
+        except BaseException:
+            LOG.exception("the handler's teardown failed")
+        self._caller.close()
+
+    def _reading(self) -> BoundedReader:
+        if self._reader is None:
+            config = self._config
+            try:
+                connection = connection_settings(config.worker.brokers, f"fleet-backfill-{config.name}")
+            except CredentialsUnreadable as error:
+                raise TaskFailed(error.reason, str(error), final=False) from error
+            isolation = ISOLATION_LEVELS[config.worker.consumer.isolation_level]
+            ahead = {"queued.max.messages.kbytes": str(FETCHED_KIB)}
+            settings = consumer_config(connection, f"fleet-backfill-{config.id}", isolation, ahead)
+            self._reader = BoundedReader(settings, stores_offsets=False, fetch_bytes=FETCH_BYTES, skips_expired=False)
+        return self._reader
+
+    def _as_problem(self, error: Exception) -> RunProblem:
+        reason, said = str(getattr(error, "reason", type(error).__name__)), str(error)
+        if isinstance(error, TopicAuthorizationFailed):
+            reason, said = "AuthorizationFailed", f"{said}; allow the principal Read and Describe on the topic"
+        # Whatever it is, the driver asks the brokers before the next slice, and again: it says what is final.
+        return RunProblem(reason=reason, message=said, final=False)
+
+
+class _Share:
+    """The progress of one order."""
+
+    def __init__(
+        self,
+        config: BackfillConfig,
+        side: str,
+        suspects: Sequence[Suspect],
+        selection: Selection,
+        caller: Caller,
+        outcomes: Outcomes,
+        pacer: Pacer,
+    ) -> None:
+        self._topic = config.topic
+        self._deaths = {(each.partition, each.offset): each.deaths for each in suspects if each.side == side}
+        self._selection = selection
+        self._caller = caller
+        self._outcomes = outcomes
+        self._pacer = pacer
+        self._clock = SystemClock()
+        self._covered: dict[int, tuple[int, int]] = {}  # of the part in hand
+        self._reached: dict[int, int] = {}
+        self._part_at = self._heard_at = self._clock.monotonic()
+        self._over = False
+
+    @property
+    def ended(self) -> bool:
+        """True once nothing more is to be taken."""
+        return self._over or self._outcomes.ended
+
+    def turn_to(self, ranges: Ranges) -> Iterator[Part]:
+        """Begin with these ranges; yields the part that the ones before leave."""
+        if self._covered:
+            yield self._part()
+        self._reached = {partition.partition: first for partition, (first, _) in ranges.items()}
+
+    def take(
+        self, messages: Mapping[TopicPartition, list[Message]], done: Collection[TopicPartition], ranges: Ranges
+    ) -> Iterator[Part]:
+        """Handle what has come; yields the parts that have ended."""
+        now = self._clock.monotonic()
+        if messages or done:
+            self._heard_at = now
+        elif now - self._heard_at > STALL_S:
+            waiting = ", ".join(str(part.partition) for part in ranges if part.partition not in self._covered)
+            message = f"no records of partitions {waiting or 'of the range'} came within {STALL_S:g} s"
+            raise TaskFailed("BrokerUnreachable", message, final=False)
+        lists = [(each.partition, filled_records(each, run)) for each, run in messages.items()]
+        if self._caller.mixed:
+            joined = [record for _, records in lists for record in records]
+            yield from self._take([joined] if joined else [])
+        else:
+            yield from self._take([records for _, records in lists])
+        if not self.ended:
+            for each in done:
+                self._cover(each.partition, ranges[each][1])
+            yield from self._part_if_due()
+
+    def end(self) -> Part:
+        """The last part."""
+        return self._part(last=True)
+
+    def _take(self, lists: list[list[Record]]) -> Iterator[Part]:
+        for records in lists:
+            rest = records if self._selection.takes_all else self._selected(records)
+            while rest and not self.ended:
+                alone = self._first_suspect(rest)
+                if alone == 0:
+                    yield self._part()
+                    rest = self._take_alone(rest)
+                    yield self._part()
+                else:
+                    rest = self._handle(rest, alone)
+                    yield from self._part_if_due()
+            if not self.ended and records:
+                for last in (
+                    {each.partition: each for each in records} if self._caller.mixed else {0: records[-1]}
+                ).values():
+                    self._cover(last.partition, last.offset + 1)
+
+    def _handle(self, records: list[Record], most: int) -> list[Record]:
+        """Handle the next group of these; returns those that are left."""
+        # A caller of many calls at once looks at the time itself, and waits for the last of a group.
+        lasts = PART_S if self._caller.mixed else GROUP_S
+        size = min(self._pacer.group(self._caller.at_once, lasts), most)
+        if not self._pacer.may_take(size):
+            self._over = True
+            return records
+        group = records[:size]
+        answers = self._caller.handle(group, self._pacer.deadline, self._outcomes.ends)
+        taken = self._outcomes.add(group, answers)
+        self._cover_each(group[:taken])
+        if taken < len(group) and self._clock.monotonic() >= self._pacer.deadline:
+            self._over = True
+        return records[taken:]
+
+    def _take_alone(self, records: list[Record]) -> list[Record]:
+        """Handle a record that may have ended a process before, with nothing else in the part; or set it aside."""
+        first = records[:1]
+        deaths = self._deaths.pop((first[0].partition, first[0].offset))
+        if deaths < DEATHS_MAX:
+            return [*self._handle(first, 1), *records[1:]]
+        error = Poison(f"the record ended the process of its handler {deaths} times")
+        self._outcomes.add(first, [error])
+        if not self._outcomes.ended:
+            self._cover_each(first)
+        return records[1:]
+
+    def _first_suspect(self, records: list[Record]) -> int:
+        """The place of the first suspect, and the length of the list where there is none."""
+        if self._deaths:
+            for place, each in enumerate(records):
+                if (each.partition, each.offset) in self._deaths:
+                    return place
+        return len(records)
+
+    def _selected(self, records: list[Record]) -> list[Record]:
+        takes = self._selection.takes
+        kept = [each for each in records if takes(each.timestamp, each.key, each.headers)]
+        self._outcomes.report.filtered += len(records) - len(kept)
+        return kept
+
+    def _cover_each(self, records: Sequence[Record]) -> None:
+        if records:
+            lasts = {each.partition: each for each in records} if self._caller.mixed else {0: records[-1]}
+            for last in lasts.values():
+                self._cover(last.partition, last.offset + 1)
+
+    def _cover(self, partition: int, end: int) -> None:
+        """All of the partition before `end` is handled."""
+        first, _ = self._covered.get(partition, (self._reached.get(partition, end), end))
+        self._covered[partition] = (first, end)
+
+    def _part_if_due(self) -> Iterator[Part]:
+        if self._clock.monotonic() - self._part_at >= PART_S or len(self._outcomes.rows) >= PART_ROWS:
+            yield self._part()
+
+    def _part(self, *, last: bool = False) -> Part:
+        """End the part in hand."""
+        outcomes = self._outcomes
+        kept = outcomes.settle()
+        report, rows = outcomes.report, outcomes.rows
+        if kept:
+            report.covered = [(part, first, end) for part, (first, end) in sorted(self._covered.items())]
+            for part, (_, end) in self._covered.items():
+                self._reached[part] = end
+        report.waited, self._pacer.waited = self._pacer.waited, 0.0
+        self._covered.clear()
+        outcomes.report, outcomes.rows = TaskReport(), type(rows)()
+        self._part_at = self._clock.monotonic()
+        return Part(report, rows.columns if kept else [], last)
+
+
+def _stopped(share: _Share, problem: RunProblem) -> Part:
+    """The last part of an order that an error ends: what was settled before stays."""
+    return Part(TaskReport(problem=problem), [], last=True)
+
+
+def _one_of_each_partition(topic: str, ranges: Task) -> Iterator[dict[TopicPartition, tuple[int, int]]]:
+    """The ranges in turns, each with one range of a partition at most."""
+    left = list(ranges)
+    while left:
+        turn = {each.partition: each for each in reversed(left)}
+        left = [each for each in left if turn[each.partition] is not each]
+        yield {TopicPartition(topic, part): (each.first, each.end) for part, each in sorted(turn.items())}
+
+
+def _worker_of(config: BackfillConfig, side: str) -> WorkerConfig:
+    """The worker's settings with the handler of this side."""
+    if side != CANDIDATE:
+        return config.worker
+    assert config.compare is not None, "only a comparison has a candidate"
+    handler = replace(config.worker.handler, python=config.compare.candidate, http=None)
+    return replace(config.worker, handler=handler)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve the task's process until it is gone."""
+    connection, lifeline, file = Connection(int(arguments[0])), int(arguments[1]), int(arguments[2])
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
+    # The executor's end is the task's, and it is heard by the lifeline. PySpark's daemon hangs up on its whole process
+    # group as it ends, which would keep `teardown` from running.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    config_text, side, slots = connection.recv()
+    try:
+        config = config_of(config_text)
+        log_as(config)
+        server = HandlerServer(config, side, Marks(file, slots))
+    except TaskFailed as error:
+        connection.send(Ready(RunProblem(reason=error.reason, message=error.message, final=error.final)))
+        return 0
+
+    def wait_for_end() -> None:
+        os.read(lifeline, 1)
+        server.abandoned = True
+        # The main thread may be in a call that lasts.
+        timer = threading.Timer(TEARDOWN_S, os._exit, (1,))
+        timer.daemon = True
+        timer.start()
+
+    threading.Thread(target=wait_for_end, name="lifeline", daemon=True).start()
+    with suppress(EOFError, ConnectionError):
+        connection.send(Ready())
+        while True:
+            for part in server.play(connection.recv()):
+                connection.send(part)
+    server.tear_down()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

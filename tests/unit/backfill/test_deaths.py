@@ -1,0 +1,86 @@
+"""Records that end processes and executors, as the ledger of an attempt has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from fleet_consumer.backfill.errors import BackfillFailed, ExecutorsLost
+from fleet_consumer.backfill.slices import TaskRange, TaskReport
+from fleet_consumer.contract.backfill_ledger import RunProblem, Suspect
+from tests.unit.backfill.attempt import World, play
+
+
+def test_record_that_was_in_hand_at_a_death_is_a_suspect_until_it_is_done() -> None:
+    world = World()
+    deaths = 0
+
+    def die(planned: TaskRange, report: TaskReport) -> None:
+        nonlocal deaths
+        if planned.partition == 0 and planned.first <= 10 < planned.end and deaths < 3:
+            deaths += 1
+            report.died = [Suspect(partition=0, offset=10, side="Live", deaths=1)]
+            report.covered, report.records_in = [(0, planned.first, 10)], 10 - planned.first
+
+    world.change = die
+    assert play(world)
+    counted = [[each.deaths for each in suspects] for suspects in world.suspects]
+    assert counted[:4] == [[], [1], [2], [3]]
+    assert not any(counted[4:])
+    assert world.written[-1].suspects == ()
+
+
+def test_task_that_ended_four_executors_makes_its_first_record_a_suspect() -> None:
+    world = World()
+
+    def lose(*_: object) -> Mapping[int, TaskReport]:
+        raise ExecutorsLost("exit code 137", 1, 4)
+
+    honest, world.play = world.play, lose  # type: ignore[method-assign,assignment]
+    run = world.run()
+    run.begin()
+    with pytest.raises(BackfillFailed, match="partition 1 offset 50: exit code 137") as failed:
+        run.go(world.start)
+    assert (failed.value.reason, failed.value.final) == ("ExecutorLost", False)
+    run.fail(RunProblem(reason="ExecutorLost", message="m", final=False))
+    assert world.written[-1].suspects == (Suspect(partition=1, offset=50, side="Live", deaths=2),)
+    world.play = honest  # type: ignore[method-assign]
+    assert play(world, 2)
+    assert world.suspects[-1] == ()
+
+
+def test_handler_whose_process_dies_at_every_record_ends_the_run() -> None:
+    world = World()
+
+    def poison(planned: TaskRange, report: TaskReport) -> None:
+        report.poison = report.failed = 6
+
+    world.change = poison
+    run = world.run()
+    run.begin()
+    with pytest.raises(BackfillFailed, match="12 of 50 records ended the process") as failed:
+        run.go(world.start)
+    assert (failed.value.reason, failed.value.final) == ("HandlerProcessDied", True)
+
+
+def test_tasks_that_spark_began_again_are_counted() -> None:
+    world = World()
+    world.change = lambda planned, report: setattr(report, "repeated", 1)
+    assert play(world)
+    assert world.written[-1].repeated == 8
+
+
+def test_tasks_get_small_behind_a_lost_executor_and_grow_again() -> None:
+    world = World(ranges={"0": [0, 400]}, sliceRecords=100, sliceSeconds=1_000)
+
+    def lose(planned: TaskRange, report: TaskReport) -> None:
+        if planned.first <= 50 < planned.end and planned.offsets > 8:
+            report.repeated = 1
+            report.covered, report.records_in = [(0, planned.first, planned.first + planned.offsets // 8)], 1
+
+    world.change = lose
+    assert play(world)
+    sizes = [task[0].offsets for _, (task,) in world.played]
+    assert sizes[:7] == [100, 24, 48, 12, 2, 4, 8]
+    assert max(sizes[7:]) == 100

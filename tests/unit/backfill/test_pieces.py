@@ -1,0 +1,121 @@
+"""Tasks in Spark's Python worker, over processes that answer from memory: comparisons piece by piece, and deaths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fleet_consumer.backfill import task as task_module
+from fleet_consumer.backfill.children import Died
+from fleet_consumer.backfill.errors import TaskFailed
+from fleet_consumer.backfill.orders import Order, Part
+from fleet_consumer.backfill.slices import TaskRange, TaskReport
+from fleet_consumer.backfill.task import part_of, run_task
+from fleet_consumer.backfill.work import Work
+from fleet_consumer.contract.backfill_ledger import Suspect
+from tests.unit.backfill.documents import backfill_document, compare_section
+
+PARQUET = {"topic": None, "parquet": "/sink"}
+
+
+class Process:
+    """The process of a side: its answer to a record is its offset, `odd` where it is in `differs`."""
+
+    def __init__(self, side: str, differs: frozenset[int] = frozenset(), dies_at: int = -1) -> None:
+        self.side, self.differs, self.dies_at = side, differs, dies_at
+        self.orders: list[Order] = []
+        self.usable = True
+
+    def play(self, order: Order) -> Iterator[Part]:
+        self.orders.append(order)
+        for each in order.ranges:
+            if each.first <= self.dies_at < each.end:
+                self.usable = False
+                raise Died("signal 11", [Suspect(partition=0, offset=self.dies_at, side=self.side, deaths=1)])
+            offsets = range(each.first, each.end)
+            rows = [["t", each.partition, at, 0, b"k", self._answer(at)] for at in offsets]
+            report = TaskReport(covered=[(each.partition, each.first, each.end)], records_in=len(rows))
+            yield Part(report, [list(column) for column in zip(*rows, strict=True)], last=False)
+        yield Part(TaskReport(), [], last=True)
+
+    def _answer(self, at: int) -> str:
+        value = "odd" if at in self.differs else str(at)
+        return json.dumps({"outputs": [{"topic": "done", "key": None, "value": value, "headers": []}]})
+
+    def close(self) -> None:
+        self.usable = False
+
+
+class Tasks:
+    """Tasks over such processes, and the rows that they give."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: list[Any] = []
+        self.processes: dict[str, Process] = {}
+        monkeypatch.setattr(task_module, "_PROCESSES", {})
+        monkeypatch.setattr(task_module, "batch_of", lambda columns, rows: self.rows.extend(zip(*rows, strict=True)))
+        monkeypatch.setattr(task_module, "HandlerProcess", lambda config, side: self.processes[side])
+
+    def __call__(self, *task: TaskRange, seconds: float = 60.0, **changes: Any) -> TaskReport:
+        text = json.dumps(backfill_document(**changes))
+        report = TaskReport()
+        work = Work(config=text, policies=None, attempt=1, seconds=seconds, rate=None, limits={})
+        for _ in run_task(work, task, report):
+            """`rows` has them."""
+        return report
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> Tasks:
+    return Tasks(monkeypatch)
+
+
+def test_comparison_judges_each_record_once_and_gives_the_differences(tasks: Tasks) -> None:
+    tasks.processes = {"Live": Process("Live"), "Candidate": Process("Candidate", frozenset({3, 450}))}
+    report = tasks(TaskRange(0, 0, 300), TaskRange(1, 400, 900), compare=compare_section(), sink=PARQUET)
+    assert report.compared == {"equal": 798, "different": 2}
+    assert report.records_in == 800
+    assert [row[1:3] for row in tasks.rows] == [(0, 3), (1, 450)]
+    live, candidate = (tasks.processes[side].orders for side in ("Live", "Candidate"))
+    assert [each.ranges for each in live] == [each.ranges for each in candidate]
+    assert len(live) > 2, "pieces, so that neither side runs far ahead"
+    assert not any(each.bounded for each in live)
+    handled = [(each.partition, at) for order in live for each in order.ranges for at in range(each.first, each.end)]
+    assert handled == [(0, at) for at in range(300)] + [(1, at) for at in range(400, 900)]
+
+
+def test_comparison_stops_in_time_behind_a_whole_piece(tasks: Tasks) -> None:
+    tasks.processes = {"Live": Process("Live"), "Candidate": Process("Candidate")}
+    report = tasks(TaskRange(0, 0, 9_000), compare=compare_section(), seconds=0.0)
+    assert report.covered == [(0, 0, 100)]
+    assert report.compared == {"equal": 100}
+
+
+def test_death_of_one_side_is_told_and_both_are_begun_again(tasks: Tasks) -> None:
+    first = {"Live": Process("Live"), "Candidate": Process("Candidate", dies_at=150)}
+    tasks.processes = dict(first)
+    report = tasks(TaskRange(0, 0, 300), compare=compare_section())
+    assert [(each.offset, each.side) for each in report.died] == [(150, "Candidate")]
+    assert report.covered == [(0, 0, 100)], "the piece before it"
+    assert not any(each.usable for each in first.values())
+    assert not task_module._PROCESSES
+
+
+def test_process_that_cannot_start_is_a_problem_of_the_report(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(config: str, side: str) -> Process:
+        raise TaskFailed("HandlerImportFailed", "no module", final=True)
+
+    monkeypatch.setattr(task_module, "HandlerProcess", fail)
+    report = tasks(TaskRange(0, 0, 300))
+    assert report.problem is not None
+    assert (report.problem.reason, report.problem.final) == ("HandlerImportFailed", True)
+
+
+def test_task_that_spark_begins_again_takes_less_each_time() -> None:
+    task = (TaskRange(0, 0, 50), TaskRange(1, 0, 50))
+    assert part_of(task, 0) == task
+    assert part_of(task, 1) == (TaskRange(0, 0, 12),)
+    assert part_of(task, 2) == part_of(task, 3) == (TaskRange(0, 0, 1),)
