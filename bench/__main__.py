@@ -26,7 +26,7 @@ LONG: Final = {
     "operator": "the operator beside 100, 1,000 and 5,000 ConsumerGroups: CPU, memory, requests, writes, restart",
     "scaling-rules": "the rules of scaling over 42 simulated curves, compared with KEDA's, Flink's and the least fleet",
     "scaling": "a load step, a skewed topic and slow records on a real cluster, compared with KEDA and an HPA",
-    "backfill": "a backfill on Spark beside a plain Python loop and a bare scan, on an embedded cluster",
+    "backfill": "backfills on Spark beside plain Python loops and a live worker",
 }
 """The benchmarks that run by name or with --all: groups on three brokers, whose sessions have to expire, a million
 partitions, and delays."""

@@ -1,7 +1,8 @@
-"""Backfills on the embedded cluster, beside a plain Python loop and a bare scan of Spark over the same records.
+"""Backfills on Spark's local master, beside plain Python loops and a live worker over the same records.
 
-Everything runs on one machine, one side after the other: the time from `kubectl apply` to Succeeded, from 50,000 to a
-million records, with parallelism 1 and 2. What does not grow with the records is the start; the rest is the rate.
+Everything runs on one machine, one side after the other, in rounds. The rate of a Backfill is that from the end of its
+first slice, of 5,000 records, to the end of its last one, with all that is between slices: Spark's start and end are
+stated apart. Three runs take half an hour.
 """
 
 from __future__ import annotations
@@ -9,217 +10,195 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from bench.report import ROOT, Load, recorded, write
-from e2e.cluster import CommandFailed
-from e2e.demo.backfill import Backfills
-from e2e.demo.fleet import BOOTSTRAP, FlightFleet
-from e2e.install import Installation
+from bench.report import ROOT, Load, additions, recorded, write
+from tests.broker.workers import Fleet, Kafka
+from tests.spark.scene import Place, Scene
+from tests.support.kafka import KafkaBroker
+from tests.support.spark import ensure_spark
+from tests.support.writing import SureProducer
 
-NAMESPACE: Final = "bench"
-PEERS: Final = "bench-peers"
-SIZES: Final = (50_000, 200_000, 1_000_000)
-PARALLELISM: Final = (1, 2)
-WRITTEN: Final = 1_300_000
-"""Records of the topic, so that each partition has its share of a million."""
-SAMPLE_S: Final = 1.0
-
-
-def make(installation: Installation) -> FlightFleet:
-    """A group without workers, a topic with a million flights, and the peers' pod."""
-    installation.up()
-    installation.install_spark_operator()
-    fleet = FlightFleet(installation.cluster, namespace=NAMESPACE, consumer_image=installation.consumer_image)
-    fleet.make_tools()
-    fleet.make_topics()
-    handler, cluster, group = fleet.manifests()
-    group["spec"]["replicas"] = 0
-    fleet.cluster.apply([handler, cluster, group, *_peers(installation.spark_image)], namespace=NAMESPACE)
-    fleet.kubectl("wait", "--for=condition=Ready", f"pod/{PEERS}", "--timeout=300s", timeout_s=320)
-    while fleet.lag()["end"] < WRITTEN:
-        print("  writing a year of flights", file=sys.stderr, flush=True)
-        fleet.produce()
-    return fleet
+HANDLERS: Final = {"single": "handle", "batch": "handle_batch"}
+CORES: Final = (1, 2)
+RECORDS: Final = 1_000_000
+SLICE: Final = 10_000_000
+"""The default of `slice.maxRecords`; that of `slice.maxSeconds` is 15."""
+PARTITIONS: Final = (2, 40, 200)
+MANY: Final = 12
+WAITING: Final = 12_000
+"""Records of the handler that waits: with 32 calls of 50 ms that is 19 s."""
+CALLS: Final = 32
+HANDLER: Final = (Path(__file__).with_name("backfill_handler.py")).read_text()
 
 
-def ends_of(fleet: FlightFleet, records: int) -> dict[str, int]:
-    """End offsets of a range with so many records, an equal share of each partition."""
-    partitions = len(fleet.inside("committed", "--topic", fleet.source, "--group", fleet.group_id))
-    share, rest = divmod(records, partitions)
-    return {str(number): share + (number < rest) for number in range(partitions)}
+def flight(number: int) -> bytes:
+    """A record of about 330 bytes."""
+    row = {"year": 2013, "dep_time": 517, "carrier": "UA", "flight": number, "origin": "EWR", "dest": "IAH"}
+    row |= {"dep_delay": 2.0, "arr_delay": 11.0, "tailnum": "N14228", "air_time": 227.0, "distance": 1400}
+    return json.dumps({**row, "time_hour": "2013-01-01T05:00:00Z", "note": "x" * 120}).encode()
 
 
-def run_backfill(fleet: FlightFleet, records: int, parallelism: int, run: int) -> dict[str, float]:
-    """One Backfill without a sink: seconds from apply to Succeeded, and the memory of its pods."""
-    name, ends = f"b{records}-{parallelism}-{run}", ends_of(fleet, records)
-    backfills = Backfills(fleet)
-    body = {
-        "apiVersion": "consumerfleet.io/v1alpha1",
-        "kind": "Backfill",
-        "metadata": {"name": name},
-        "spec": {
-            "groupRef": {"name": fleet.name},
-            "range": {"offsets": [{"partition": number, "from": 0, "to": end} for number, end in ends.items()]},
-            "onError": "Skip",
-            "sink": {"none": {}},
-            "parallelism": parallelism,
-        },
-    }
-    with sampled(fleet, name) as memory:
-        started = time.monotonic()
-        backfills.apply(body)
-        found = backfills.wait(name, "Succeeded")
-        seconds = time.monotonic() - started
-    status = found["status"]
-    assert status["records"]["in"] == records, status
-    fleet.kubectl("delete", "backfill", name, "--timeout=60s")
-    print(f"  {name}: {seconds:.1f} s, {memory}", file=sys.stderr, flush=True)
-    return {"seconds": seconds, "rate": float(status.get("ratePerSecond", 0)), **memory}
+class Measured(NamedTuple):
+    """Records a second between the first and the last slice, and the seconds before and after."""
+
+    rate: float
+    start: float
 
 
-@contextmanager
-def sampled(fleet: FlightFleet, name: str) -> Iterator[dict[str, float]]:
-    """The highest resident memory of the driver's and of one executor's processes, in MiB, filled in at the end."""
-    highest: dict[str, float] = {}
-    ended = threading.Event()
+class Bench:
+    """A broker with the records, and the sides."""
 
-    def sample() -> None:
-        while not ended.wait(SAMPLE_S):
-            for role in ("driver", "executor"):
-                selector = f"consumerfleet.io/backfill={name},spark-role={role}"
-                for pod in fleet.cluster.list("pods", namespace=NAMESPACE, selector=selector)[:1]:
-                    try:
-                        text = fleet.kubectl(
-                            "exec", pod["metadata"]["name"], "--", "sh", "-c", "cat /proc/[0-9]*/status"
-                        )
-                    except CommandFailed:
-                        continue
-                    kib = [int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS:")]
-                    highest[role] = max(highest.get(role, 0.0), sum(kib) / 1024)
+    def __init__(self, broker: KafkaBroker, folder: Path) -> None:
+        self._place = Place(Kafka(broker.bootstrap), broker.bootstrap, ensure_spark())
+        self._folder = folder
+        self._runs = 0
 
-    thread = threading.Thread(target=sample, name="memory", daemon=True)
-    thread.start()
-    try:
-        yield highest
-    finally:
-        ended.set()
-        thread.join()
+    def topic(self, partitions: int, records: int) -> str:
+        """A topic with so many records in so many partitions."""
+        name = f"flights-{partitions}-{records}"
+        self._place.kafka.create(name, partitions=partitions)
+        room = {"queue.buffering.max.messages": 2 * RECORDS, "queue.buffering.max.kbytes": 1 << 20}
+        producer = SureProducer({"bootstrap.servers": self._place.bootstrap, "linger.ms": 50, **room})
+        for number in range(records):
+            producer.produce(name, flight(number), partition=number % partitions)
+            if number % 1_000 == 0:
+                producer.poll(0)
+        assert producer.flush(120) == 0
+        return name
+
+    def backfill(self, topic: str, partitions: int, records: int, cores: int, name: str, **worker: Any) -> Measured:
+        """One Backfill without a sink over the first records of each partition."""
+        self._runs += 1
+        folder = self._folder / f"run-{self._runs}"
+        python = {"callable": f"handler:{name}", "path": str(folder / "live")}
+        ranges = {str(part): [0, records // partitions] for part in range(partitions)}
+        settings = {"handler.python": python, **worker}
+        with Scene(self._place, folder, handler=HANDLER, worker=settings, master=f"local[{cores}]") as scene:
+            began = time.monotonic()
+            driver = scene.run(topic=topic, ranges=ranges, parallelism=cores, sliceRecords=SLICE, sliceSeconds=15)
+            seconds = time.monotonic() - began
+            lines = [json.loads(line) for line in driver.log.read_text().splitlines() if '"slice done"' in line]
+        ends = [datetime.fromisoformat(line["time"]).timestamp() for line in lines]
+        handled = sum(line["records"] for line in lines)
+        assert handled == records // partitions * partitions, handled
+        between = ends[-1] - ends[0]
+        return Measured((handled - lines[0]["records"]) / between, seconds - between)
+
+    def loop(self, topic: str, partitions: int, records: int, cores: int, name: str) -> float:
+        """Seconds of plain loops over the same records, in so many processes, from the first record of each on."""
+        words = [
+            sys.executable,
+            "-m",
+            "bench.backfill_peers",
+            "--bootstrap",
+            self._place.bootstrap,
+            "--topic",
+            topic,
+            "--handler",
+            name,
+        ]
+        running = []
+        for core in range(cores):
+            ends = json.dumps(dict.fromkeys(range(core, partitions, cores), records // partitions))
+            running.append(subprocess.Popen([*words, "--ends", ends], cwd=ROOT, stdout=subprocess.PIPE, text=True))
+        answers = [json.loads(each.communicate()[0].splitlines()[-1]) for each in running]
+        return max(float(each["seconds"]) for each in answers)
+
+    def live(self, topic: str) -> float:
+        """Records a second of one live worker with the handler that waits, by its commits."""
+        self._runs += 1
+        folder = self._folder / f"live-{self._runs}"
+        folder.mkdir()
+        fleet = Fleet(self._place.kafka, folder, folder.name)
+        (folder / "handler.py").write_text(HANDLER)
+        python = {"callable": "handler:wait", "path": str(folder)}
+        changes: dict[str, Any] = {"topics": [topic], "handler__python": python, "handler__concurrency": CALLS}
+        seen: list[tuple[float, int]] = []
+        with fleet.worker(**changes):
+            while not seen or seen[-1][1] < WAITING:
+                threading.Event().wait(0.2)
+                done = sum(self._place.kafka.committed(fleet.name, topic).values())
+                if done and (not seen or done > seen[-1][1]):
+                    seen.append((time.monotonic(), done))
+        (began, first), (ended, last) = seen[0], seen[-1]
+        return (last - first) / (ended - began)
 
 
-def run_peer(fleet: FlightFleet, side: str, records: int, tasks: int = 1) -> dict[str, float]:
-    """One run of a peer in its pod."""
-    ends = json.dumps(ends_of(fleet, records)) if records else "{}"
-    words = ["exec", PEERS, "--", "python", "/bench/backfill_peers.py", side, "--bootstrap", BOOTSTRAP]
-    words += ["--topic", fleet.source, "--ends", ends, "--tasks", str(tasks)]
-    answer: dict[str, float] = json.loads(fleet.kubectl(*words, timeout_s=600).splitlines()[-1])
-    print(f"  {side} {records} on {tasks}: {answer['seconds']:.1f} s", file=sys.stderr, flush=True)
-    return answer
+def measured(bench: Bench, runs: int) -> dict[str, Any]:
+    """All sides, in rounds; medians."""
+    topic = bench.topic(MANY, RECORDS)
+    others = {count: bench.topic(count, RECORDS) for count in PARTITIONS}
+    waiting = bench.topic(4, WAITING)
+    found: dict[str, list[float]] = {}
+
+    def note(side: str, value: float) -> None:
+        found.setdefault(side, []).append(value)
+        print(f"  {side}: {value:,.1f}", file=sys.stderr, flush=True)
+
+    for _ in range(runs):
+        for cores in CORES:
+            for kind, name in HANDLERS.items():
+                note(f"{kind}/{cores}/loop", RECORDS / bench.loop(topic, MANY, RECORDS, cores, name))
+                run = bench.backfill(topic, MANY, RECORDS, cores, name)
+                note(f"{kind}/{cores}/backfill", run.rate)
+                note(f"{kind}/{cores}/start", run.start)
+        for count, other in others.items():
+            note(f"partitions/{count}", bench.backfill(other, count, RECORDS, 2, "handle").rate)
+        calls = {"handler.concurrency": CALLS}
+        note("waiting/backfill", bench.backfill(waiting, 4, WAITING, 1, "wait", **calls).rate)
+        note("waiting/live", bench.live(waiting))
+    return {side: statistics.median(values) for side, values in found.items()}
 
 
-def measured(fleet: FlightFleet, runs: int) -> dict[str, Any]:
-    """All sides, medians of their runs."""
-    largest = SIZES[-1]
-    backfills = {
-        f"{records}/{parallelism}": [run_backfill(fleet, records, parallelism, run) for run in range(runs)]
-        for parallelism in PARALLELISM
-        for records in SIZES
-    }
-    peers = {
-        "loop": [run_peer(fleet, "loop", largest) for _ in range(runs)],
-        **{f"scan/{tasks}": [run_peer(fleet, "scan", largest, tasks) for _ in range(runs)] for tasks in PARALLELISM},
-    }
-    medians = {
-        name: {figure: statistics.median(run.get(figure, 0.0) for run in found) for figure in found[0]}
-        for name, found in (backfills | peers).items()
-    }
-    return {"sides": medians, "runs": runs, "additions_s": run_peer(fleet, "additions", 0)["seconds"]}
-
-
-def derived(figures: dict[str, Any]) -> dict[str, Any]:
-    """Start and rate of each parallelism: the line through the smallest and the largest size; ratios to the peers."""
-    sides, found = figures["sides"], {}
-    loop = SIZES[-1] / sides["loop"]["seconds"]
-    for parallelism in PARALLELISM:
-        small, large = (sides[f"{size}/{parallelism}"]["seconds"] for size in (SIZES[0], SIZES[-1]))
-        rate = (SIZES[-1] - SIZES[0]) / (large - small)
-        scan = SIZES[-1] / sides[f"scan/{parallelism}"]["seconds"]
-        found[str(parallelism)] = {
-            "per_second": rate,
-            "start_s": small - SIZES[0] / rate,
-            "beside_loop": rate / loop,
-            "beside_scan": rate / scan,
-        }
-    return {**figures, "by_parallelism": found, "loop_per_second": loop}
-
-
-def page(result: dict[str, Any]) -> list[str]:
+def page(figures: dict[str, Any]) -> list[str]:
     """The result as Markdown."""
-    sides = result["sides"]
+    sides, runs = figures["sides"], figures["runs"]
     lines = [
         "# Backfill",
         "",
-        f"A million flights (JSON of about 300 bytes) through the example's handler; medians of {result['runs']} runs.",
+        f"Records of 330 bytes (JSON) on Spark's local master; medians of {runs} runs. The rate is that of a million",
+        "records in slices of 15 seconds, with all that is between slices, without Spark's start and end.",
         "",
-    ]
-    lines += [
-        "| Parallelism | Beside a Python loop | Beside a bare scan of Spark | Records/s | Start |",
+        "| Handler | Cores | Beside plain loops with the same handler | Records/s | Start and end |",
         "|---|---|---|---|---|",
     ]
-    for parallelism, each in result["by_parallelism"].items():
-        ratios = f"{each['beside_loop']:.2f} | {each['beside_scan']:.2f}"
-        lines.append(f"| {parallelism} | {ratios} | {each['per_second']:,.0f} | {each['start_s']:.0f} s |")
-    lines += ["", "| Records | Parallelism | From apply to Succeeded | Driver | Executor |", "|---|---|---|---|---|"]
-    for name, each in sides.items():
-        size, _, parallelism = name.partition("/")
-        if size.isdigit():
-            memory = f"{each.get('driver', 0):.0f} MiB | {each.get('executor', 0):.0f} MiB"
-            lines.append(f"| {int(size):,} | {parallelism} | {each['seconds']:.0f} s | {memory} |")
-    session = sides["scan/1"]["session_s"]
+    for kind in HANDLERS:
+        for cores in CORES:
+            rate, loop, start = (sides[f"{kind}/{cores}/{what}"] for what in ("backfill", "loop", "start"))
+            lines.append(f"| {kind} | {cores} | {rate / loop:.2f} | {rate:,.0f} | {start:.0f} s |")
+    live, backfill = sides["waiting/live"], sides["waiting/backfill"]
     lines += [
         "",
-        f"The loop: {result['loop_per_second']:,.0f} records/s in one process. A session of Spark by itself takes ",
+        f"A handler that waits 50 ms, {CALLS} calls at once: {backfill:,.0f} records/s in a task, {live:,.0f} in a",
+        f"live worker ({backfill / live:.2f}).",
+        "",
+        "| Partitions, with two cores | Records/s | Beside 2 partitions |",
+        "|---|---|---|",
     ]
-    lines[-1] += f"{session:.1f} s. 20 million additions in a Python function take {result['additions_s']:.1f} s here."
+    first = sides[f"partitions/{PARTITIONS[0]}"]
+    lines += [f"| {n} | {sides[f'partitions/{n}']:,.0f} | {sides[f'partitions/{n}'] / first:.2f} |" for n in PARTITIONS]
+    lines += ["", f"20 million additions in a Python function take {figures['additions_s']:.1f} s here."]
     return lines
 
 
-def _peers(image: str) -> list[dict[str, Any]]:
-    source = (ROOT / "bench" / "backfill_peers.py").read_text()
-    container = {
-        "name": "peers",
-        "image": image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "-c", "import signal; signal.pause()"],
-        "workingDir": "/tmp",
-        "volumeMounts": [{"name": "bench", "mountPath": "/bench"}],
-    }
-    spec = {
-        "terminationGracePeriodSeconds": 0,
-        "containers": [container],
-        "volumes": [{"name": "bench", "configMap": {"name": PEERS}}],
-    }
-    return [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": PEERS}, "data": {"backfill_peers.py": source}},
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": PEERS}, "spec": spec},
-    ]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark on a cluster of its own, which is removed at the end."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m bench.backfill", description=__doc__)
-    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args(arguments)
-    load, installation = Load(), Installation(name="bench")
-    try:
-        figures = derived(measured(make(installation), options.runs))
-    finally:
-        installation.down()
+    load = Load()
+    with tempfile.TemporaryDirectory(prefix="fleet-bench-") as folder, KafkaBroker() as broker:
+        sides = measured(Bench(broker, Path(folder)), options.runs)
+    figures = {"sides": sides, "runs": options.runs, "additions_s": additions()}
     write(recorded("backfill", figures, load), page(figures))
     return 0
 

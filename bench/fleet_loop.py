@@ -7,6 +7,7 @@ import uuid
 
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.consumer.consumer import Consumer, ConsumerSettings
+from fleet_consumer.handlers.collector import tame_collector
 from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker.pacing import Pacing
@@ -21,7 +22,6 @@ from fleet_consumer.worker.consume.readings import Readings
 from fleet_consumer.worker.consume.skips import Skips
 from fleet_consumer.worker.consume.writing import Writing
 from fleet_consumer.worker.lifecycle.watchdog import Watch
-from fleet_consumer.worker.process import tame_collector
 from fleet_consumer.worker.stats import Stats
 
 
