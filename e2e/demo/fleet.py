@@ -208,8 +208,12 @@ class FlightFleet:
 
     def mend(self) -> None:
         """Deploy the handler that takes cancelled flights too, and wait until every worker runs it."""
+        self.deploy(self.handler_source(EXAMPLE / "mended" / "handler.py"))
+
+    def deploy(self, source: dict[str, Any]) -> None:
+        """Deploy a handler by the ConfigMap of its source, and wait until every worker runs it."""
         before = self._revision()
-        self.cluster.apply([self.handler_source(EXAMPLE / "mended" / "handler.py")], namespace=self.namespace)
+        self.cluster.apply([source], namespace=self.namespace)
 
         def probe() -> bool:
             revision = self._revision()
@@ -224,7 +228,7 @@ class FlightFleet:
                 assert status.get("updateRevision") == status.get("currentRevision") or not wanted, seen
             return bool(conditions(self.group())["Ready"]["status"] == "True")
 
-        eventually(probe, timeout_s=PATIENCE_S, what="every worker runs the mended handler")
+        eventually(probe, timeout_s=PATIENCE_S, what="every worker runs the new handler")
 
     @property
     def _selector(self) -> str:

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from e2e.backfill_scene import BackfillScene, Standing, Watch, backfill_scene, described_failure, message, parquet
+from e2e.backfill_scene import (
+    BackfillScene,
+    Standing,
+    Watch,
+    backfill_scene,
+    described_failure,
+    manifests,
+    message,
+    parquet,
+)
 from e2e.cluster import PATIENCE_S, conditions, eventually
 from e2e.conftest import Fleets
 from e2e.demo.fleet import EXAMPLE, handler_config_map
@@ -303,7 +312,12 @@ def test_handler_that_fails_for_one_record_in_a_hundred_ends_as_on_error_says(fl
         assert entry["reason"] == "HandlerFailed", entry
         assert "ValueError" in entry["message"], entry
         assert "partition" in entry["message"], entry
-        assert scene.lake.count(failed)["rows"] == 0, "nothing half-done is left of the slice"
+        # What is before such a record stays, and nothing else is there.
+        records, written = failed["status"]["records"], scene.lake.count(failed)
+        assert (written["rows"], written["distinct"]) == (records["out"], records["out"])
+        assert records["failed"] == 0, records
+        left = sum(each["to"] - each["from"] for each in failed["status"]["remaining"])
+        assert 0 < left == 3000 - failed["status"]["offsetsCovered"], failed["status"]
 
         found = scene.run(scene.plain("skip", range=ranged, onError="Skip", sink=parquet()))
         records = found["status"]["records"]
@@ -320,6 +334,30 @@ def test_handler_that_fails_for_one_record_in_a_hundred_ends_as_on_error_says(fl
         ]
         assert (before, len(dead)) == (30, 30)
         assert Counter(each["headers"]["kr-reason"] for each in dead) == {"manual": 30}
+
+
+@pytest.mark.together("spark")
+def test_failed_backfill_goes_on_with_the_mended_handler(installation: Installation, fleets: Fleets) -> None:
+    """Nothing is handled twice, and what the mended handler makes of the record that failed is there."""
+    with backfill_scene(installation, fleets, "continued", handler=FAILING) as scene:
+        fleet = scene.fleet
+        write(scene, 1200)
+        fleet.wait_drained()
+        wanted = scene.plain("again", range={"last": {"seconds": 3600}}, sink=parquet(), slice={"maxRecords": 400})
+        failed = scene.run(wanted, "Failed")["status"]
+        assert 0 < failed["records"]["out"] < 1200, failed
+        (source, *_) = manifests(fleet, FAILING.replace("number % 100 == 0", "number < 0"))
+        fleet.deploy(source)
+        scene.backfills.patch("again", {"retry": 1})
+        goes_on = lambda: scene.backfills.status("again")["phase"] != "Failed"  # noqa: E731
+        eventually(goes_on, what="it goes on", timeout_s=PATIENCE_S)
+        found = scene.backfills.wait("again", "Succeeded")
+        status, written = found["status"], scene.lake.count(found)
+        print(shown(status))
+        assert (written["rows"], written["distinct"]) == (1200, 1200)
+        assert (status["records"]["in"], status["records"]["failed"]) == (1200, 0), status
+        assert (status["attempts"], status["retries"]) == (2, 1), status
+        assert "remaining" not in status, status
 
 
 @pytest.mark.together("spark")

@@ -81,7 +81,17 @@ BACKFILL_RULES: list[tuple[str, JsonObject, str]] = [
         backfill({"spec.compare": CANDIDATE | {"image": "next:1"}}),
         "spec.compare.image needs spec.sink.parquet",
     ),
-    ("a candidate of nowhere", backfill({"spec.compare": CANDIDATE}), "spec.compare must have exactly one of"),
+    (
+        "a candidate of nowhere",
+        backfill({"spec.compare": CANDIDATE}),
+        "spec.compare must have callable and exactly one",
+    ),
+    (
+        "a live handler compared with itself and another",
+        backfill({"spec.compare": CANDIDATE | {"self": True, "configMapRef": {"name": "x"}}}),
+        "or self true and none of them",
+    ),
+    ("no candidate at all", backfill({"spec.compare": {}}), "spec.compare must have callable"),
     (
         "a candidate of two places",
         backfill(
@@ -90,7 +100,7 @@ BACKFILL_RULES: list[tuple[str, JsonObject, str]] = [
                 "spec.sink": {"parquet": {"path": "s3a://b/c"}},
             }
         ),
-        "spec.compare must have exactly one of",
+        "spec.compare must have callable and exactly one of",
     ),
     *(
         (
@@ -195,4 +205,5 @@ BACKFILL_IMMUTABLE: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
     ("other deadlines", {}, {"spec.deadlines": {"startSeconds": 60}}),
     ("another image", {}, {"spec.spark": {"image": "x:1"}}),
 ]
-BACKFILL_IMMUTABLE_WORDS = "spec is immutable except suspend, rate, guard and ttlSecondsAfterFinished"
+BACKFILL_IMMUTABLE_WORDS = "spec is immutable except suspend, retry, rate, guard and ttlSecondsAfterFinished"
+RETRY_WORDS = "spec.retry can only be raised"

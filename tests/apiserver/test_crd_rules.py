@@ -16,6 +16,7 @@ from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from tests.apiserver.backfill_rules import (
     BACKFILL_IMMUTABLE,
     BACKFILL_IMMUTABLE_WORDS,
+    RETRY_WORDS,
 )
 from tests.apiserver.conftest import Site
 from tests.apiserver.crd_rules import ACCEPTED, IMMUTABLE, REFUSED_BY_RULE, REFUSED_BY_SCHEMA
@@ -29,6 +30,7 @@ from tests.apiserver.pod_rules import UNKNOWN_FIELDS
 from tests.apiserver.retry_rules import REDRIVE_IMMUTABLE, REDRIVE_IMMUTABLE_WORDS
 from tests.unit.api.backfill_objects import backfill, full_backfill
 from tests.unit.api.crd_objects import (
+    REMOVED,
     JsonObject,
     changed,
     consumer_group,
@@ -83,7 +85,7 @@ def test_every_rule_has_a_refused_example() -> None:
     """A rule that no object can break is untested."""
     messages = [message for path in sorted((ROOT / "crds").glob("*.yaml")) for message in rules(documents(path)[0])]
     tried = [words for _, _, words in REFUSED_BY_RULE] + [words for _, _, _, words in IMMUTABLE]
-    tried += [REDRIVE_IMMUTABLE_WORDS, BACKFILL_IMMUTABLE_WORDS, OFFSET_RESET_IMMUTABLE_WORDS]
+    tried += [REDRIVE_IMMUTABLE_WORDS, BACKFILL_IMMUTABLE_WORDS, OFFSET_RESET_IMMUTABLE_WORDS, RETRY_WORDS]
     assert len(messages) > 15
     assert [message for message in messages if not any(message.startswith(words) for words in tried)] == []
 
@@ -122,8 +124,18 @@ def test_backfill_follows_one_spec_to_its_end(here: Site, first: Mapping[str, An
     try:
         assert BACKFILL_IMMUTABLE_WORDS in here.refusal(changed(made, second), replaces=True)
         allowed = {"suspend": True, "rate": {"recordsPerSecond": 5}, "ttlSecondsAfterFinished": 60}
-        allowed["guard"] = {"maxLiveBehindSeconds": 60}
+        allowed |= {"guard": {"maxLiveBehindSeconds": 60}, "retry": 1}
         here.client.would_replace(here.name, changed(made, {f"spec.{name}": value for name, value in allowed.items()}))
+    finally:
+        here.client.delete(here.name, made)
+
+
+def test_retry_of_a_backfill_is_only_raised(here: Site) -> None:
+    made = backfill({"metadata.name": "fixed", "metadata.namespace": here.name, "spec.retry": 2})
+    here.client.create(here.name, made)
+    try:
+        assert RETRY_WORDS in here.refusal(changed(made, {"spec.retry": 1}), replaces=True)
+        assert RETRY_WORDS in here.refusal(changed(made, {"spec.retry": REMOVED}), replaces=True)
     finally:
         here.client.delete(here.name, made)
 

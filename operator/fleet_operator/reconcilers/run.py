@@ -161,7 +161,7 @@ class RunReconciler(Generic[R, S, M]):
             now_text = times.to_text(context.clock.wall())
             invalid = conditions.invalid_status(kind.conditions, problem.reason, problem.message, body, now_text)
             return Result(await publish(context, body, invalid))
-        if run.is_final:
+        if run.is_final and not run.is_reopened:
             session.start_over()
             return Result(await self._finish(session, body, run, state))
         found = await self._advance(session, body, run, stored)
@@ -242,7 +242,7 @@ class RunReconciler(Generic[R, S, M]):
                         return None
                     await self._memory.refresh(fresh, run.group_key)
                     known, state, stored = self._memory.recall(fresh, self._kind.model.model_validate(fresh))
-                    if state.is_final:
+                    if state.is_final and not known.is_reopened:
                         return None  # another operator has ended it
                     step = await self._kind.decided(session, fresh, known, live=True)
                     await self._act(step)

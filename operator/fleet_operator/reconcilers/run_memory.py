@@ -46,7 +46,8 @@ class RunMemory:
         if state.digest != digest_of(run):
             state = RunState()  # a namesake's, which did something else
         entry = find_entry(self._context, run)
-        if not state.is_final and entry is not None and entry.is_final:
+        # Of a run that was begun again after it had failed the group remembers the failure until the next end.
+        if not state.is_final and entry is not None and entry.is_final and state.retries <= entry.retries:
             facts = {**state.facts, "phase": entry.phase, "finishedAt": entry.at}
             state = replace(state, facts=facts, reason=entry.reason, message=entry.message)
         # Of a run that came to its end under its own state, that has all that is shown.
@@ -107,12 +108,13 @@ class RunMemory:
             return
         known, phase = self._context.states.read(group, RunsState), state.facts["phase"]
         found = known.find(run)
-        if found is not None and found.phase == phase:
+        if found is not None and (found.phase, found.retries) == (phase, state.retries):
             return
         if found is not None and found.is_final and phase not in FINAL_PHASES:
             raise KubeConflictError(f"{found.kind} {found.name} was ended by another process", status=409)
         at = str(state.facts.get("finishedAt") or times.to_text(self._context.clock.wall()))
-        entry = entry_of(run, phase=phase, reason=state.reason, message=state.message, at=at)
+        said = {"reason": state.reason, "message": state.message, "at": at}
+        entry = entry_of(run, phase=phase, retries=state.retries, **said)
         await self._context.states.save(group, known.with_entry(entry, self._lives_in(key)), before=known)
 
 

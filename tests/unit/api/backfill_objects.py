@@ -21,7 +21,8 @@ def backfill(changes: Mapping[str, Any] | None = None) -> JsonObject:
 
 def full_backfill() -> JsonObject:
     """Every field of a Backfill set (of exclusive ones one) to something else than its default."""
-    size = {"memory": "1Gi", "memoryOverhead": "512Mi", "cores": 2, "coreRequest": 1}
+    size = {"memory": "1Gi", "memoryOverhead": "512Mi", "cores": 2, "coreRequest": 1, "coreLimit": 2}
+    spot = {"nodeSelector": {"pool": "spot"}, "tolerations": [{"key": "spot"}], "priorityClassName": "batch"}
     claim = {"persistentVolumeClaim": {"claimName": "results"}}
     return backfill(
         {
@@ -40,11 +41,13 @@ def full_backfill() -> JsonObject:
                 "callable": "shop.orders:handle_next",
                 "configMapRef": {"name": "next"},
                 "ignoreFields": ["handledAt"],
+                "ignoreHeaders": ["trace"],
             },
             "spec.sink": {"parquet": {"path": "backfills/again", "volume": claim}},
             "spec.parallelism": 4,
             "spec.dryRun": True,
             "spec.suspend": True,
+            "spec.retry": 2,
             "spec.ttlSecondsAfterFinished": 86400,
             "spec.deadlines": {"startSeconds": 600, "progressSeconds": 1800},
             "spec.spark": {
@@ -52,6 +55,7 @@ def full_backfill() -> JsonObject:
                 "imagePullPolicy": "Always",
                 "driver": size,
                 "executor": size,
+                "placement": spot,
                 "sparkConf": {"spark.sql.parquet.compression.codec": "zstd"},
             },
         }

@@ -16,13 +16,17 @@ CAMEL_CASE: Final = re.compile(r"[A-Z][A-Za-z0-9]*")
 FIELD: Final = re.compile(r"[a-z][A-Za-z0-9]*")
 SASL_MECHANISMS: Final = {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"}
 """Enum values that Kafka spells otherwise; assignors and settings of librdkafka are no enums."""
-KUBERNETES: Final = ("spec.template.spec.", "spec.sink.parquet.volume.csi.")
+KUBERNETES: Final = (
+    "spec.template.spec.",
+    "spec.sink.parquet.volume.csi.",
+    "spec.spark.placement.tolerations[]",
+)
 """Types of Kubernetes' own, with its words, units and defaults."""
 OUR_WORDS: Final = re.compile(r"spec\.template\.spec\.((initContainers|containers|volumes)(\[\]\.)?)?\w*")
 """The parts of the pod template that our pages describe; what is inside them is described by Kubernetes."""
 TIMES: Final = re.compile(r"\w+(At|Since|Time)|since|at")
 UNITS: Final = re.compile(r"(?i)\w*(millis|milliseconds|Ms|minutes|hours|days|timeout|interval|duration|period|delay)")
-ZERO: Final = {"replicas", "minReplicas", "partition", "offset", "scaleDownStabilizationSeconds"} | {
+ZERO: Final = {"replicas", "minReplicas", "partition", "offset", "retry", "scaleDownStabilizationSeconds"} | {
     "ttlSecondsAfterFinished",
     "lateSeconds",
     "from",

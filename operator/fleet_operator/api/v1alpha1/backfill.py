@@ -87,8 +87,8 @@ class Filter(Model):
 class Slice(Model):
     """Bounds of a slice."""
 
-    max_records: Annotated[int, Field(ge=1, le=100_000_000)] = 200_000
-    max_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    max_records: Annotated[int, Field(ge=1, le=100_000_000)] = 10_000_000
+    max_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
 
 
 class Rate(Model):
@@ -104,15 +104,25 @@ class Guard(Model):
 
 
 class Compare(Model):
-    """A second handler over the same records; exactly one of `config_map_ref` and `image`."""
+    """A second handler over the same records: `callable` with exactly one of `config_map_ref` and `image`, or the live
+    handler once more."""
 
-    callable: Annotated[
-        str,
-        Field(max_length=512, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_.]*$"),
-    ]
+    itself: Annotated[bool, Field(alias="self")] = False
+    callable: (
+        Annotated[
+            str,
+            Field(
+                max_length=512, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_.]*$"
+            ),
+        ]
+        | None
+    ) = None
     config_map_ref: ObjectReference | None = None
     image: ImageName | None = None
     ignore_fields: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=100)
+    ] = ()
+    ignore_headers: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=100)
     ] = ()
 
@@ -169,6 +179,7 @@ class DriverSize(Model):
     memory_overhead: Quantity = "200Mi"
     cores: Cores = 1
     core_request: Quantity = "100m"
+    core_limit: Quantity | None = None
 
 
 class ExecutorSize(Model):
@@ -178,6 +189,15 @@ class ExecutorSize(Model):
     memory_overhead: Quantity = "256Mi"
     cores: Cores = 1
     core_request: Quantity = "250m"
+    core_limit: Quantity | None = None
+
+
+class Placement(Model):
+    """Nodes and priority of a run's pods; None leaves what the group's template says."""
+
+    node_selector: Annotated[dict[str, str], Field(max_length=32)] | None = None
+    tolerations: Annotated[tuple[dict[str, Any], ...], Field(max_length=32)] | None = None
+    priority_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
 
 
 class Spark(Model):
@@ -187,6 +207,7 @@ class Spark(Model):
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     driver: DriverSize = DriverSize()
     executor: ExecutorSize = ExecutorSize()
+    placement: Placement | None = None
     spark_conf: Annotated[dict[str, Annotated[str, Field(max_length=1024)]], Field(max_length=50)] = Field(
         default_factory=dict
     )
@@ -196,6 +217,7 @@ class BackfillSpec(RunSpec):
     """The records, the handling, and the rate."""
 
     suspend: bool = False
+    retry: Annotated[int, Field(ge=0, le=1000)] = 0
     source: Source | None = None
     range: Range
     filter: Filter | None = None
@@ -230,6 +252,23 @@ class Backfill(RunResource):
     def partitions(self) -> tuple[int, ...] | None:
         """The partitions that the spec names; None for all of them."""
         return self.spec.source.partitions if self.spec.source else None
+
+    @property
+    def retries(self) -> int:
+        """The number up to which `spec.retry` was followed."""
+        found = self.status.get("retries")
+        return found if isinstance(found, int) else 0
+
+    @property
+    def is_reopened(self) -> bool:
+        """True if `spec.retry` was raised since it failed."""
+        return self.status.get("phase") == "Failed" and self.attempts > 0 and self.spec.retry > self.retries
+
+    @property
+    def takes_handler(self) -> bool:
+        """True if the newest attempt takes the group's handler as it is now: the first one, and the first of a retry.
+        The others have the copy that it left."""
+        return self.attempts <= 1 or self.attempts == self.status.get("handlerAttempt")
 
     @property
     def attempts(self) -> int:

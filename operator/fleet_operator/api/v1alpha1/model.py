@@ -116,3 +116,8 @@ class RunResource(CustomResource):
     def is_final(self) -> bool:
         """True if the run has ended."""
         return self.status.get("phase") in FINAL_PHASES
+
+    @property
+    def is_reopened(self) -> bool:
+        """True if the run has failed and is to go on all the same."""
+        return False

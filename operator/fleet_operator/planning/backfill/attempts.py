@@ -27,7 +27,7 @@ FAILURES_MAX: Final = 4
 """Attempts in a row that may fail without any progress."""
 OUTAGES_MAX: Final = 10
 """The same where the driver itself says that its surroundings failed: with the pauses, half an hour of outage."""
-OF_THE_RUN: Final = frozenset({"DriverFailed", "ExecutorLost", "SliceFailed", "SliceIncomplete"})
+OF_THE_RUN: Final = frozenset({"DriverFailed", "ExecutorLost", "HandlerProcessDied", "SliceFailed", "SliceIncomplete"})
 """Reasons of drivers that speak of the run itself, and not of an outage around it."""
 PAUSE_S: Final = 10.0
 PAUSE_MAX_S: Final = 300.0
@@ -49,6 +49,7 @@ class AttemptEnd(Model):
     message: str = ""
     failures_in_a_row: int = 0
     offsets_covered: int = 0
+    retries: int = 0
 
     @property
     def failed(self) -> bool:
@@ -128,7 +129,8 @@ def end_of(backfill: Backfill, judged: Judged, covered: int) -> AttemptEnd:
     """The end of the newest attempt, to be noted. Failures count on while nothing was done between them."""
     last, failures = read_end(backfill.status), 0
     if judged.verdict in (Verdict.FAILED, Verdict.HOPELESS):
-        in_vain = last is not None and last.failed and covered <= last.offsets_covered
+        same = last is not None and last.retries == backfill.spec.retry
+        in_vain = last is not None and same and last.failed and covered <= last.offsets_covered
         before = last.failures_in_a_row if last is not None and in_vain else 0
         failures = max(before, 1) if judged.failures_max == math.inf else before + 1
     return AttemptEnd(
@@ -137,6 +139,7 @@ def end_of(backfill: Backfill, judged: Judged, covered: int) -> AttemptEnd:
         message=judged.problem.message,
         failures_in_a_row=failures,
         offsets_covered=covered,
+        retries=backfill.spec.retry,
     )
 
 

@@ -95,10 +95,11 @@ def backfill_config(
         "ordering": spec.ordering,
         "sliceRecords": spec.slice.max_records,
         "sliceSeconds": spec.slice.max_seconds,
+        "progressSeconds": spec.deadlines.progress_seconds,
         "onError": spec.on_error,
         "parallelism": spec.parallelism,
         "sink": _sink(spec.sink),
-        "compare": _compare(spec.compare, handlers) if spec.compare is not None else None,
+        "compare": _compare(spec.compare, worker, handlers) if spec.compare is not None else None,
         "ledger": naming.backfill_ledger(metadata.name),
         "control": naming.backfill_control(metadata.name),
     }
@@ -122,11 +123,13 @@ def _sink(sink: Sink) -> dict[str, str | None]:
     return {"topic": sink.topic.name if sink.topic is not None else None, "parquet": path}
 
 
-def _compare(compare: Compare, handlers: str) -> dict[str, Any]:
+def _compare(compare: Compare, worker: Mapping[str, Any], handlers: str) -> dict[str, Any]:
     path = CANDIDATE_DIRECTORY if compare.config_map_ref is not None else None
+    live = dict(worker["handler"]["python"] or {})
     return {
-        "candidate": {"callable": compare.callable, "path": path},
+        "candidate": live if compare.itself else {"callable": compare.callable, "path": path},
         "ignoreFields": list(compare.ignore_fields),
+        "ignoreHeaders": list(compare.ignore_headers),
         "handlers": handlers,
     }
 
@@ -139,10 +142,11 @@ KEPT_SECONDS: Final = 86_400
 CONF: Final = {
     "spark.ui.enabled": "false",
     "spark.eventLog.enabled": "false",
-    "spark.sql.shuffle.partitions": "4",
     # A record handled twice at the same time is worse than a slow task.
     "spark.speculation": "false",
     "spark.dynamicAllocation.enabled": "false",
+    # Executors that die one after the other are those of one task, which Spark gives up after four, by its name.
+    "spark.executor.maxNumFailures": "100",
     # What follows spares the driver rights on ConfigMaps, Services and claims.
     "spark.kubernetes.executor.disableConfigMap": "true",
     "spark.kubernetes.driver.service.deleteOnTermination": "false",
@@ -236,7 +240,12 @@ def application(
     def pods(size: DriverSize | ExecutorSize, account: str, component: str) -> dict[str, Any]:
         template = spark_pod(backfill, group, cluster, files, component=component)
         memory = {"memory": spark_memory(size.memory), "memoryOverhead": spark_memory(size.memory_overhead)}
-        return {**size.model_dump(by_alias=True), **memory, "serviceAccount": account, "template": template}
+        return {
+            **size.model_dump(by_alias=True, exclude_none=True),
+            **memory,
+            "serviceAccount": account,
+            "template": template,
+        }
 
     executors = -(-spec.parallelism // spec.spark.executor.cores)
     return {
@@ -301,6 +310,8 @@ def spark_pod(
         spec["volumes"].append({"name": SINK_VOLUME, **_sink_volume(sink.volume)})
         container["volumeMounts"].append({"name": SINK_VOLUME, "mountPath": SINK_DIRECTORY})
     spec.pop("serviceAccountName", None)
+    if backfill.spec.spark.placement is not None:
+        spec |= backfill.spec.spark.placement.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {
         "metadata": metadata,
         "spec": {

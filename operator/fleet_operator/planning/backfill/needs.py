@@ -29,8 +29,6 @@ from fleet_operator.planning.run import (
 )
 from fleet_operator.planning.topic_pattern import usable_pattern
 
-UNSUPPORTED_LOGIN: Final = "OAUTHBEARER"
-"""The SASL mechanism for which Spark's Kafka source needs classes that its image lacks."""
 BROKERS: Final = "__"
 ANOTHER: Final = "create another Backfill"
 
@@ -50,8 +48,10 @@ def find_handler_refusal(backfill: Backfill, worker: Mapping[str, Any]) -> Probl
     """The reason why a group's handler can never be run on Spark; `worker` is its worker.json."""
     name, python = backfill.spec.group_ref.name, worker["handler"].get("python")
     if python is None:
+        if backfill.spec.compare is None:
+            return None
         message = (
-            f"ConsumerGroup {name!r} has an HTTP handler, and a Backfill calls Python handlers only: give the group "
+            f"ConsumerGroup {name!r} has an HTTP handler, and a comparison calls Python handlers only: give the group "
             f"one (spec.handler.python) and {ANOTHER}"
         )
         return Problem(c.HANDLER_UNSUPPORTED, message)
@@ -110,12 +110,6 @@ def find_obstacle(backfill: Backfill, found: ReferencedGroup) -> Problem | None:
 
 def _cluster_obstacle(cluster: KafkaCluster, seen: ClusterObservation | None) -> Problem | None:
     name = cluster.metadata.name
-    if cluster.spec.sasl is not None and cluster.spec.sasl.mechanism == UNSUPPORTED_LOGIN:
-        message = (
-            f"KafkaCluster {name!r} logs in with {UNSUPPORTED_LOGIN}, which a Backfill's driver cannot: use a "
-            "KafkaCluster with another mechanism or with client certificates"
-        )
-        return Problem(c.LOGIN_UNSUPPORTED, message)
     obstacle = find_connection_obstacle(cluster, seen)
     if obstacle is not None or seen is None:
         return obstacle

@@ -44,6 +44,7 @@ from fleet_operator.planning.run import Act, RunDecision
 
 LINGER_S: Final = 30.0
 """Time for pods to end by themselves after their application; executors need a moment to miss their driver."""
+GO_ON: Final = "correct the cause, and raise spec.retry to go on with the rest of the range"
 HALTING: Final = frozenset({c.CLUSTER_ID_CHANGED})
 """Obstacles that stop a run which is under way. The others only keep an attempt from being started."""
 
@@ -299,7 +300,7 @@ def _over(facts: BackfillFacts, progress: Progress, given_up: Problem | None) ->
         failed = f"; {counts.failed} of them failed" if counts is not None and counts.failed else ""
         return BackfillDecision("Succeeded", problem.reason, f"{problem.message}{failed}", ended=end)
     if judged.verdict is Verdict.HOPELESS:
-        message = f"{problem.message}: correct the cause and create another Backfill for the rest of the range"
+        message = f"{problem.message}: {GO_ON}"
         return BackfillDecision("Failed", problem.reason, message, ended=end)
     if facts.stop and judged.verdict in (Verdict.STOPPED, Verdict.FAILED):
         paused = _paused() if facts.halted is None else BackfillDecision.of("Paused", facts.halted)
@@ -307,7 +308,7 @@ def _over(facts: BackfillFacts, progress: Progress, given_up: Problem | None) ->
     if end.failures_in_a_row >= judged.failures_max:
         message = (
             f"attempt {number} failed, the {end.failures_in_a_row}th in a row without progress: {problem.message}: "
-            "correct the cause and create another Backfill for the rest of the range"
+            f"{GO_ON}"
         )
         return BackfillDecision("Failed", problem.reason, message, ended=end)
     if judged.verdict is Verdict.FAILED:

@@ -30,10 +30,12 @@ KEPT: Final = (
         "comparison",
     ),
     *("ratePerSecond", "estimatedEnd", "progressText", "attempts", "applicationName", "applicationUid", "lastEnded"),
-    *("startedAt", "finishedAt"),
+    *("startedAt", "finishedAt", "handlerAttempt"),
 )
 """Fields that keep their values while nothing newer is known."""
 UNREADY: Final = frozenset({c.POD_NOT_RUNNING, c.WAITING_TO_RETRY, c.NO_PROGRESS})
+REMAINING_MAX: Final = 1000
+"""Partitions of which status says what is left."""
 YEARS_S: Final = 10 * 365 * 86_400
 """No end is estimated that is further away."""
 
@@ -48,6 +50,11 @@ def project_backfill_status(facts: BackfillFacts, decision: BackfillDecision, no
         status |= {"offsetsTotal": decision.resolved.offsets * passes, "offsetsCovered": 0}
     if isinstance(facts.progress, Progress) and facts.started:
         status |= _progress(facts.progress, previous, now)
+    status["retries"] = backfill.spec.retry
+    if backfill.is_reopened:
+        status["handlerAttempt"] = backfill.attempts + 1
+    if not decision.is_final:
+        status.pop("finishedAt", None)
     if decision.attempt is not None:
         status |= {
             "attempts": decision.attempt,
@@ -60,7 +67,10 @@ def project_backfill_status(facts: BackfillFacts, decision: BackfillDecision, no
     if decision.ended is not None:
         status["lastEnded"] = end_status(decision.ended)
     if decision.is_final:
-        status["finishedAt"] = status["estimatedEnd"] = previous.get("finishedAt") or times.to_text(now)
+        ended = None if backfill.is_reopened else previous.get("finishedAt")
+        status["finishedAt"] = status["estimatedEnd"] = ended or times.to_text(now)
+        if decision.phase == "Failed" and isinstance(facts.progress, Progress):
+            status["remaining"] = _remaining(facts.progress)
         status.pop("throttledBy", None)
         if decision.phase == "Succeeded" and status.get("offsetsTotal", 0) == 0:
             status["progressText"] = "nothing to do"
@@ -99,6 +109,15 @@ def _progress(progress: Progress, previous: Mapping[str, Any], now: float) -> di
     return {key: value for key, value in status.items() if value is not None}
 
 
+def _remaining(progress: Progress) -> list[dict[str, int]]:
+    """The ranges that are left, as `spec.range.offsets` has them, one of each partition."""
+    left = progress.ledger.remaining if progress.ledger is not None else {}
+    return [
+        {"partition": partition, "from": ranges[0][0], "to": ranges[-1][1]}
+        for partition, ranges in sorted(left.items())[:REMAINING_MAX]
+    ]
+
+
 def _text(progress: Progress, ledger: Ledger) -> str:
     percent = 100 * progress.covered // progress.total if progress.total else 100
     total = ledger.slices_done + ledger.slices_left
@@ -109,7 +128,7 @@ def _text(progress: Progress, ledger: Ledger) -> str:
 
 
 def _estimate(progress: Progress, ledger: Ledger, now: float) -> str | None:
-    left, rate = progress.total - progress.covered, ledger.records_per_second
+    left, rate = progress.total - progress.covered, ledger.offsets_per_second
     if rate <= 0.0 or left / rate > YEARS_S:
         return None
     return times.to_text(now + left / rate)
@@ -157,7 +176,7 @@ def _handler(facts: BackfillFacts) -> Condition:
     if facts.handler is not None:
         return Condition(c.HANDLER_SUPPORTED, "False", facts.handler.reason, facts.handler.message)
     if facts.handler_read:
-        return Condition(c.HANDLER_SUPPORTED, "True", c.PYTHON_HANDLER, "the handler is a Python callable")
+        return Condition(c.HANDLER_SUPPORTED, "True", c.HANDLER_RUNNABLE, "the handler can be run on Spark")
     return _kept(facts, c.HANDLER_SUPPORTED, c.NOT_YET_OBSERVED, "the ConsumerGroup's handler has not been read")
 
 

@@ -19,7 +19,7 @@ from fleet_operator.planning import times
 ENTRIES_MAX: Final = 50
 """Most runs of one kind that a group's state names; the oldest whose object is gone are forgotten first."""
 MESSAGE_CHARACTERS_MAX: Final = 256
-CHANGEABLE: Final = frozenset({"suspend", "rate", "guard", "ttl_seconds_after_finished", "not_after"})
+CHANGEABLE: Final = frozenset({"suspend", "rate", "guard", "ttl_seconds_after_finished", "not_after", "retry"})
 """Fields of specs that may be changed: they say nothing about what a run does."""
 RFC_3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]")
 """The beginning of a time. Dates alone, and digits, may be names."""
@@ -39,10 +39,17 @@ class RunState:
     def is_final(self) -> bool:
         return self.facts.get("phase") in FINAL_PHASES
 
+    @property
+    def retries(self) -> int:
+        """The number of times that the run was begun again after a failure."""
+        found = self.facts.get("retries")
+        return found if isinstance(found, int) else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEntry:
-    """A run that was done, or that can no longer be taken back. `at` is a time in RFC 3339."""
+    """A run that was done, or that can no longer be taken back. `at` is a time in RFC 3339, `retries` the number of
+    times that it was begun again after a failure."""
 
     kind: str
     name: str
@@ -51,6 +58,7 @@ class RunEntry:
     reason: str = ""
     message: str = ""
     at: str = ""
+    retries: int = 0
 
     def is_of(self, other: RunEntry) -> bool:
         return (self.kind, self.name, self.digest) == (other.kind, other.name, other.digest)
@@ -85,7 +93,9 @@ class RunsState:
         return replace(self, runs=(*(each for each in others if each not in forgotten), entry))
 
 
-def entry_of(run: RunResource, *, phase: str = "", reason: str = "", message: str = "", at: str = "") -> RunEntry:
+def entry_of(
+    run: RunResource, *, phase: str = "", reason: str = "", message: str = "", at: str = "", retries: int = 0
+) -> RunEntry:
     cut = message[:MESSAGE_CHARACTERS_MAX]
     return RunEntry(
         kind=type(run).__name__,
@@ -95,6 +105,7 @@ def entry_of(run: RunResource, *, phase: str = "", reason: str = "", message: st
         reason=reason,
         message=cut,
         at=at,
+        retries=retries,
     )
 
 

@@ -158,7 +158,7 @@ async def read_frozen(store: Store, owner: JsonObject, backfill: Backfill) -> Fr
 def _lost(name: str) -> Problem:
     message = (
         f"ConfigMap {name!r}, which the first attempt was given, is gone, and records of one Backfill are handled "
-        "alike: create another Backfill for the rest of the range"
+        "alike: raise spec.retry to go on with the handler that the group has now"
     )
     return Problem(conditions.SETTINGS_LOST, message)
 
@@ -328,7 +328,7 @@ class Gatherer:
         return application, ledger, read_pods(pod for pod in pods if backfill_of(pod) == name)
 
     async def _with_needs(self, found: Gathered) -> Gathered:
-        """Add what only an attempt that is not under way needs: Spark, and for the first one the handlers."""
+        """Add what only an attempt that is not under way needs: Spark, and the handlers where it takes them."""
         facts, referenced = found.facts, found.referenced
         backfill, group, cluster = facts.backfill, referenced.group, referenced.cluster
         if facts.application.state is not NO_APPLICATION.state:
@@ -338,7 +338,7 @@ class Gatherer:
         if not backfill.spec.dry_run:
             missing = await self._missing_spark(found.body)
             facts = replace(facts, obstacle=missing, spark=missing, spark_asked=missing is None)
-        if backfill.attempts > 1 or facts.known:
+        if not backfill.takes_handler or facts.known:
             return replace(found, facts=facts)
         handlers = await read_handlers(self._context, backfill, group, cluster, referenced.image)
         if isinstance(handlers, Problem):

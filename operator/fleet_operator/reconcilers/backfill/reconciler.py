@@ -112,7 +112,8 @@ class Backfills:
     conditions = conditions.BACKFILL_CONDITIONS
     remembered = (
         *("phase", "topic", "clusterId", "topicId", "resolvedRange", "resolvedTime", AT_LEAST),
-        *("attempts", "applicationName", "applicationUid", "lastEnded", "startedAt", "finishedAt"),
+        *("attempts", "retries", "handlerAttempt", "applicationName", "applicationUid", "lastEnded"),
+        *("startedAt", "finishedAt"),
     )
     counted = (
         *("slices", "offsetsCovered", "offsetsTotal", "records", "comparison"),

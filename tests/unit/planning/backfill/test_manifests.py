@@ -86,7 +86,7 @@ def test_settings_are_what_the_driver_reads() -> None:
     assert (config.id, config.topic, config.ranges) == ("b-1", "orders", {0: (0, 10), 1: (5, 15)})
     assert (config.filter.from_ms, config.filter.to_ms) == (1_000, 9_000)
     assert (config.ledger, config.control) == ("again-ledger", "again-control")
-    assert (config.slice_records, config.slice_seconds, config.parallelism) == (200_000, 60, 2)
+    assert (config.slice_records, config.slice_seconds, config.parallelism) == (10_000_000, 15, 2)
 
 
 def test_every_field_of_a_spec_reaches_the_driver() -> None:
@@ -99,7 +99,15 @@ def test_every_field_of_a_spec_reaches_the_driver() -> None:
     assert config.sink.parquet == "/var/lib/consumer-fleet/sink/backfills/again"
     assert config.compare is not None
     assert config.compare.candidate.path == "/etc/consumer-fleet/candidate"
-    assert config.compare.ignore_fields == ("handledAt",)
+    assert (config.compare.ignore_fields, config.compare.ignore_headers) == (("handledAt",), ("trace",))
+    assert config.progress_seconds == 1800
+
+
+def test_live_handler_is_its_own_candidate() -> None:
+    config = parse_config(rendered(backfill(compare={"self": True})))
+    assert config.compare is not None
+    assert config.compare.candidate == config.worker.handler.python
+    assert config.compare.handlers == "Both"
 
 
 def test_settings_name_the_cluster_and_the_topic_of_the_range() -> None:
@@ -387,3 +395,24 @@ def test_states_of_applications() -> None:
     assert (failed.driver_pod, len(failed.message), failed.taken, failed.submitted) == ("p", 4096, True, True)
     over = {state for state in SparkState if state.over}
     assert over == {SparkState.ABSENT, SparkState.SUCCEEDED, SparkState.FAILED}
+
+
+def test_placement_and_limits_are_the_run_s_own() -> None:
+    placement = {
+        "nodeSelector": {"pool": "spot"},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+        "priorityClassName": "batch",
+    }
+    spark = {"placement": placement, "executor": {"coreLimit": "2"}}
+    group = builders.consumer_group(template={"spec": {"priorityClassName": "live", "nodeSelector": {"pool": "main"}}})
+    given = backfill(spark=spark)
+    made = manifests.application(given, group, builders.kafka_cluster(), SourceFiles(), image="spark:1")["spec"]
+    for role in ("driver", "executor"):
+        pod = made[role]["template"]["spec"]
+        assert {key: pod[key] for key in placement} == placement
+    assert made["executor"]["coreLimit"] == "2"
+    assert "coreLimit" not in made["driver"]
+    part = backfill(spark={"placement": {"priorityClassName": "batch"}})
+    made = manifests.application(part, group, builders.kafka_cluster(), SourceFiles(), image="spark:1")["spec"]
+    pod = made["driver"]["template"]["spec"]
+    assert (pod["priorityClassName"], pod["nodeSelector"]) == ("batch", {"pool": "main"})

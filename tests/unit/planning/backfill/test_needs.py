@@ -30,7 +30,6 @@ OBSTACLES: dict[str, tuple[dict[str, Any], str]] = {
     "no cluster": ({"cluster": Problem("ClusterNotFound", "create it")}, "ClusterNotFound"),
     "an older owner": ({"older": CLAIM}, "GroupIdTaken"),
     "another cluster": ({"cluster": builders.kafka_cluster(status={"clusterId": "cluster-z"})}, "ClusterIdChanged"),
-    "a login by token": ({"cluster": builders.kafka_cluster(sasl=OAUTH)}, "LoginUnsupported"),
     "no observation": ({"seen": None}, "NotYetObserved"),
     "an old observation": ({"seen": builders.observation(current=False)}, "NotYetObserved"),
     "brokers that do not answer": ({"seen": builders.unreachable()}, "BrokerUnreachable"),
@@ -108,7 +107,9 @@ def handler(spec: dict[str, Any], **more: Any) -> str | None:
 def test_handlers_that_spark_can_run() -> None:
     mounted = {"python": {"callable": "shop:handle", "configMapRef": {"name": "source"}}}
     assert handler(mounted) is None
-    assert handler({"http": {}}) == "HandlerUnsupported"
+    assert handler({"http": {}}) is None
+    candidate = {"callable": "shop:next", "image": "candidate:1"}
+    assert handler({"http": {}}, compare=candidate) == "HandlerUnsupported"
     assert handler({"python": {"callable": "shop:handle"}}) == "SparkImageRequired"
     assert handler({"python": {"callable": "shop:handle"}}, spark={"image": "shop-spark:1"}) is None
 

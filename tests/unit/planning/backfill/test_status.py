@@ -35,6 +35,7 @@ def test_status_mirrors_the_ledger() -> None:
     note = ledger(
         counts=Counts(records_in=4, records_out=3, failed=1, dropped=2, filtered=5),
         records_per_second=2.0,
+        offsets_per_second=2.0,
         throttled_by="Rate",
         slice_offsets=6,
         comparison=comparison,
@@ -49,7 +50,7 @@ def test_status_mirrors_the_ledger() -> None:
 
 
 def test_status_is_calm_while_the_ledger_stands_still() -> None:
-    note = ledger(records_per_second=2.0)
+    note = ledger(records_per_second=1.0, offsets_per_second=2.0)
     first = projected(application=RUNNING, progress=progress(note))
     again = projected(builders.NOW + 60, status=first, application=RUNNING, progress=progress(note))
     assert again == first
