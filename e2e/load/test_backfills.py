@@ -368,7 +368,9 @@ def test_executor_that_is_killed_for_its_memory_is_named_and_leaves_no_pod(flawe
         wanted = scene.plain("hungry", range=ranged, sink={"none": {}}, parallelism=1, compare=candidate)
         found = scene.run(wanted, "Failed")
         reason, text = message(found)
-        assert (reason, "memory" in text) == ("ExecutorLost", True), text
+        # The kernel ends the process of the handler, or all of the executor's container.
+        assert reason in ("HandlerProcessDied", "ExecutorLost"), text
+        assert "memoryOverhead" in text, text
         assert conditions(found)["Complete"]["status"] == "False", found["status"]
         eventually(
             lambda: not scene.pods("hungry", "driver") + scene.pods("hungry", "executor"),

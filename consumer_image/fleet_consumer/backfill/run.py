@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from fleet_consumer.backfill.errors import BackfillFailed, ExecutorsLost
+from fleet_consumer.backfill.errors import ADVICE, BackfillFailed, ExecutorsLost
 from fleet_consumer.backfill.slices import (
     FailedRecord,
     Pace,
@@ -76,7 +76,9 @@ ALONE_TRIES: Final = 3
 """Tries of Spark from which on a task takes a single record: the ones from there on were that record's."""
 POISON_MAX: Final = 10
 POISON_SHARE: Final = 0.01
-"""So many records that end their process, and this part of all, speak of the handler and not of the records."""
+DEATHS_MAX: Final = 12
+"""So many records that end their process, and this part of all, speak of the handler and not of the records; and so do
+so many deaths with no record handled in between."""
 
 
 class Engine(Protocol):
@@ -124,7 +126,7 @@ class Run:
         self._parts = parts
         self._orders = Orders()
         self._observed = 0.0
-        self._handled = self._poison = 0
+        self._handled = self._poison = self._deaths = 0
         # The most offsets of a task while an executor's death is being looked into.
         self._careful: int | None = None
         self._ledger: Ledger | None = None
@@ -280,11 +282,15 @@ class Run:
             raise BackfillFailed(problem.reason, problem.message, final=problem.final)
         self._handled += outcome.counts.records_in
         self._poison += outcome.poison
+        well = outcome.counts.records_in > outcome.poison
+        self._deaths = 0 if well else self._deaths + bool(outcome.died)
+        seen = ""
         if self._poison >= POISON_MAX and self._poison > POISON_SHARE * self._handled:
-            message = (
-                f"{self._poison} of {self._handled} records ended the process of their handler, so the cause is not in "
-                "them: give the handler the memory and the libraries that it needs"
-            )
+            seen = f"{self._poison} of {self._handled} records ended the process of their handler"
+        elif self._deaths >= DEATHS_MAX:
+            seen = f"the process of the handler died {self._deaths} times, and handled no record in between"
+        if seen:
+            message = f"{seen}, so the cause is not in the records: {ADVICE}"
             raise BackfillFailed("HandlerProcessDied", message, final=True)
 
     def _executors_lost(self, error: ExecutorsLost, planned: Sequence[Task]) -> BackfillFailed:

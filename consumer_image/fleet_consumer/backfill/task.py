@@ -181,7 +181,7 @@ def _compared(
     clock = SystemClock()
     pacer, size, left = Pacer(work.seconds, work.rate, clock), PIECE_FIRST, task
     while left and pacer.may_take(sum(each.offsets for each in shortened(left, size))):
-        piece, began = shortened(left, size), clock.monotonic()
+        piece, began = _without_suspects(shortened(left, size), work), clock.monotonic()
         playing = [process.play(Order(work, piece, bounded=False)) for process in processes]
         live, candidate = (_gathered(parts) for parts in _in_turns(playing))
         if problem := live[0].problem or candidate[0].problem:
@@ -193,6 +193,18 @@ def _compared(
         left = _behind(left, piece)
         size = max(1, min(PIECE_MAX, 2 * size, int(size * PIECE_S / max(clock.monotonic() - began, 1e-3))))
     report.waited = pacer.waited
+
+
+def _without_suspects(piece: Task, work: Work) -> Task:
+    """The piece up to its first suspect, or that one alone: a death costs the whole piece."""
+    for number, each in enumerate(piece):
+        offsets = [one.offset for one in work.suspects if one.partition == each.partition]
+        first = min((offset for offset in offsets if each.first <= offset < each.end), default=None)
+        if first is not None:
+            before = TaskRange(each.partition, each.first, first)
+            kept = (*piece[:number], before) if before.offsets else piece[:number]
+            return kept or (TaskRange(each.partition, first, first + 1),)
+    return piece
 
 
 def _in_turns(playing: Sequence[Iterator[Part]]) -> list[list[Part]]:

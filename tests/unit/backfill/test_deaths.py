@@ -84,3 +84,19 @@ def test_tasks_get_small_behind_a_lost_executor_and_grow_again() -> None:
     sizes = [task[0].offsets for _, (task,) in world.played]
     assert sizes[:7] == [100, 24, 48, 12, 2, 4, 8]
     assert max(sizes[7:]) == 100
+
+
+def test_handler_that_handles_nothing_between_its_deaths_ends_the_run() -> None:
+    """Its memory is too small for any record: each would need three deaths."""
+    world = World()
+
+    def die(planned: TaskRange, report: TaskReport) -> None:
+        report.died = [Suspect(partition=planned.partition, offset=planned.first, side="Live", deaths=1)]
+        report.covered, report.records_in = [], 0
+
+    world.change = die
+    run = world.run()
+    run.begin()
+    with pytest.raises(BackfillFailed, match=r"died 12 times, .*memoryOverhead") as failed:
+        run.go(world.start)
+    assert (failed.value.reason, failed.value.final) == ("HandlerProcessDied", True)

@@ -59,10 +59,12 @@ class Tasks:
         monkeypatch.setattr(task_module, "batch_of", lambda columns, rows: self.rows.extend(zip(*rows, strict=True)))
         monkeypatch.setattr(task_module, "HandlerProcess", lambda config, side: self.processes[side])
 
-    def __call__(self, *task: TaskRange, seconds: float = 60.0, **changes: Any) -> TaskReport:
+    def __call__(
+        self, *task: TaskRange, seconds: float = 60.0, suspects: tuple[Suspect, ...] = (), **changes: Any
+    ) -> TaskReport:
         text = json.dumps(backfill_document(**changes))
         report = TaskReport()
-        work = Work(config=text, policies=None, attempt=1, seconds=seconds, rate=None, limits={})
+        work = Work(config=text, policies=None, attempt=1, seconds=seconds, rate=None, limits={}, suspects=suspects)
         for _ in run_task(work, task, report):
             """`rows` has them."""
         return report
@@ -102,6 +104,18 @@ def test_death_of_one_side_is_told_and_both_are_begun_again(tasks: Tasks) -> Non
     assert report.covered == [(0, 0, 100)], "the piece before it"
     assert not any(each.usable for each in first.values())
     assert not task_module._PROCESSES
+
+
+def test_suspect_of_a_comparison_is_a_piece_of_its_own(tasks: Tasks) -> None:
+    tasks.processes = {"Live": Process("Live"), "Candidate": Process("Candidate")}
+    suspects = (Suspect(partition=0, offset=50, side="Candidate", deaths=1),)
+    report = tasks(TaskRange(0, 0, 60), compare=compare_section(), suspects=suspects)
+    assert [each.ranges for each in tasks.processes["Live"].orders] == [
+        (TaskRange(0, 0, 50),),
+        (TaskRange(0, 50, 51),),
+        (TaskRange(0, 51, 60),),
+    ]
+    assert report.compared == {"equal": 60}
 
 
 def test_process_that_cannot_start_is_a_problem_of_the_report(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
