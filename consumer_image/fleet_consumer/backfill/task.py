@@ -189,6 +189,7 @@ def _compared(
             return
         rows = _differences(live[1], candidate[1], ignored, report)
         report.add(live[0])
+        report.poison += candidate[0].poison
         yield rows.columns if keeps else []
         left = _behind(left, piece)
         size = max(1, min(PIECE_MAX, 2 * size, int(size * PIECE_S / max(clock.monotonic() - began, 1e-3))))

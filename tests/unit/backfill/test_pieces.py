@@ -28,6 +28,7 @@ class Process:
         self.side, self.differs, self.dies_at = side, differs, dies_at
         self.orders: list[Order] = []
         self.usable = True
+        self.poison = 0
 
     def play(self, order: Order) -> Iterator[Part]:
         self.orders.append(order)
@@ -38,6 +39,7 @@ class Process:
             offsets = range(each.first, each.end)
             rows = [["t", each.partition, at, 0, b"k", self._answer(at)] for at in offsets]
             report = TaskReport(covered=[(each.partition, each.first, each.end)], records_in=len(rows))
+            report.poison = self.poison
             yield Part(report, [list(column) for column in zip(*rows, strict=True)], last=False)
         yield Part(TaskReport(), [], last=True)
 
@@ -104,6 +106,12 @@ def test_death_of_one_side_is_told_and_both_are_begun_again(tasks: Tasks) -> Non
     assert report.covered == [(0, 0, 100)], "the piece before it"
     assert not any(each.usable for each in first.values())
     assert not task_module._PROCESSES
+
+
+def test_poison_of_the_candidate_is_counted(tasks: Tasks) -> None:
+    tasks.processes = {"Live": Process("Live"), "Candidate": Process("Candidate")}
+    tasks.processes["Candidate"].poison = 1
+    assert tasks(TaskRange(0, 0, 1), compare=compare_section()).poison == 1
 
 
 def test_suspect_of_a_comparison_is_a_piece_of_its_own(tasks: Tasks) -> None:
