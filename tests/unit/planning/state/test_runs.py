@@ -29,7 +29,9 @@ RUNS: Final[dict[Any, list[dict[str, Any]]]] = {
     Backfill: [
         full_backfill(),
         backfill({"spec.range": {"offsets": [{"partition": n, "from": 1, "to": 9} for n in (4, 2)]}}),
-        backfill({"spec.compare": {"callable": "a:b", "ignoreFields": ["handledAt", "by"]}}),
+        backfill(
+            {"spec.compare": {"callable": "a:b", "ignoreFields": ["handledAt", "by"], "ignoreHeaders": ["x", "y"]}}
+        ),
     ],
     OffsetReset: [
         reset(to="Time", time="2026-01-31T12:00:00Z", topics=["orders", "Orders"], notAfter="2026-03-31T12:00:00Z"),
