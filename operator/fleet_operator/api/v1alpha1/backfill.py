@@ -107,7 +107,7 @@ class Compare(Model):
     """A second handler over the same records: `callable` with exactly one of `config_map_ref` and `image`, or the live
     handler once more."""
 
-    itself: Annotated[bool, Field(alias="self")] = False
+    itself: Annotated[bool | None, Field(alias="self")] = None
     callable: (
         Annotated[
             str,
