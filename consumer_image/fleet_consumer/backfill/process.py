@@ -105,10 +105,10 @@ class HandlerServer:
         """Play an order to its end, or to where its time, a record or an error ends it."""
         config, work = self._config, order.work
         answers = config.compare is not None
-        outcomes = Answered(config, work) if answers else Handled(config, work, self._writers)
         pacer = Pacer(work.seconds if order.bounded else float("inf"), work.rate, self._clock)
-        share = _Share(config, self._side, work.suspects, self._selection, self._caller, outcomes, pacer)
         try:
+            outcomes = Answered(config, work) if answers else Handled(config, work, self._writers)
+            share = _Share(config, self._side, work.suspects, self._selection, self._caller, outcomes, pacer)
             for ranges in _one_of_each_partition(config.topic, order.ranges):
                 yield from share.turn_to(ranges)
                 for step in self._reading().runs(ranges):
@@ -121,9 +121,9 @@ class HandlerServer:
                 return
             part = share.end()
         except TaskFailed as error:
-            part = _stopped(share, RunProblem(reason=error.reason, message=error.message, final=error.final))
+            part = _stopped(RunProblem(reason=error.reason, message=error.message, final=error.final))
         except (ConsumerError, SettingsRefused) as error:
-            part = _stopped(share, self._as_problem(error))
+            part = _stopped(self._as_problem(error))
         yield part
 
     def tear_down(self) -> None:
@@ -308,7 +308,7 @@ class _Share:
         return Part(report, rows.columns if kept else [], last)
 
 
-def _stopped(share: _Share, problem: RunProblem) -> Part:
+def _stopped(problem: RunProblem) -> Part:
     """The last part of an order that an error ends: what was settled before stays."""
     return Part(TaskReport(problem=problem), [], last=True)
 

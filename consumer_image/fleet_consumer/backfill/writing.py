@@ -15,7 +15,7 @@ from fleet_consumer.contract.backfill_config import BackfillConfig
 from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer, SendHandle
-from fleet_consumer.librdkafka.settings import SettingsRefused, producer_config
+from fleet_consumer.librdkafka.settings import PropertyNotAllowed, SettingsRefused, producer_config
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.retry.failure import Failure
 from fleet_consumer.retry.headers import (
@@ -62,8 +62,8 @@ class TopicWriter:
             connection = connection_settings(config.worker.brokers, f"fleet-backfill-{config.name}")
             settings = producer_config(connection, config.worker.producer_properties)
             self._producer = RecordProducer(settings, message_max_bytes=message_max_bytes)
-        except (CredentialsUnreadable, SettingsRefused) as error:
-            raise TaskFailed(str(getattr(error, "reason", type(error).__name__)), str(error), final=False) from error
+        except (CredentialsUnreadable, PropertyNotAllowed, SettingsRefused) as error:
+            raise TaskFailed(error.reason, str(error), final=isinstance(error, PropertyNotAllowed)) from error
 
     def send(
         self, key: bytes | str | None, value: bytes | str | None, headers: HeaderList, partition: int | None = None

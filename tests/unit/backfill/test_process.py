@@ -138,11 +138,13 @@ class Play:
         ranges: tuple[TaskRange, ...] | None = None,
         handler: Mapping[str, Any] | None = None,
         rate: float | None = None,
+        producer: Mapping[str, str] | None = None,
         **changes: Any,
     ) -> Played:
         worker = worker_document()
         python = {"callable": f"handler:{callable_}", "path": str(self.folder)}
         worker["handler"] |= {"python": python, "outputs": ["done"], "concurrency": 1, **(handler or {})}
+        worker |= {} if producer is None else {"producer": {"properties": producer}}
         config = config_of(json.dumps(backfill_document(**({"worker": worker} | changes))))
         Reader.messages = {1: [message(*each) for each in records], 0: [message(*each, 0) for each in records]}
         sys.modules.pop("handler", None)
@@ -297,6 +299,19 @@ def test_error_of_the_brokers_is_told_behind_what_is_done(
     assert played.report.problem is not None
     assert (played.report.problem.reason, played.report.problem.final) == (reason, False)
     assert (played.reached, played.report.records_in) == ({1: 7}, 2)
+
+
+def test_producer_setting_that_is_not_allowed_is_the_problem_of_the_task(play: Play) -> None:
+    """The sink needs the producer from the beginning, the failed topic with the first failed record."""
+    sink = {"topic": "out", "parquet": None}
+    for played in (
+        play((5, ""), sink=sink, producer={"acks": "0"}),
+        play((5, "fail"), onError="FailedTopic", producer={"acks": "0"}),
+    ):
+        assert played.report.problem is not None
+        assert (played.report.problem.reason, played.report.problem.final) == ("PropertyNotAllowed", True)
+        assert "acks cannot be set" in played.report.problem.message
+        assert (played.reached, played.lasts) == ({}, [True])
 
 
 def test_broken_handler_and_setup_are_errors_of_the_task(play: Play, tmp_path: Path) -> None:
