@@ -20,7 +20,9 @@ from fleet_consumer.backfill.slices import (
     TaskRange,
     TaskReport,
     merged,
+    offsets_of,
     outcome_of,
+    part_of,
     plan_slice,
     slice_offsets,
     slices_left,
@@ -70,10 +72,6 @@ RATE: Final = "Rate"
 GUARD: Final = "Guard"
 WAITED_SHARE: Final = 0.05
 """The limit binds if tasks waited for it for this part of a slice."""
-
-
-ALONE_TRIES: Final = 3
-"""Tries of Spark from which on a task takes a single record: the ones from there on were that record's."""
 POISON_MAX: Final = 10
 POISON_SHARE: Final = 0.01
 DEATHS_MAX: Final = 12
@@ -233,7 +231,7 @@ class Run:
         )
         kept = RATE if rate is not None and ledger.throttled_by == RATE else ""
         left = ledger.slices_left if second else slices_left(ledger.remaining, slice_offsets(pace))
-        size = sum(each.offsets for task in planned for each in task)
+        size = sum(map(offsets_of, planned))
         self._write(replace(ledger, slice_offsets=size, slices_left=left, throttled_by=kept, throttle_message=""))
         began = self._parts.clock.monotonic()
         try:
@@ -270,7 +268,7 @@ class Run:
         if outcome.repeated:
             self._careful = max(1, outcome.shortest)
         elif self._careful is not None:
-            largest = max((sum(each.offsets for each in task) for task in planned), default=0)
+            largest = max(map(offsets_of, planned), default=0)
             self._careful = None if largest < self._careful else 2 * self._careful
 
     def _judge(self, outcome: SliceOutcome) -> None:
@@ -296,11 +294,14 @@ class Run:
     def _executors_lost(self, error: ExecutorsLost, planned: Sequence[Task]) -> BackfillFailed:
         """The error with the record at which a task died that took nothing else; it is a suspect from now on."""
         assert self._ledger is not None
-        if error.task is None or error.tries < ALONE_TRIES or error.task >= len(planned):
+        if error.task is None or error.task >= len(planned):
             return error
-        first = planned[error.task][0]
+        task = planned[error.task]
+        alone = sum(offsets_of(part_of(task, attempt)) == 1 for attempt in range(error.tries))
+        if not alone:
+            return error
         side = CANDIDATE if self._pass == CANDIDATE else LIVE
-        found = Suspect(partition=first.partition, offset=first.first, side=side, deaths=error.tries - ALONE_TRIES + 1)
+        found = Suspect(partition=task[0].partition, offset=task[0].first, side=side, deaths=alone)
         suspects = suspected(self._ledger.suspects, (found,), self._ledger.remaining)
         self._ledger = replace(self._ledger, suspects=suspects)
         place = f"topic {self._config.topic!r} partition {found.partition} offset {found.offset}"

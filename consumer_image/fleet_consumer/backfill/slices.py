@@ -22,6 +22,8 @@ from fleet_consumer.contract.backfill_ledger import (
 
 FIRST_OFFSETS: Final = 5_000
 """Offsets of a slice while no rate is known."""
+REPEATED_SHARE: Final = 8
+"""Part of its ranges that a task takes when Spark begins it again; from the third time on it takes one offset."""
 SUSPECTS_MAX: Final = 2_000
 """Suspects that a ledger remembers; those of a batch are as many as its records."""
 
@@ -43,6 +45,11 @@ class TaskRange:
 
 Task = tuple[TaskRange, ...]
 """The ranges of one task. With `ordering: Partition` all of a partition's in a slice are in one task."""
+
+
+def offsets_of(task: Task) -> int:
+    """The number of a task's offsets."""
+    return sum(each.offsets for each in task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +148,13 @@ def shortened(task: Task, most: int) -> Task:
             kept.append(replace(each, end=min(each.end, each.first + left)))
             left -= kept[-1].offsets
     return tuple(kept)
+
+
+def part_of(task: Task, attempt: int) -> Task:
+    """The part of a task that this attempt of Spark's takes, the first one with the number 0."""
+    if attempt == 0:
+        return task
+    return shortened(task, offsets_of(task) // REPEATED_SHARE if attempt == 1 else 1)
 
 
 def without(remaining: Ranges, covered: Iterable[tuple[int, int, int]]) -> Ranges:

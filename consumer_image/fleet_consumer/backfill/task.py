@@ -15,7 +15,7 @@ from fleet_consumer.backfill.comparing import Ignored, judged
 from fleet_consumer.backfill.errors import TaskFailed
 from fleet_consumer.backfill.orders import Order, Part
 from fleet_consumer.backfill.rows import ANSWER_COLUMNS, DIFFERENCE_COLUMNS, OUTPUT_COLUMNS, Columns, Rows, batch_of
-from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport, shortened
+from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport, offsets_of, part_of, shortened
 from fleet_consumer.backfill.work import BOTH, CANDIDATE, LIVE, Pacer, Work, config_of
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig
@@ -24,8 +24,6 @@ from fleet_consumer.contract.backfill_ledger import RunProblem
 if TYPE_CHECKING:
     import pyarrow
 
-REPEATED_SHARE: Final = 8
-"""Part of its ranges that a task takes when Spark begins it again; from the third time on it takes one offset."""
 PIECE_FIRST: Final = 100
 PIECE_MAX: Final = 5_000
 PIECE_S: Final = 1.0
@@ -76,13 +74,6 @@ def second_pass_function(work: Work, number: int, reports: Any) -> Callable[[Ite
         reports.add({(number, context.partitionId()): report})
 
     return run
-
-
-def part_of(task: Task, attempt: int) -> Task:
-    """The part of a task that this attempt of Spark's takes."""
-    if attempt == 0:
-        return task
-    return shortened(task, sum(each.offsets for each in task) // REPEATED_SHARE if attempt == 1 else 1)
 
 
 def run_task(work: Work, task: Task, report: TaskReport) -> Iterator[pyarrow.RecordBatch]:
@@ -180,7 +171,7 @@ def _compared(
     keeps, ignored = config.sink.parquet is not None, _ignored(config)
     clock = SystemClock()
     pacer, size, left = Pacer(work.seconds, work.rate, clock), PIECE_FIRST, task
-    while left and pacer.may_take(sum(each.offsets for each in shortened(left, size))):
+    while left and pacer.may_take(offsets_of(shortened(left, size))):
         piece, began = _without_suspects(shortened(left, size), work), clock.monotonic()
         playing = [process.play(Order(work, piece, bounded=False)) for process in processes]
         live, candidate = (_gathered(parts) for parts in _in_turns(playing))

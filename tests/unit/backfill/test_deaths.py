@@ -31,8 +31,10 @@ def test_record_that_was_in_hand_at_a_death_is_a_suspect_until_it_is_done() -> N
     assert world.written[-1].suspects == ()
 
 
-def test_task_that_ended_four_executors_makes_its_first_record_a_suspect() -> None:
-    world = World()
+@pytest.mark.parametrize(("offsets", "deaths"), [(25, 2), (10, 3), (1, 4)])
+def test_task_that_ended_four_executors_makes_its_first_record_a_suspect(offsets: int, deaths: int) -> None:
+    """Its deaths are the tries in which the record was alone: of a task with one offset all of them."""
+    world = World(sliceRecords=2 * offsets)
 
     def lose(*_: object) -> Mapping[int, TaskReport]:
         raise ExecutorsLost("exit code 137", 1, 4)
@@ -44,7 +46,7 @@ def test_task_that_ended_four_executors_makes_its_first_record_a_suspect() -> No
         run.go(world.start)
     assert (failed.value.reason, failed.value.final) == ("ExecutorLost", False)
     run.fail(RunProblem(reason="ExecutorLost", message="m", final=False))
-    assert world.written[-1].suspects == (Suspect(partition=1, offset=50, side="Live", deaths=2),)
+    assert world.written[-1].suspects == (Suspect(partition=1, offset=50, side="Live", deaths=deaths),)
     world.play = honest  # type: ignore[method-assign]
     assert play(world, 2)
     assert world.suspects[-1] == ()

@@ -12,8 +12,8 @@ from fleet_consumer.backfill import task as task_module
 from fleet_consumer.backfill.children import Died
 from fleet_consumer.backfill.errors import TaskFailed
 from fleet_consumer.backfill.orders import Order, Part
-from fleet_consumer.backfill.slices import TaskRange, TaskReport
-from fleet_consumer.backfill.task import part_of, run_task
+from fleet_consumer.backfill.slices import TaskRange, TaskReport, part_of
+from fleet_consumer.backfill.task import run_task
 from fleet_consumer.backfill.work import Work
 from fleet_consumer.contract.backfill_ledger import Suspect
 from tests.unit.backfill.documents import backfill_document, compare_section
