@@ -294,14 +294,14 @@ class Run:
     def _executors_lost(self, error: ExecutorsLost, planned: Sequence[Task]) -> BackfillFailed:
         """The error with the record at which a task died that took nothing else; it is a suspect from now on."""
         assert self._ledger is not None
-        if error.task is None or error.task >= len(planned):
+        # A task of a second pass takes the answers of some files, whatever is planned.
+        if error.task is None or error.task >= len(planned) or self._pass == CANDIDATE:
             return error
         task = planned[error.task]
         alone = sum(offsets_of(part_of(task, attempt)) == 1 for attempt in range(error.tries))
         if not alone:
             return error
-        side = CANDIDATE if self._pass == CANDIDATE else LIVE
-        found = Suspect(partition=task[0].partition, offset=task[0].first, side=side, deaths=alone)
+        found = Suspect(partition=task[0].partition, offset=task[0].first, side=LIVE, deaths=alone)
         suspects = suspected(self._ledger.suspects, (found,), self._ledger.remaining)
         self._ledger = replace(self._ledger, suspects=suspects)
         place = f"topic {self._config.topic!r} partition {found.partition} offset {found.offset}"

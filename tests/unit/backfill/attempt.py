@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleet_consumer.backfill.errors import Superseded
+import pytest
+
+from fleet_consumer.backfill.errors import BackfillFailed, Superseded
 from fleet_consumer.backfill.run import Parts, Run
 from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport
 from fleet_consumer.backfill.work import Work
@@ -108,3 +110,12 @@ def play(world: World, attempt: int = 1) -> bool:
     run = world.run(attempt)
     run.begin()
     return run.go(world.start)
+
+
+def failed(world: World, match: str) -> tuple[Run, BackfillFailed]:
+    """An attempt that an error with such a message ends, and the error."""
+    run = world.run()
+    run.begin()
+    with pytest.raises(BackfillFailed, match=match) as raised:
+        run.go(world.start)
+    return run, raised.value

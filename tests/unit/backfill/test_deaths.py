@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from fleet_consumer.backfill.errors import BackfillFailed, ExecutorsLost
+from fleet_consumer.backfill.errors import ExecutorsLost
 from fleet_consumer.backfill.slices import TaskRange, TaskReport
-from fleet_consumer.contract.backfill_ledger import RunProblem, Suspect
-from tests.unit.backfill.attempt import World, play
+from fleet_consumer.contract.backfill_ledger import Ledger, RunProblem, Suspect
+from tests.unit.backfill.attempt import World, failed, play
+from tests.unit.backfill.documents import compare_section
 
 
 def test_record_that_was_in_hand_at_a_death_is_a_suspect_until_it_is_done() -> None:
@@ -40,16 +41,29 @@ def test_task_that_ended_four_executors_makes_its_first_record_a_suspect(offsets
         raise ExecutorsLost("exit code 137", 1, 4)
 
     honest, world.play = world.play, lose  # type: ignore[method-assign,assignment]
-    run = world.run()
-    run.begin()
-    with pytest.raises(BackfillFailed, match="partition 1 offset 50: exit code 137") as failed:
-        run.go(world.start)
-    assert (failed.value.reason, failed.value.final) == ("ExecutorLost", False)
+    run, error = failed(world, "partition 1 offset 50: exit code 137")
+    assert (error.reason, error.final) == ("ExecutorLost", False)
     run.fail(RunProblem(reason="ExecutorLost", message="m", final=False))
     assert world.written[-1].suspects == (Suspect(partition=1, offset=50, side="Live", deaths=deaths),)
     world.play = honest  # type: ignore[method-assign]
     assert play(world, 2)
     assert world.suspects[-1] == ()
+
+
+def test_second_pass_that_ended_executors_makes_no_record_a_suspect() -> None:
+    """Its tasks take stored answers, by files and not as planned, and never a part of them."""
+    sink = {"topic": None, "parquet": "/s"}
+    world = World(compare=compare_section("Candidate"), sink=sink)
+    world.stored = Ledger(attempt=0, handlers="Live", remaining={}, slices_done=1)
+
+    def lose(*_: object) -> Mapping[int, TaskReport]:
+        raise ExecutorsLost("exit code 137", 0, 4)
+
+    world.play_second_pass = lose  # type: ignore[method-assign,assignment]
+    run, error = failed(world, "^exit code 137$")
+    assert (error.reason, error.final) == ("ExecutorLost", False)
+    run.fail(RunProblem(reason="ExecutorLost", message="m", final=False))
+    assert world.written[-1].suspects == ()
 
 
 def test_handler_whose_process_dies_at_every_record_ends_the_run() -> None:
@@ -59,11 +73,8 @@ def test_handler_whose_process_dies_at_every_record_ends_the_run() -> None:
         report.poison = report.failed = 6
 
     world.change = poison
-    run = world.run()
-    run.begin()
-    with pytest.raises(BackfillFailed, match="12 of 50 records ended the process") as failed:
-        run.go(world.start)
-    assert (failed.value.reason, failed.value.final) == ("HandlerProcessDied", True)
+    _, error = failed(world, "12 of 50 records ended the process")
+    assert (error.reason, error.final) == ("HandlerProcessDied", True)
 
 
 def test_tasks_that_spark_began_again_are_counted() -> None:
@@ -97,8 +108,5 @@ def test_handler_that_handles_nothing_between_its_deaths_ends_the_run() -> None:
         report.covered, report.records_in = [], 0
 
     world.change = die
-    run = world.run()
-    run.begin()
-    with pytest.raises(BackfillFailed, match=r"died 12 times, .*memoryOverhead") as failed:
-        run.go(world.start)
-    assert (failed.value.reason, failed.value.final) == ("HandlerProcessDied", True)
+    _, error = failed(world, r"died 12 times, .*memoryOverhead")
+    assert (error.reason, error.final) == ("HandlerProcessDied", True)

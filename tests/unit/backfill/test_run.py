@@ -13,7 +13,7 @@ from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport
 from fleet_consumer.contract.backfill_config import parse_config
 from fleet_consumer.contract.backfill_ledger import Control, GuardWord, Ledger, RunProblem, Sample, Suspect
 from fleet_consumer.contract.section import SettingsInvalid
-from tests.unit.backfill.attempt import World, play
+from tests.unit.backfill.attempt import World, failed, play
 from tests.unit.backfill.documents import backfill_document, compare_section
 
 
@@ -125,11 +125,8 @@ def test_failed_record_ends_the_run_and_what_is_done_stays() -> None:
             report.covered, report.records_in = [(0, 25, 31)], 6
 
     world.change = fail
-    run = world.run()
-    run.begin()
-    with pytest.raises(BackfillFailed, match=r"partition 0 offset 31: ValueError: no id; .*mend") as failed:
-        run.go(world.start)
-    assert (failed.value.reason, failed.value.final) == ("HandlerFailed", True)
+    run, error = failed(world, r"partition 0 offset 31: ValueError: no id; .*mend")
+    assert (error.reason, error.final) == ("HandlerFailed", True)
     run.fail(RunProblem(reason="HandlerFailed", message="m", final=True))
     last = world.written[-1]
     assert (last.ended, last.slice_offsets, last.slices_done, last.offsets_left) == (True, 0, 2, 119)
@@ -150,11 +147,8 @@ def test_problem_of_a_task_ends_the_attempt_behind_what_is_done() -> None:
             report.covered, report.records_in = [], 0
 
     world.change = stop
-    run = world.run()
-    run.begin()
-    with pytest.raises(BackfillFailed, match="no database") as failed:
-        run.go(world.start)
-    assert (failed.value.reason, failed.value.final) == ("SetupFailed", False)
+    _, error = failed(world, "no database")
+    assert (error.reason, error.final) == ("SetupFailed", False)
     assert world.written[-1].remaining == {0: ((25, 100),), 1: ((50, 150),)}
     assert world.written[-1].slices_done == 1
 
@@ -167,10 +161,7 @@ def test_slice_that_covers_nothing_has_no_number() -> None:
         report.covered, report.records_in = [], 0
 
     world.change = stop
-    run = world.run()
-    run.begin()
-    with pytest.raises(BackfillFailed, match="no module"):
-        run.go(world.start)
+    failed(world, "no module")
     assert world.written[-1].slices_done == 0
 
 
@@ -178,10 +169,7 @@ def test_missing_report_leaves_the_slice_undone() -> None:
     world = World()
     honest = world.play
     world.play = lambda *order: dict(list(honest(*order).items())[:1])  # type: ignore[method-assign]
-    run = world.run()
-    run.begin()
-    with pytest.raises(BackfillFailed, match="1 of 2 tasks"):
-        run.go(world.start)
+    failed(world, "1 of 2 tasks")
     assert world.written[-1].slices_done == 0
 
 
@@ -192,10 +180,7 @@ def test_brokers_are_asked_before_a_slice_is_announced() -> None:
         raise BackfillFailed("RangeExpired", "gone", final=True)
 
     world.check = gone
-    run = world.run()
-    run.begin()
-    with pytest.raises(BackfillFailed, match="gone"):
-        run.go(world.start)
+    failed(world, "gone")
     assert not world.played
     assert len(world.written) == 1
 
