@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.slices import TaskRange
+from fleet_consumer.backfill.work import connection_of
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig
 from fleet_consumer.group.errors import ConsumerError, TopicMissing
@@ -24,7 +25,7 @@ from fleet_consumer.librdkafka.settings import SettingsRefused, connection_confi
 from fleet_consumer.net import ConnectionSettings, NetError, NetworkClient
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.schema import ZERO_UUID
-from fleet_consumer.worker.config.settings import ISOLATION_LEVELS, CredentialsUnreadable, connection_settings
+from fleet_consumer.worker.config.settings import ISOLATION_LEVELS
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.backfill")
@@ -49,13 +50,6 @@ class BrokersView:
         self._wait = wait or threading.Event().wait
         self._isolation = ISOLATION_LEVELS[config.worker.consumer.isolation_level]
 
-    def connection(self) -> ConnectionSettings:
-        """The connection with the credentials as they are now."""
-        try:
-            return connection_settings(self._config.worker.brokers, f"fleet-backfill-{self._config.name}")
-        except CredentialsUnreadable as error:
-            raise BackfillFailed(error.reason, str(error), final=False) from error
-
     def check(self, planned: Sequence[TaskRange]) -> None:
         """Raise BackfillFailed if the topic or a part of these ranges is gone, or if it is another topic by now."""
         bounds = self._bounds(sorted({each.partition for each in planned}))
@@ -76,7 +70,7 @@ class BrokersView:
         if not names:
             return {}
         found = {}
-        client = AdminClient(resolved(connection_config(self.connection())))
+        client = AdminClient(resolved(connection_config(connection_of(self._config))))
         asked = client.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, name) for name in names])
         for resource, answer in asked.items():
             try:
@@ -106,7 +100,7 @@ class BrokersView:
             self._wait(PAUSE_S)
 
     def _asked(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        topic, connection = self._config.topic, self.connection()
+        topic, connection = self._config.topic, connection_of(self._config)
         settings = consumer_config(connection, f"fleet-backfill-{self._config.id}", self._isolation, {})
         try:
             with BoundedReader(settings, stores_offsets=False) as reader:
@@ -117,8 +111,7 @@ class BrokersView:
         except TopicMissing:
             raise
         except (ConsumerError, SettingsRefused) as error:
-            reason = str(getattr(error, "reason", type(error).__name__))
-            raise BackfillFailed(reason, str(error), final=False) from error
+            raise BackfillFailed(error.reason, str(error), final=False) from error
         bounds = {each.partition: offsets for each, offsets in found.items()}
         for partition in partitions:
             if partition not in bounds:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from typing import IO, Any, Final
 
-from fleet_consumer.backfill.errors import ADVICE, TaskFailed
+from fleet_consumer.backfill.errors import ADVICE, BackfillFailed
 from fleet_consumer.backfill.marks import InHand, Marks, size_of
 from fleet_consumer.backfill.orders import Order, Part, Ready
 from fleet_consumer.backfill.work import config_of, log_as
@@ -41,7 +41,7 @@ class HandlerProcess:
     """The process of one side's handler. It lives until `close`, or until it dies, which `play` reports."""
 
     def __init__(self, config_text: str, side: str) -> None:
-        """Start it, and wait until its handler is set up. Raises TaskFailed."""
+        """Start it, and wait until its handler is set up. Raises BackfillFailed."""
         config = config_of(config_text)
         log_as(config)
         worker = config.worker
@@ -64,13 +64,13 @@ class HandlerProcess:
         try:
             ready = self._next("setup of the handler")
         except Died as death:
-            raise TaskFailed(
+            raise BackfillFailed(
                 "SetupFailed", f"the process of the handler {death} before its setup ended", final=False
             ) from death
         assert isinstance(ready, Ready)
         if ready.problem is not None:
             self.close()
-            raise TaskFailed(ready.problem.reason, ready.problem.message, final=ready.problem.final)
+            raise BackfillFailed(ready.problem.reason, ready.problem.message, final=ready.problem.final)
 
     @property
     def usable(self) -> bool:
@@ -78,8 +78,7 @@ class HandlerProcess:
         return not self._closed and self._process.poll() is None
 
     def play(self, order: Order) -> Iterator[Part]:
-        """Have an order played; its parts as they are done. Raises Died, and TaskFailed if it died with no record in
-        hand."""
+        """Have an order played; its parts as they are done. Raises Died, or BackfillFailed if no record was in hand."""
         try:
             self._connection.send(order)
         except OSError as error:
@@ -125,33 +124,29 @@ class HandlerProcess:
             if hung or (what.startswith("setup") and now - began >= self._hang_s):
                 raise self._ended(what)
 
-    def _ended(self, what: str) -> Exception:
+    def _ended(self, what: str) -> Died:
         """End a process that does not come back; it writes first where its threads are."""
         cause = f"was ended, because {what} did not return within {self._hang_s:g} s"
         held = list(self._marks.read().values())
-        LOG.error("the handler's process is ended", extra=fields(cause=cause, pid=self._process.pid))
         self._process.send_signal(signal.SIGUSR1)
         time.sleep(STACKS_S)
         self._process.kill()
         self._process.wait()
-        self.close()
-        return Died(cause, self._suspects(held))
+        return self._died(cause, held)
 
     def _death(self) -> Exception:
         code = self._process.wait()
         held = list(self._marks.read().values())
-        self.close()
         name = signal.Signals(-code).name if -code in set(signal.Signals) else ""
         cause = f"was ended by signal {-code} {name}".strip() if code < 0 else f"ended with exit code {code}"
-        LOG.error("the handler's process died", extra=fields(cause=cause, inHand=str(held[:3])))
-        if not held:
-            message = f"the handler's process {cause} with no record in hand; {ADVICE}"
-            return TaskFailed("HandlerProcessDied", message, final=False)
-        return Died(cause, self._suspects(held))
+        died = self._died(cause, held)
+        if held:
+            return died
+        message = f"the handler's process {cause} with no record in hand; {ADVICE}"
+        return BackfillFailed("HandlerProcessDied", message, final=False)
 
-    def _suspects(self, held: list[InHand]) -> list[Suspect]:
-        return [
-            Suspect(partition=each.partition, offset=offset, side=self._side, deaths=1)
-            for each in held
-            for offset in range(each.first, each.last + 1)
-        ]
+    def _died(self, cause: str, held: list[InHand]) -> Died:
+        self.close()
+        LOG.error("the handler's process died", extra=fields(cause=cause, pid=self._process.pid, inHand=str(held[:3])))
+        places = [(each.partition, offset) for each in held for offset in range(each.first, each.last + 1)]
+        return Died(cause, [Suspect(partition=p, offset=o, side=self._side, deaths=1) for p, o in places])

@@ -5,30 +5,27 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from fleet_consumer.contract.backfill_ledger import RunProblem
+
 
 class BackfillFailed(Exception):
-    """An attempt ended before its work. `final`: another attempt would fail alike."""
+    """An attempt, or a task of it, ended before its work. `final`: another attempt would fail alike."""
 
     def __init__(self, reason: str, message: str, *, final: bool) -> None:
         super().__init__(message)
         self.reason = reason
         self.final = final
+
+    @property
+    def problem(self) -> RunProblem:
+        """The error as reports and the ledger have it."""
+        return RunProblem(reason=self.reason, message=str(self), final=self.final)
 
 
 class Superseded(Exception):
     """A newer attempt owns the ledger; this one must not write anything more."""
 
     reason = "Superseded"
-
-
-class TaskFailed(Exception):
-    """A task cannot go on; its report says so to the driver."""
-
-    def __init__(self, reason: str, message: str, *, final: bool) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-        self.final = final
 
 
 class ExecutorsLost(BackfillFailed):

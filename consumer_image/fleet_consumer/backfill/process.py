@@ -26,12 +26,12 @@ from typing import Final
 from confluent_kafka import Message
 
 from fleet_consumer.backfill.calling import Caller, make_caller
-from fleet_consumer.backfill.errors import TaskFailed
+from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.marks import Marks
 from fleet_consumer.backfill.orders import Order, Part, Ready
 from fleet_consumer.backfill.outcomes import Answered, Handled, Outcomes
 from fleet_consumer.backfill.slices import Task, TaskReport
-from fleet_consumer.backfill.work import CANDIDATE, GROUP_S, Pacer, Selection, config_of, log_as
+from fleet_consumer.backfill.work import CANDIDATE, GROUP_S, Pacer, Selection, config_of, connection_of, log_as
 from fleet_consumer.backfill.writing import Writers
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig
@@ -47,12 +47,7 @@ from fleet_consumer.librdkafka.fetched import filled_records
 from fleet_consumer.librdkafka.settings import SettingsRefused, consumer_config
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.failure import Poison
-from fleet_consumer.worker.config.settings import (
-    ISOLATION_LEVELS,
-    CredentialsUnreadable,
-    connection_settings,
-    context_of,
-)
+from fleet_consumer.worker.config.settings import ISOLATION_LEVELS, context_of
 
 LOG = logging.getLogger("fleet_consumer.backfill")
 
@@ -77,14 +72,14 @@ class HandlerServer:
     """Plays one order after the other."""
 
     def __init__(self, config: BackfillConfig, side: str, marks: Marks) -> None:
-        """Import the handler of this side, and set it up. Raises TaskFailed."""
+        """Import the handler of this side, and set it up. Raises BackfillFailed."""
         self._config, self._side = config, side
         self._clock = SystemClock()
         worker = _worker_of(config, side)
         try:
             self._handler: Handler = configured_handler(worker.handler, self._clock)
         except (HandlerImportFailed, HandlerNotCallable) as error:
-            raise TaskFailed(error.reason, str(error), final=True) from error
+            raise BackfillFailed(error.reason, str(error), final=True) from error
         self._caller: Caller = make_caller(worker, self._handler, marks, self._clock)
         name = os.environ.get(POD_NAME) or os.environ.get("HOSTNAME") or config.name
         self._context: HandlerContext = context_of(worker, name, "backfill" if config.compare is None else "compare")
@@ -93,7 +88,7 @@ class HandlerServer:
         except BaseException as error:
             seen = f"{type(error).__name__}: {error}" if worker.handler.error_text else type(error).__name__
             message = f"setup of the handler {self._handler.spec!r} ({side}) failed: {seen}"
-            raise TaskFailed("SetupFailed", message, final=False) from error
+            raise BackfillFailed("SetupFailed", message, final=False) from error
         self._selection = Selection(config.filter)
         self._writers = Writers(config)
         self._reader: BoundedReader | None = None
@@ -120,10 +115,10 @@ class HandlerServer:
             if self.abandoned:
                 return
             part = share.end()
-        except TaskFailed as error:
-            part = _stopped(RunProblem(reason=error.reason, message=error.message, final=error.final))
+        except BackfillFailed as error:
+            part = _stopped(error.problem)
         except (ConsumerError, SettingsRefused) as error:
-            part = _stopped(self._as_problem(error))
+            part = _stopped(_problem_of(error))
         yield part
 
     def tear_down(self) -> None:
@@ -137,22 +132,11 @@ class HandlerServer:
     def _reading(self) -> BoundedReader:
         if self._reader is None:
             config = self._config
-            try:
-                connection = connection_settings(config.worker.brokers, f"fleet-backfill-{config.name}")
-            except CredentialsUnreadable as error:
-                raise TaskFailed(error.reason, str(error), final=False) from error
             isolation = ISOLATION_LEVELS[config.worker.consumer.isolation_level]
             ahead = {"queued.max.messages.kbytes": str(FETCHED_KIB)}
-            settings = consumer_config(connection, f"fleet-backfill-{config.id}", isolation, ahead)
+            settings = consumer_config(connection_of(config), f"fleet-backfill-{config.id}", isolation, ahead)
             self._reader = BoundedReader(settings, stores_offsets=False, fetch_bytes=FETCH_BYTES, skips_expired=False)
         return self._reader
-
-    def _as_problem(self, error: Exception) -> RunProblem:
-        reason, said = str(getattr(error, "reason", type(error).__name__)), str(error)
-        if isinstance(error, TopicAuthorizationFailed):
-            reason, said = "AuthorizationFailed", f"{said}; allow the principal Read and Describe on the topic"
-        # Whatever it is, the driver asks the brokers before the next slice, and again: it says what is final.
-        return RunProblem(reason=reason, message=said, final=False)
 
 
 class _Share:
@@ -201,7 +185,7 @@ class _Share:
         elif now - self._heard_at > STALL_S:
             waiting = ", ".join(str(part.partition) for part in ranges if part.partition not in self._covered)
             message = f"no records of partitions {waiting or 'of the range'} came within {STALL_S:g} s"
-            raise TaskFailed("BrokerUnreachable", message, final=False)
+            raise BackfillFailed("BrokerUnreachable", message, final=False)
         lists = [(each.partition, filled_records(each, run)) for each, run in messages.items()]
         if self._caller.mixed:
             joined = [record for _, records in lists for record in records]
@@ -308,6 +292,14 @@ class _Share:
         return Part(report, rows.columns if kept else [], last)
 
 
+def _problem_of(error: ConsumerError | SettingsRefused) -> RunProblem:
+    reason, said = error.reason, str(error)
+    if isinstance(error, TopicAuthorizationFailed):
+        reason, said = "AuthorizationFailed", f"{said}; allow the principal Read and Describe on the topic"
+    # Whatever it is, the driver asks the brokers before the next slice, and again: it says what is final.
+    return RunProblem(reason=reason, message=said, final=False)
+
+
 def _stopped(problem: RunProblem) -> Part:
     """The last part of an order that an error ends: what was settled before stays."""
     return Part(TaskReport(problem=problem), [], last=True)
@@ -345,8 +337,8 @@ def main(arguments: Sequence[str]) -> int:
         config = config_of(config_text)
         log_as(config)
         server = HandlerServer(config, side, Marks(file, slots))
-    except TaskFailed as error:
-        connection.send(Ready(RunProblem(reason=error.reason, message=error.message, final=error.final)))
+    except BackfillFailed as error:
+        connection.send(Ready(error.problem))
         return 0
 
     def wait_for_end() -> None:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fleet_consumer.backfill.children import Died, HandlerProcess
 from fleet_consumer.backfill.comparing import Ignored, judged
-from fleet_consumer.backfill.errors import TaskFailed
+from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.orders import Order, Part
 from fleet_consumer.backfill.rows import ANSWER_COLUMNS, DIFFERENCE_COLUMNS, OUTPUT_COLUMNS, Columns, Rows, batch_of
 from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport, offsets_of, part_of, shortened
 from fleet_consumer.backfill.work import BOTH, CANDIDATE, LIVE, Pacer, Work, config_of
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig
-from fleet_consumer.contract.backfill_ledger import RunProblem
 
 if TYPE_CHECKING:
     import pyarrow
@@ -94,8 +93,8 @@ def run_task(work: Work, task: Task, report: TaskReport) -> Iterator[pyarrow.Rec
     except Died as death:
         report.died += death.suspects
         _forget_dead()
-    except TaskFailed as error:
-        report.problem = RunProblem(reason=error.reason, message=error.message, final=error.final)
+    except BackfillFailed as error:
+        report.problem = error.problem
         _forget_dead()
 
 
@@ -126,8 +125,8 @@ def run_second_pass(
     except Died as death:
         report.died += death.suspects
         _forget_dead()
-    except TaskFailed as error:
-        report.problem = RunProblem(reason=error.reason, message=error.message, final=error.final)
+    except BackfillFailed as error:
+        report.problem = error.problem
         _forget_dead()
     report.seconds = clock.monotonic() - began
 

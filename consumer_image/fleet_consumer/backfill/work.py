@@ -13,14 +13,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from fleet_consumer.backfill.errors import TaskFailed
+from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.backfill_config import BackfillConfig, BackfillFilter, parse_config
 from fleet_consumer.contract.backfill_ledger import Suspect
 from fleet_consumer.contract.policies import Policies, Policy, parse_policies
 from fleet_consumer.contract.section import SettingsInvalid
+from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Headers
-from fleet_consumer.worker.config.settings import with_environment
+from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings, with_environment
 from fleet_consumer.worker.logs import JsonFormatter, TextFormatter, in_hand
 
 LIVE: Final = "Live"
@@ -48,12 +49,20 @@ class Work:
 
 @lru_cache(maxsize=1)
 def config_of(text: str) -> BackfillConfig:
-    """The settings of an order, with the environment of this process applied. Raises TaskFailed."""
+    """The settings of an order, with the environment of this process applied. Raises BackfillFailed."""
     config = parse_config(json.loads(text))
     try:
         return replace(config, worker=with_environment(config.worker, os.environ))
     except SettingsInvalid as error:
-        raise TaskFailed(error.reason, str(error), final=True) from error
+        raise BackfillFailed(error.reason, str(error), final=True) from error
+
+
+def connection_of(config: BackfillConfig) -> ConnectionSettings:
+    """The connection to the group's brokers, with the credentials as they are now. Raises BackfillFailed."""
+    try:
+        return connection_settings(config.worker.brokers, f"fleet-backfill-{config.name}")
+    except CredentialsUnreadable as error:
+        raise BackfillFailed(error.reason, str(error), final=False) from error
 
 
 def log_as(config: BackfillConfig) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from fleet_consumer.backfill.errors import TaskFailed
+from fleet_consumer.backfill.errors import BackfillFailed
+from fleet_consumer.backfill.work import connection_of
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig
 from fleet_consumer.contract.failure_reasons import FailureReason
@@ -31,7 +32,6 @@ from fleet_consumer.retry.headers import (
     without_details,
 )
 from fleet_consumer.retry.routing import partition_of
-from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings
 
 ACK_TIMEOUT_S: Final = 150.0
 """Longer than librdkafka's own delivery timeout would need to be told; then the slice fails."""
@@ -45,7 +45,7 @@ class Writers:
         self._open: dict[str, TopicWriter] = {}
 
     def of(self, topic: str, message_max_bytes: int | None) -> TopicWriter:
-        """The writer to this topic. Raises TaskFailed."""
+        """The writer to this topic. Raises BackfillFailed."""
         known = self._open.get(topic)
         if known is None or known.message_max_bytes != message_max_bytes:
             known = self._open[topic] = TopicWriter(self._config, topic, message_max_bytes)
@@ -53,17 +53,16 @@ class Writers:
 
 
 class TopicWriter:
-    """Writes to one topic with acknowledgements from all replicas in sync. Raises TaskFailed for a broken topic."""
+    """Writes to one topic with acknowledgements from all replicas in sync. Raises BackfillFailed for a broken topic."""
 
     def __init__(self, config: BackfillConfig, topic: str, message_max_bytes: int | None) -> None:
         self._topic = topic
         self.message_max_bytes = message_max_bytes
         try:
-            connection = connection_settings(config.worker.brokers, f"fleet-backfill-{config.name}")
-            settings = producer_config(connection, config.worker.producer_properties)
+            settings = producer_config(connection_of(config), config.worker.producer_properties)
             self._producer = RecordProducer(settings, message_max_bytes=message_max_bytes)
-        except (CredentialsUnreadable, PropertyNotAllowed, SettingsRefused) as error:
-            raise TaskFailed(error.reason, str(error), final=isinstance(error, PropertyNotAllowed)) from error
+        except (PropertyNotAllowed, SettingsRefused) as error:
+            raise BackfillFailed(error.reason, str(error), final=isinstance(error, PropertyNotAllowed)) from error
 
     def send(
         self, key: bytes | str | None, value: bytes | str | None, headers: HeaderList, partition: int | None = None
@@ -76,9 +75,9 @@ class TopicWriter:
         for handle in handles:
             if not handle.done:
                 message = f"topic {self._topic!r} did not acknowledge within {ACK_TIMEOUT_S:g} s"
-                raise TaskFailed("NotAcknowledged", message, final=False)
+                raise BackfillFailed("NotAcknowledged", message, final=False)
             if handle.error is not None and not handle.error.refuses_record:
-                raise TaskFailed(handle.error.reason, str(handle.error), final=False)
+                raise BackfillFailed(handle.error.reason, str(handle.error), final=False)
         return [handle.error for handle in handles]
 
 
@@ -144,7 +143,7 @@ class FailedTopic:
         self._open.append((record, headers, self._write(record, headers)))
 
     def settle(self) -> None:
-        """Wait for all writes. Raises TaskFailed if the topic does not take a record even without its details."""
+        """Wait for all writes. Raises BackfillFailed if the topic does not take a record even without its details."""
         opened, self._open = self._open, []
         refusals = self._writer.settle([handle for _, _, handle in opened])
         again = [
@@ -156,7 +155,7 @@ class FailedTopic:
             if refusal is not None:
                 place = f"partition {record.partition} offset {record.offset} of topic {self._config.topic!r}"
                 message = f"the failed topic does not take the record at {place}: {refusal}; raise its size limit"
-                raise TaskFailed("FailedTopicRefused", message, final=True)
+                raise BackfillFailed("FailedTopicRefused", message, final=True)
 
     def _write(self, record: Record, headers: HeaderList) -> SendHandle:
         partition = None

@@ -10,7 +10,7 @@ import pytest
 
 from fleet_consumer.backfill import task as task_module
 from fleet_consumer.backfill.children import Died
-from fleet_consumer.backfill.errors import TaskFailed
+from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.orders import Order, Part
 from fleet_consumer.backfill.slices import TaskRange, TaskReport, part_of
 from fleet_consumer.backfill.task import run_task
@@ -128,7 +128,7 @@ def test_suspect_of_a_comparison_is_a_piece_of_its_own(tasks: Tasks) -> None:
 
 def test_process_that_cannot_start_is_a_problem_of_the_report(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(config: str, side: str) -> Process:
-        raise TaskFailed("HandlerImportFailed", "no module", final=True)
+        raise BackfillFailed("HandlerImportFailed", "no module", final=True)
 
     monkeypatch.setattr(task_module, "HandlerProcess", fail)
     report = tasks(TaskRange(0, 0, 300))

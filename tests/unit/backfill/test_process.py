@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Message
 
 from fleet_consumer.backfill import process
-from fleet_consumer.backfill.errors import TaskFailed
+from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.marks import Marks, size_of
 from fleet_consumer.backfill.orders import Order, Part
 from fleet_consumer.backfill.process import DEATHS_MAX, HandlerServer
@@ -318,11 +318,11 @@ def test_broken_handler_and_setup_are_errors_of_the_task(play: Play, tmp_path: P
     (tmp_path / "handler.py").write_text(
         "def handle(record): ...\ndef setup(context):\n    raise OSError('no database')\n"
     )
-    with pytest.raises(TaskFailed, match="no database") as failed:
+    with pytest.raises(BackfillFailed, match="no database") as failed:
         play((5, ""))
     assert (failed.value.reason, failed.value.final) == ("SetupFailed", False)
     (tmp_path / "handler.py").write_text("import no_such_module_at_all\n")
-    with pytest.raises(TaskFailed, match="no_such_module_at_all") as failed:
+    with pytest.raises(BackfillFailed, match="no_such_module_at_all") as failed:
         play((5, ""))
     assert (failed.value.reason, failed.value.final) == ("HandlerImportFailed", True)
 
