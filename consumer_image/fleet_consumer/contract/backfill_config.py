@@ -69,10 +69,6 @@ def _sink(section: Section) -> SinkConfig:
     return sink
 
 
-def _later_texts(section: Section, name: str) -> tuple[str, ...]:
-    return section.texts(name, least=0) if section.has(name) else ()
-
-
 @fields.settings
 class CompareConfig:
     """A second handler over the same records. What may differ: `ignore_fields` of JSON values, by their paths, and
@@ -80,7 +76,7 @@ class CompareConfig:
 
     candidate: PythonSource = fields.nested(PythonSource)
     ignore_fields: tuple[str, ...] = fields.texts()
-    ignore_headers: tuple[str, ...] = fields.read_by(_later_texts, default=())
+    ignore_headers: tuple[str, ...] = fields.texts(later=())
     handlers: str = fields.choice(*PASSES)
 
 
@@ -96,15 +92,6 @@ def _is_range(bounds: object) -> bool:
         and all(isinstance(offset, int) and not isinstance(offset, bool) for offset in bounds)
         and 0 <= bounds[0] <= bounds[1]
     )
-
-
-def _later_text(section: Section, name: str) -> str | None:
-    """A text that earlier versions do not write."""
-    return section.text(name) if section.has(name) else None
-
-
-def _later_seconds(section: Section, name: str) -> int:
-    return section.integer(name, 1) if section.has(name) else PROGRESS_S
 
 
 @fields.settings
@@ -133,9 +120,9 @@ class BackfillConfig:
     compare: CompareConfig | None = fields.nested(CompareConfig, null=True)
     ledger: str = fields.text()
     control: str = fields.text()
-    progress_seconds: int = fields.read_by(_later_seconds, default=PROGRESS_S)
-    cluster_id: str | None = fields.read_by(_later_text, default=None)
-    topic_id: str | None = fields.read_by(_later_text, default=None)
+    progress_seconds: int = fields.integer(1, later=PROGRESS_S)
+    cluster_id: str | None = fields.text(later=None)
+    topic_id: str | None = fields.text(later=None)
 
 
 def load_config(path: str) -> BackfillConfig:

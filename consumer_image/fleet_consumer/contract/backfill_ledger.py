@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from fleet_consumer.contract import fields
 from fleet_consumer.contract.backfill_config import PASSES
-from fleet_consumer.contract.section import Section, SettingsInvalid
-
-T = TypeVar("T")
+from fleet_consumer.contract.section import Section, SettingsInvalid, whole
 
 LEDGER_KEY: Final = "ledger.json"
 ALIVE_KEY: Final = "alive"
 CONTROL_KEY: Final = "control.json"
-"""Keys of the ConfigMaps' data. `alive` stands beside the ledger and changes while a job makes progress."""
+"""Keys of the ConfigMaps' data. `alive` stands next to the ledger and changes while a job makes progress."""
 VERSION: Final = 1
 SAMPLES_MAX: Final = 10
 """Differing records that a ledger shows; all of them are in the sink."""
@@ -68,20 +66,14 @@ class Sample:
     candidate: str = fields.read_by(_said)
 
 
-def _list_of(made: type[T], section: Section, name: str) -> tuple[T, ...]:
-    found, path = section.take(name), section.at(name)
-    if not isinstance(found, list):
-        raise SettingsInvalid(path, "must be a list")
-    entries = []
-    for each in found:
-        entry = Section(each, path)
-        entries.append(fields.parse(made, entry))
-        entry.end()
-    return tuple(entries)
+def _list_of(made: type[Any]) -> fields.Reader:
+    def read(section: Section, name: str) -> tuple[Any, ...]:
+        found, path = section.take(name), section.at(name)
+        if not isinstance(found, list):
+            raise SettingsInvalid(path, "must be a list")
+        return tuple(whole(each, path, lambda entry: fields.parse(made, entry)) for each in found)
 
-
-def _samples(section: Section, name: str) -> tuple[Sample, ...]:
-    return _list_of(Sample, section, name)
+    return read
 
 
 @fields.settings
@@ -92,7 +84,7 @@ class Comparison:
     different: int = fields.integer(default=0)
     failed_live_only: int = fields.integer(default=0)
     failed_candidate_only: int = fields.integer(default=0)
-    samples: tuple[Sample, ...] = fields.read_by(_samples, default=())
+    samples: tuple[Sample, ...] = fields.read_by(_list_of(Sample), default=())
 
 
 COMPARED: Final = {name: field for name, field in fields.names_of(Comparison).items() if field != "samples"}
@@ -108,15 +100,6 @@ class Suspect:
     offset: int = fields.integer()
     side: str = fields.choice(*PASSES)
     deaths: int = fields.integer(1)
-
-
-def _suspects(section: Section, name: str) -> tuple[Suspect, ...]:
-    """A list that ledgers of earlier versions do not have."""
-    return _list_of(Suspect, section, name) if section.has(name) else ()
-
-
-def _later_count(section: Section, name: str) -> int:
-    return section.integer(name, 0) if section.has(name) else 0
 
 
 @fields.settings
@@ -154,10 +137,6 @@ def _rate(section: Section, name: str) -> float:
     return float(value)
 
 
-def _later_rate(section: Section, name: str) -> float:
-    return _rate(section, name) if section.has(name) else 0.0
-
-
 @fields.settings
 class Ledger:
     """Progress of a Backfill.
@@ -182,11 +161,11 @@ class Ledger:
     counts: Counts = fields.nested(Counts, default=Counts())
     comparison: Comparison | None = fields.nested(Comparison, null=True, default=None)
     records_per_second: float = fields.read_by(_rate, default=0.0)
-    offsets_per_second: float = fields.read_by(_later_rate, default=0.0)
+    offsets_per_second: float = fields.read_by(_rate, later=0.0, default=0.0)
     throttled_by: str = fields.read_by(_said, default="")
     throttle_message: str = fields.read_by(_said, default="")
-    suspects: tuple[Suspect, ...] = fields.read_by(_suspects, default=())
-    repeated: int = fields.read_by(_later_count, default=0)
+    suspects: tuple[Suspect, ...] = fields.read_by(_list_of(Suspect), later=(), default=())
+    repeated: int = fields.integer(later=0, default=0)
     problem: RunProblem | None = fields.nested(RunProblem, null=True, default=None)
     ended: bool = fields.boolean(default=False)
 

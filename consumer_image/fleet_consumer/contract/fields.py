@@ -20,10 +20,20 @@ READER: Final = "reader"
 NAME: Final = "name"
 
 
-def read_by(reader: Reader, *, name: str | None = None, null: bool = False, default: Any = dataclasses.MISSING) -> Any:
-    """A field that `reader` reads; with `null` it may be null, and is None then."""
+def read_by(
+    reader: Reader,
+    *,
+    name: str | None = None,
+    null: bool = False,
+    later: Any = dataclasses.MISSING,
+    default: Any = dataclasses.MISSING,
+) -> Any:
+    """A field that `reader` reads; with `null` it may be null, and is None then. `later` is its value in files of an
+    earlier version, which lack it; `default` is that of the class alone."""
 
     def read(section: Section, field: str) -> Any:
+        if later is not dataclasses.MISSING and not section.has(field):
+            return later
         return None if null and section.take_null(field) else reader(section, field)
 
     return dataclasses.field(default=default, metadata={READER: read, NAME: name})

@@ -26,9 +26,7 @@ COUNTS: Final = {
 """Counts of a run: names in commit metadata, in the run's last line and in the status, with their fields."""
 
 
-def _places(section: Section, name: str) -> Mapping[int, frozenset[int]] | None:
-    if not section.has(name):
-        return None
+def _places(section: Section, name: str) -> Mapping[int, frozenset[int]]:
     named = section.take(name)
     if not isinstance(named, list) or not named:
         raise SettingsInvalid(section.at(name), "must be a list of records by partition and offset")
@@ -56,7 +54,7 @@ class Filter:
     key: Pattern | None = fields.pattern(name="keyRegex", null=True, default=None)
     from_ms: int | None = fields.integer(0, TIME_MAX, name="fromTime", null=True, default=None)
     to_ms: int | None = fields.integer(0, TIME_MAX, name="toTime", null=True, default=None)
-    places: Mapping[int, frozenset[int]] | None = fields.read_by(_places, name="records", default=None)
+    places: Mapping[int, frozenset[int]] | None = fields.read_by(_places, name="records", later=None, default=None)
 
 
 @fields.settings
@@ -79,7 +77,7 @@ class RedriveConfig:
     max_redrives: int = fields.integer(1)
     partitions: int = fields.integer(1)
     max_message_bytes: int = fields.integer(1)
-    producer_properties: Mapping[str, str] = fields.read_by(producer_properties, name="producer")
+    producer_properties: Mapping[str, str] = fields.nested(producer_properties, name="producer", later={})
     log: LogConfig = fields.nested(LogConfig)
 
 

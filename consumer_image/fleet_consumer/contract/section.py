@@ -68,10 +68,7 @@ class Section:
 
     def read(self, name: str, parse: Callable[[Section], _T]) -> _T:
         """The field as an object, of which `parse` must take every field."""
-        section = Section(self.take(name), self.at(name))
-        value = parse(section)
-        section.end()
-        return value
+        return whole(self.take(name), self.at(name), parse)
 
     def optional(self, name: str, parse: Callable[[Section], _T]) -> _T | None:
         return None if self.take_null(name) else self.read(name, parse)
@@ -131,6 +128,14 @@ class Section:
         if null:
             del self._remaining[name]
         return null
+
+
+def whole(value: object, path: str, parse: Callable[[Section], _T]) -> _T:
+    """An object of which `parse` must take every field."""
+    section = Section(value, path)
+    parsed = parse(section)
+    section.end()
+    return parsed
 
 
 def manifest_section(value: object, path: str, **defaults: object) -> Section:

@@ -106,10 +106,9 @@ def _consumer(section: Section) -> ConsumerConfig:
     return consumer
 
 
-def producer_properties(section: Section, name: str) -> Mapping[str, str]:
-    """The librdkafka properties of a file's `producer`. An earlier operator writes none, and this one none that is
-    empty: earlier workers know no such field."""
-    return section.read(name, lambda producer: producer.properties("properties")) if section.has(name) else {}
+def producer_properties(producer: Section) -> Mapping[str, str]:
+    """The librdkafka properties of a file's `producer`."""
+    return producer.properties("properties")
 
 
 @fields.settings
@@ -126,8 +125,9 @@ class WorkerConfig:
     brokers: Brokers = fields.nested(Brokers, name="connection")
     handler: HandlerConfig = fields.nested(_handler)
     consumer: ConsumerConfig = fields.nested(_consumer)
-    producer_properties: Mapping[str, str] = fields.read_by(producer_properties, name="producer")
-    """Settings of librdkafka's producer by their own names."""
+    producer_properties: Mapping[str, str] = fields.nested(producer_properties, name="producer", later={})
+    """Settings of librdkafka's producer by their own names. The operator leaves an empty `producer` out, as earlier
+    workers know no such field."""
     failed_topic: str = fields.text()
     policy_file: str | None = fields.nested(lambda retry: retry.text("policyFile"), name="retry", null=True)
     """Path of policies.json, which running workers follow as it changes. None: failed records go to the failed topic
