@@ -190,7 +190,7 @@ class LedgerStore:
         return ledger
 
     def alive(self, sign: int) -> None:
-        """Store a sign of progress beside the ledger. It is tried once: the next one comes soon."""
+        """Store a sign of progress next to the ledger. It is tried once: the next one comes soon."""
         data = {**(self._document.get("data") or {}), ALIVE_KEY: str(sign)}
         try:
             self._document = self._objects.replace({**self._document, "data": data})

@@ -19,7 +19,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall, end_forked_child
 from fleet_consumer.handlers.configured import make_executor, make_performer
-from fleet_consumer.handlers.executor import Executor, ThreadExecutor
+from fleet_consumer.handlers.executor import Executor
 from fleet_consumer.handlers.key_order import KeyOrder
 from fleet_consumer.handlers.loading import Handler
 from fleet_consumer.handlers.performing import Outputs, Result, decoder
@@ -29,7 +29,7 @@ from fleet_consumer.record import Produce, Record
 Answer = tuple[Produce, ...] | BaseException
 """The outputs of a record, or its error."""
 Ends = Callable[[BaseException], bool]
-"""Whether this error of a record ends the task: nothing is handled behind it then."""
+"""True for an error of a record that ends the task: nothing is handled behind it then."""
 
 SINGLE_AT_ONCE: Final = 500
 """Records that are handled one by one between two looks at the rate."""
@@ -49,9 +49,9 @@ class Caller(ABC):
         """Handle these records, which are the handler's own, in the order of their keys at least. The answers of the
         first ones: no call begins after `deadline` (monotonic seconds), nor after an error that `ends`."""
 
-    @abstractmethod
     def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
         """Run `setup` or `teardown` and wait; raises what it raises."""
+        hook(*arguments)
 
     def close(self) -> None:  # noqa: B027  # most have no threads
         """End its threads."""
@@ -59,17 +59,16 @@ class Caller(ABC):
 
 def make_caller(config: WorkerConfig, handler: Handler, marks: Marks, clock: Clock) -> Caller:
     """The caller for this handler and its settings, with its threads started."""
-    settings = config.handler
+    settings, batch = config.handler, config.consumer.max_poll_records if handler.batch else 0
     outputs = Outputs(settings.outputs)
+    if batch and settings.concurrency == 1 and not handler.asynchronous:
+        return Batches(make_performer(settings, handler, outputs).perform, batch, marks)
     executor = make_executor(settings, handler, clock, outputs)
     if executor is None:
         decoders = decoder("key", settings.decode.key), decoder("value", settings.decode.value)
         return OneByOne(handler, decoders, outputs, marks, clock)
-    if isinstance(executor, ThreadExecutor) and executor.size == 1:
-        performer = make_performer(settings, handler, outputs)
-        return Batches(performer.perform, config.consumer.max_poll_records, marks)
     executor.start()
-    return Beside(executor, config.consumer.max_poll_records if handler.batch else 0, marks, clock)
+    return Concurrent(executor, batch, marks, clock)
 
 
 class OneByOne(Caller):
@@ -93,7 +92,8 @@ class OneByOne(Caller):
         call, now, outputs_of, forked = self._call, self._now, self._outputs.of, self._forked
         decode_key, decode_value = self._decode_key, self._decode_value
         in_hand = HandlerCall([records[0]], threading.get_ident())
-        held, cells = in_hand.records, self._marks.begin(records[0].partition)
+        held, cells = in_hand.records, self._marks.cells
+        self._marks.hold(held)
         token = CURRENT_CALL.set(in_hand)
         answers: list[Answer] = []
         try:
@@ -116,12 +116,9 @@ class OneByOne(Caller):
                     break
         finally:
             CURRENT_CALL.reset(token)
-            self._marks.end()
+            self._marks.release()
         end_forked_child(self._pid)
         return answers
-
-    def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
-        hook(*arguments)
 
 
 class Batches(Caller):
@@ -134,15 +131,16 @@ class Batches(Caller):
 
     def handle(self, records: list[Record], deadline: float, ends: Ends) -> list[Answer]:
         token = CURRENT_CALL.set(HandlerCall(records, threading.get_ident()))
-        self._marks.begin(records[0].partition, records[0].offset, records[-1].offset)
+        self._marks.hold(records)
         try:
-            return [each.produces if each.error is None else each.error for each in self._perform(records)]
+            return [_answer(each) for each in self._perform(records)]
         finally:
             CURRENT_CALL.reset(token)
-            self._marks.end()
+            self._marks.release()
 
-    def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
-        hook(*arguments)
+
+def _answer(result: Result) -> Answer:
+    return result.produces if result.error is None else result.error
 
 
 @dataclass(slots=True, eq=False)
@@ -159,7 +157,7 @@ class _Piece:
         self.back.put((self, results))
 
 
-class Beside(Caller):
+class Concurrent(Caller):
     """A handler of which several calls are under way at once, in the worker's own executors. One record of each key, or
     one batch of each partition, is in hand at a time."""
 
@@ -187,7 +185,7 @@ class Beside(Caller):
                 key, piece = given
                 keys[piece], piece.slot = key, slots.pop()
                 begun = max(begun, piece.place)
-                self._marks.hold(piece.slot, piece.records)
+                self._marks.hold(piece.records, piece.slot)
                 self._executor.give(piece)
             if not keys:
                 break
@@ -195,8 +193,7 @@ class Beside(Caller):
             self._marks.release(piece.slot)
             slots.append(piece.slot)
             order.done(keys.pop(piece))
-            for place, each in enumerate(results, piece.place):
-                answers[place] = each.produces if each.error is None else each.error
+            answers[piece.place : piece.place + len(results)] = map(_answer, results)
             failed = any(each.error is not None and ends(each.error) for each in results)
             if not over and (failed or self._now() >= deadline):
                 # What lies before a record that has begun is handled still, or that would be handled twice.
@@ -207,10 +204,9 @@ class Beside(Caller):
 
     def _pieces(self, records: list[Record], back: Any) -> list[tuple[Any, _Piece]]:
         if not self._batch:
-            read = [as_read(each) for each in records]
-            keys = [None if each.key is None else (each.partition, each.key) for each in read]
             return [
-                (key, _Piece(place, [each], back)) for place, (key, each) in enumerate(zip(keys, records, strict=True))
+                (None if (key := as_read(each).key) is None else (each.partition, key), _Piece(place, [each], back))
+                for place, each in enumerate(records)
             ]
         pieces: list[tuple[Any, _Piece]] = []
         for place, each in enumerate(records):

@@ -15,7 +15,6 @@ from fleet_consumer.backfill.rows import Row
 from fleet_consumer.backfill.slices import TaskReport
 from fleet_consumer.contract.backfill_ledger import SAMPLE_TEXT_MAX, Sample
 from fleet_consumer.contract.policies import Policy
-from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Produce
 from fleet_consumer.retry.failure import Drop, Retry, classify, without_words
 
@@ -25,14 +24,14 @@ FAILED_LIVE_ONLY: Final = "failed_live_only"
 FAILED_CANDIDATE_ONLY: Final = "failed_candidate_only"
 """Verdicts: the fields of `Comparison`."""
 
-Answer = Mapping[str, Any]
+Document = Mapping[str, Any]
 
 
-def answer_of(result: Result, policy: Policy | None, *, error_text: bool = True) -> Answer:
-    """The document of a handler's result. `error_text` False leaves the words of errors out."""
-    if result.error is None:
-        return {"outputs": [_output(each) for each in result.produces]}
-    verdict = classify(result.error, policy)
+def answer_of(made: tuple[Produce, ...] | BaseException, policy: Policy | None, *, error_text: bool = True) -> Document:
+    """The document of a record's outputs, or of its error. `error_text` False leaves the words of errors out."""
+    if isinstance(made, tuple):
+        return {"outputs": [_output(each) for each in made]}
+    verdict = classify(made, policy)
     if not error_text:
         verdict = without_words(verdict)
     if isinstance(verdict, Drop):
@@ -60,7 +59,7 @@ class Ignored(NamedTuple):
         return cls(tuple(tuple(filter(None, path)) for path in paths), frozenset(headers))
 
 
-def compare(live: Answer, candidate: Answer, ignored: Ignored) -> str:
+def compare(live: Document, candidate: Document, ignored: Ignored) -> str:
     """The verdict. Texts of errors and of drops do not count, nor do `ignored` fields of values that are JSON
     objects."""
     if ("error" in live) != ("error" in candidate):
@@ -77,12 +76,12 @@ def compare(live: Answer, candidate: Answer, ignored: Ignored) -> str:
     return EQUAL if same else DIFFERENT
 
 
-def result_text(answer: Answer | None) -> str | None:
+def result_text(answer: Document | None) -> str | None:
     """The side's result for people and tools: JSON, None if it failed."""
     return None if answer is None or "error" in answer else dumped(answer)
 
 
-def error_text(answer: Answer | None) -> str | None:
+def error_text(answer: Document | None) -> str | None:
     """The side's error as one line, None if it did not fail."""
     if answer is None or "error" not in answer:
         return None
@@ -90,13 +89,13 @@ def error_text(answer: Answer | None) -> str | None:
     return f"{error['kind']}: {error['class']}: {error['message']}".removesuffix(": ")
 
 
-def sample_text(answer: Answer | None) -> str:
+def sample_text(answer: Document | None) -> str:
     """One side of a sample, cut."""
     text = error_text(answer) or result_text(answer) or "no record"
     return text if len(text) <= SAMPLE_TEXT_MAX else text[: SAMPLE_TEXT_MAX - 1] + "…"
 
 
-def dumped(answer: Answer) -> str:
+def dumped(answer: Document) -> str:
     """The document as it is stored."""
     return json.dumps(answer, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
@@ -119,7 +118,7 @@ def _text(value: bytes | str | None) -> Any:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def _same_output(one: Answer, other: Answer, ignored: Ignored) -> bool:
+def _same_output(one: Document, other: Document, ignored: Ignored) -> bool:
     if any(one[name] != other[name] for name in ("topic", "key")):
         return False
     ours, theirs = ([each for each in side["headers"] if each[0] not in ignored.headers] for side in (one, other))

@@ -94,8 +94,8 @@ class SparkEngine:
         return self._taken(slice_number)
 
     def play_second_pass(self, slice_number: int, work: Work) -> dict[int, TaskReport]:
-        """Have the candidate handle the records of one slice of the first pass, beside the answers of that; the reports
-        of the tasks."""
+        """Have the candidate handle the records of one slice of the first pass, and compare with the answers of that;
+        the reports of the tasks."""
         path = f"{self._root()}/{FOLDERS['Live']}/slice={slice_number:06d}"
         function = second_pass_function(work, slice_number, self._reports)
         answers = self._asked(lambda: self._spark.read.schema(schema_of(ANSWER_COLUMNS)).parquet(path))

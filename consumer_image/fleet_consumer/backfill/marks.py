@@ -26,51 +26,37 @@ class InHand(NamedTuple):
 
 
 class Marks:
-    """Slots for so many calls, over a file that both processes map. One process writes."""
+    """Slots for so many calls, over a file that both processes map. One process writes.
+
+    `cells` is the memory: a caller of one record at a time notes the next one of a call in slot 0 by its offset alone,
+    at `OFFSET`.
+    """
 
     OFFSET: Final = 2
-    """The cell of the first offset in the memory that `begin` returns."""
 
     def __init__(self, file: int, slots: int) -> None:
         self._slots = slots
-        self._cells = memoryview(mmap.mmap(file, size_of(slots))).cast("q")
+        self.cells = memoryview(mmap.mmap(file, size_of(slots))).cast("q")
 
-    def begin(self, partition: int, first: int = -1, last: int = -1) -> memoryview[int]:
-        """Note a call in the first slot; returns the memory in which each further record of it is noted by its offset,
-        where no `last` is given."""
-        cells = self._cells
-        cells[1], cells[2], cells[3] = partition, first, last
-        cells[0] = 1
-        return cells
-
-    def end(self) -> None:
-        """The call of the first slot is over."""
-        self._cells[0] = 0
-
-    def hold(self, slot: int, records: Sequence[Record]) -> None:
+    def hold(self, records: Sequence[Record], slot: int = 0) -> None:
         """Note the call of a slot."""
         at = CELLS * slot
-        self._cells[at + 1], self._cells[at + 2] = records[0].partition, records[0].offset
-        self._cells[at + 3] = records[-1].offset
-        self._cells[at] = 1
+        self.cells[at + 1], self.cells[at + 2] = records[0].partition, records[0].offset
+        self.cells[at + 3] = records[-1].offset
+        self.cells[at] = 1
 
-    def release(self, slot: int) -> None:
+    def release(self, slot: int = 0) -> None:
         """The call of this slot is over."""
-        self._cells[CELLS * slot] = 0
+        self.cells[CELLS * slot] = 0
 
     def read(self) -> dict[int, InHand]:
         """The calls under way, by slot; for the other process."""
-        cells = self._cells
+        cells = self.cells
         return {
             slot: InHand(cells[at + 1], cells[at + 2], max(cells[at + 2], cells[at + 3]))
             for slot in range(self._slots)
-            if cells[at := CELLS * slot] == 1 and cells[at + 2] >= 0
+            if cells[at := CELLS * slot] == 1
         }
-
-    def clear(self) -> None:
-        """Forget all calls, for the next process."""
-        for slot in range(self._slots):
-            self.release(slot)
 
 
 def size_of(slots: int) -> int:

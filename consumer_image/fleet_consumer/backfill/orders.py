@@ -10,7 +10,7 @@ from fleet_consumer.contract.backfill_ledger import RunProblem
 
 
 class Order(NamedTuple):
-    """One task's part of a slice; with a `side` of a comparison no time bounds it."""
+    """One task's part of a slice. A `bounded` one ends with the time of its work, a piece of a comparison does not."""
 
     work: Work
     ranges: Task

@@ -18,7 +18,6 @@ from fleet_consumer.backfill.slices import FailedRecord, TaskReport
 from fleet_consumer.backfill.work import Work, policies_of, policy_of
 from fleet_consumer.backfill.writing import FailedTopic, SinkTopic, Writers
 from fleet_consumer.contract.backfill_config import BackfillConfig
-from fleet_consumer.handlers.performing import Result
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.retry.failure import Drop, OutputNotListed, OutputRefused, Poison, classify, without_words
@@ -154,11 +153,10 @@ class Answered(Outcomes):
         text = self._config.worker.handler.error_text
         for record, answer in zip(records, answers, strict=False):
             read = as_read(record)
-            result = Result(answer) if isinstance(answer, tuple) else Result(error=answer)
             self.report.records_in += 1
-            self.report.records_out += len(result.produces)
+            self.report.records_out += len(answer) if isinstance(answer, tuple) else 0
             self.report.poison += isinstance(answer, Poison)
-            document = dumped(answer_of(result, self._policy, error_text=text))
+            document = dumped(answer_of(answer, self._policy, error_text=text))
             self.rows.add(self._config.topic, read.partition, read.offset, read.timestamp, read.key, document)
         return len(answers)
 

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from multiprocessing.connection import Connection
 from typing import Final
 
@@ -35,7 +36,7 @@ from fleet_consumer.backfill.work import CANDIDATE, GROUP_S, Pacer, Selection, c
 from fleet_consumer.backfill.writing import Writers
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig
-from fleet_consumer.contract.backfill_ledger import RunProblem, Suspect
+from fleet_consumer.contract.backfill_ledger import RunProblem
 from fleet_consumer.contract.pod import POD_NAME
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.group.errors import ConsumerError, TopicAuthorizationFailed
@@ -99,11 +100,11 @@ class HandlerServer:
     def play(self, order: Order) -> Iterator[Part]:
         """Play an order to its end, or to where its time, a record or an error ends it."""
         config, work = self._config, order.work
-        answers = config.compare is not None
+        deaths = {(each.partition, each.offset): each.deaths for each in work.suspects if each.side == self._side}
         pacer = Pacer(work.seconds if order.bounded else float("inf"), work.rate, self._clock)
         try:
-            outcomes = Answered(config, work) if answers else Handled(config, work, self._writers)
-            share = _Share(config, self._side, work.suspects, self._selection, self._caller, outcomes, pacer)
+            outcomes = Handled(config, work, self._writers) if config.compare is None else Answered(config, work)
+            share = _Share(deaths, self._selection, self._caller, outcomes, pacer)
             for ranges in _one_of_each_partition(config.topic, order.ranges):
                 yield from share.turn_to(ranges)
                 for step in self._reading().runs(ranges):
@@ -114,11 +115,11 @@ class HandlerServer:
                     break
             if self.abandoned:
                 return
-            part = share.end()
+            part = share.part(last=True)
         except BackfillFailed as error:
-            part = _stopped(error.problem)
+            part = Part(TaskReport(problem=error.problem), [], last=True)
         except (ConsumerError, SettingsRefused) as error:
-            part = _stopped(_problem_of(error))
+            part = Part(TaskReport(problem=_problem_of(error)), [], last=True)
         yield part
 
     def tear_down(self) -> None:
@@ -144,16 +145,14 @@ class _Share:
 
     def __init__(
         self,
-        config: BackfillConfig,
-        side: str,
-        suspects: Sequence[Suspect],
+        deaths: dict[tuple[int, int], int],
         selection: Selection,
         caller: Caller,
         outcomes: Outcomes,
         pacer: Pacer,
     ) -> None:
-        self._topic = config.topic
-        self._deaths = {(each.partition, each.offset): each.deaths for each in suspects if each.side == side}
+        """`deaths` are those of the suspects, by their places."""
+        self._deaths = deaths
         self._selection = selection
         self._caller = caller
         self._outcomes = outcomes
@@ -172,7 +171,7 @@ class _Share:
     def turn_to(self, ranges: Ranges) -> Iterator[Part]:
         """Begin with these ranges; yields the part that the ones before leave."""
         if self._covered:
-            yield self._part()
+            yield self.part()
         self._reached = {partition.partition: first for partition, (first, _) in ranges.items()}
 
     def take(
@@ -186,38 +185,27 @@ class _Share:
             waiting = ", ".join(str(part.partition) for part in ranges if part.partition not in self._covered)
             message = f"no records of partitions {waiting or 'of the range'} came within {STALL_S:g} s"
             raise BackfillFailed("BrokerUnreachable", message, final=False)
-        lists = [(each.partition, filled_records(each, run)) for each, run in messages.items()]
-        if self._caller.mixed:
-            joined = [record for _, records in lists for record in records]
-            yield from self._take([joined] if joined else [])
-        else:
-            yield from self._take([records for _, records in lists])
+        lists = [filled_records(each, run) for each, run in messages.items()]
+        for records in [list(chain(*lists))] if self._caller.mixed else lists:
+            yield from self._take(records)
         if not self.ended:
             for each in done:
                 self._cover(each.partition, ranges[each][1])
             yield from self._part_if_due()
 
-    def end(self) -> Part:
-        """The last part."""
-        return self._part(last=True)
-
-    def _take(self, lists: list[list[Record]]) -> Iterator[Part]:
-        for records in lists:
-            rest = records if self._selection.takes_all else self._selected(records)
-            while rest and not self.ended:
-                alone = self._first_suspect(rest)
-                if alone == 0:
-                    yield self._part()
-                    rest = self._take_alone(rest)
-                    yield self._part()
-                else:
-                    rest = self._handle(rest, alone)
-                    yield from self._part_if_due()
-            if not self.ended and records:
-                for last in (
-                    {each.partition: each for each in records} if self._caller.mixed else {0: records[-1]}
-                ).values():
-                    self._cover(last.partition, last.offset + 1)
+    def _take(self, records: list[Record]) -> Iterator[Part]:
+        rest = records if self._selection.takes_all else self._selected(records)
+        while rest and not self.ended:
+            alone = self._first_suspect(rest)
+            if alone == 0:
+                yield self.part()
+                rest = self._take_alone(rest)
+                yield self.part()
+            else:
+                rest = self._handle(rest, alone)
+                yield from self._part_if_due()
+        if not self.ended:
+            self._cover_each(records)
 
     def _handle(self, records: list[Record], most: int) -> list[Record]:
         """Handle the next group of these; returns those that are left."""
@@ -274,9 +262,9 @@ class _Share:
 
     def _part_if_due(self) -> Iterator[Part]:
         if self._clock.monotonic() - self._part_at >= PART_S or len(self._outcomes.rows) >= PART_ROWS:
-            yield self._part()
+            yield self.part()
 
-    def _part(self, *, last: bool = False) -> Part:
+    def part(self, *, last: bool = False) -> Part:
         """End the part in hand."""
         outcomes = self._outcomes
         kept = outcomes.settle()
@@ -298,11 +286,6 @@ def _problem_of(error: ConsumerError | SettingsRefused) -> RunProblem:
         reason, said = "AuthorizationFailed", f"{said}; allow the principal Read and Describe on the topic"
     # Whatever it is, the driver asks the brokers before the next slice, and again: it says what is final.
     return RunProblem(reason=reason, message=said, final=False)
-
-
-def _stopped(problem: RunProblem) -> Part:
-    """The last part of an order that an error ends: what was settled before stays."""
-    return Part(TaskReport(problem=problem), [], last=True)
 
 
 def _one_of_each_partition(topic: str, ranges: Task) -> Iterator[dict[TopicPartition, tuple[int, int]]]:

@@ -22,15 +22,16 @@ from fleet_consumer.backfill.comparing import (
 )
 from fleet_consumer.backfill.slices import TaskReport
 from fleet_consumer.contract.backfill_ledger import SAMPLE_TEXT_MAX
-from fleet_consumer.handlers.performing import Result
 from fleet_consumer.record import Fatal, Produce, Skip
 
-
-def outputs(*produces: Produce) -> Result:
-    return Result(produces)
+Made = tuple[Produce, ...] | BaseException
 
 
-def verdict(one: Result, other: Result, *ignored: str) -> str:
+def outputs(*produces: Produce) -> Made:
+    return produces
+
+
+def verdict(one: Made, other: Made, *ignored: str) -> str:
     live, candidate = answer_of(one, None), answer_of(other, None)
     may_differ = Ignored.of(ignored)
     stored = compare(json.loads(dumped(live)), json.loads(dumped(candidate)), may_differ)
@@ -77,22 +78,22 @@ DEEP = b'{"a": ' * 100_000 + b"%s" + b"}" * 100_000
             (),
             DIFFERENT,
         ),
-        (Result(error=ValueError("1")), Result(error=ValueError("2")), (), EQUAL),
-        (Result(error=ValueError("1")), Result(error=KeyError("1")), (), DIFFERENT),
-        (Result(error=ValueError("1")), Result(error=Fatal("1")), (), DIFFERENT),
-        (Result(error=ValueError("1")), outputs(), (), FAILED_LIVE_ONLY),
-        (outputs(), Result(error=ValueError("1")), (), FAILED_CANDIDATE_ONLY),
-        (Result(error=Skip("a")), Result(error=Skip("b")), (), EQUAL),
-        (Result(error=Skip("a")), outputs(), (), DIFFERENT),
-        (Result(error=Skip("a")), Result(error=ValueError("b")), (), FAILED_CANDIDATE_ONLY),
+        (ValueError("1"), ValueError("2"), (), EQUAL),
+        (ValueError("1"), KeyError("1"), (), DIFFERENT),
+        (ValueError("1"), Fatal("1"), (), DIFFERENT),
+        (ValueError("1"), outputs(), (), FAILED_LIVE_ONLY),
+        (outputs(), ValueError("1"), (), FAILED_CANDIDATE_ONLY),
+        (Skip("a"), Skip("b"), (), EQUAL),
+        (Skip("a"), outputs(), (), DIFFERENT),
+        (Skip("a"), ValueError("b"), (), FAILED_CANDIDATE_ONLY),
     ],
 )
-def test_verdicts(one: Result, other: Result, ignored: tuple[str, ...], expected: str) -> None:
+def test_verdicts(one: Made, other: Made, ignored: tuple[str, ...], expected: str) -> None:
     assert verdict(one, other, *ignored) == expected
 
 
 def test_texts_of_both_sides() -> None:
-    failed = answer_of(Result(error=ValueError("no id")), None)
+    failed = answer_of(ValueError("no id"), None)
     assert (error_text(failed), result_text(failed)) == ("Exhausted: ValueError: no id", None)
     done = answer_of(outputs(Produce("t", b"v")), None)
     assert error_text(done) is None
@@ -102,10 +103,10 @@ def test_texts_of_both_sides() -> None:
 
 
 def test_error_texts_may_stay_out() -> None:
-    failed = answer_of(Result(error=ValueError("secret")), None, error_text=False)
+    failed = answer_of(ValueError("secret"), None, error_text=False)
     assert "secret" not in dumped(failed)
     assert error_text(failed) == "Exhausted: ValueError"
-    assert "secret" not in dumped(answer_of(Result(error=Skip("secret")), None, error_text=False))
+    assert "secret" not in dumped(answer_of(Skip("secret"), None, error_text=False))
 
 
 def test_stored_answers_are_judged() -> None:
