@@ -109,14 +109,15 @@ class HandlerServer:
                 yield from share.turn_to(ranges)
                 for step in self._reading().runs(ranges):
                     yield from share.take(step.messages, step.done, ranges)
-                    if share.ended or self.abandoned:
+                    if self.abandoned:
+                        return
+                    if share.ended:
                         break
-                if share.ended or self.abandoned:
+                if share.ended:
                     break
-            if self.abandoned:
-                return
             part = share.part(last=True)
         except BackfillFailed as error:
+            # The parts before stay.
             part = Part(TaskReport(problem=error.problem), [], last=True)
         except (ConsumerError, SettingsRefused) as error:
             part = Part(TaskReport(problem=_problem_of(error)), [], last=True)

@@ -8,6 +8,8 @@ of its ranges then, and a single record in the end, so that one that ends execut
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from fleet_consumer.backfill.children import Died, HandlerProcess
@@ -45,51 +47,41 @@ def task_function(
     """The function for `mapInArrow` over one row for each task; `reports` is the driver's accumulator, keyed by slice
     and task."""
 
+    def play(task: int, attempt: int, report: TaskReport, batches: Iterable[Any]) -> Iterator[Any]:
+        for _ in batches:
+            """The row says nothing; its partition is the task."""
+        return run_task(work, part_of(planned[task], attempt), report)
+
+    return _reporting(play, number, reports)
+
+
+def second_pass_function(work: Work, number: int, reports: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """The function for `mapInArrow` over the stored answers of the first pass of a comparison."""
+    return _reporting(lambda _task, _attempt, report, batches: run_second_pass(work, report, batches), number, reports)
+
+
+def _reporting(
+    play: Callable[[int, int, TaskReport, Iterable[Any]], Iterator[Any]], number: int, reports: Any
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
-        for _ in batches:
-            """The row says nothing; its partition is the task."""
         context = TaskContext.get()
         assert context is not None, "Spark runs this"
-        task, report = context.partitionId(), TaskReport(repeated=int(context.attemptNumber() > 0))
-        yield from run_task(work, part_of(planned[task], context.attemptNumber()), report)
+        task, attempt = context.partitionId(), context.attemptNumber()
+        report = TaskReport(repeated=int(attempt > 0))
+        yield from play(task, attempt, report, batches)
         # Only a task that came to its end reports.
         reports.add({(number, task): report})
 
     return run
 
 
-def second_pass_function(work: Work, number: int, reports: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """The function for `mapInArrow` over the stored answers of the first pass of a comparison."""
-
-    def run(batches: Iterable[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "Spark runs this"
-        report = TaskReport(repeated=int(context.attemptNumber() > 0))
-        yield from run_second_pass(work, report, batches)
-        reports.add({(number, context.partitionId()): report})
-
-    return run
-
-
-def run_task(work: Work, task: Task, report: TaskReport) -> Iterator[pyarrow.RecordBatch]:
-    """Play a task, and fill in its report."""
-    config = config_of(work.config)
-    columns = columns_of(config)
+@contextmanager
+def _stops_noted(report: TaskReport) -> Iterator[None]:
+    """Note in the report of a task why it has to stop, and have the next one begin with new processes."""
     try:
-        sides = [LIVE] if config.compare is None else _sides(config)
-        processes = [_process(work.config, side) for side in sides]
-        began = SystemClock().monotonic()
-        played = (
-            _compared(work, task, report, processes) if len(sides) > 1 else _single(work, task, report, processes[0])
-        )
-        for rows in played:
-            if rows and rows[0]:
-                yield batch_of(columns, rows)
-        report.seconds = SystemClock().monotonic() - began
+        yield
     except Died as death:
         report.died += death.suspects
         _forget_dead()
@@ -98,15 +90,28 @@ def run_task(work: Work, task: Task, report: TaskReport) -> Iterator[pyarrow.Rec
         _forget_dead()
 
 
+def run_task(work: Work, task: Task, report: TaskReport) -> Iterator[pyarrow.RecordBatch]:
+    """Play a task, and fill in its report."""
+    config = config_of(work.config)
+    handlers = LIVE if config.compare is None else config.compare.handlers
+    with _stops_noted(report):
+        processes = [_process(work.config, side) for side in ([LIVE, CANDIDATE] if handlers == BOTH else [handlers])]
+        began = SystemClock().monotonic()
+        play = _compared if handlers == BOTH else _single
+        for rows in play(work, task, report, *processes):
+            if rows and rows[0]:
+                yield batch_of(columns_of(config), rows)
+        report.seconds = SystemClock().monotonic() - began
+
+
 def run_second_pass(
     work: Work, report: TaskReport, batches: Iterable[pyarrow.RecordBatch]
 ) -> Iterator[pyarrow.RecordBatch]:
     """Have the candidate handle the records of these answers of the live handler, and fill in the report."""
     config = config_of(work.config)
-    assert config.compare is not None, "this Backfill compares"
     ignored, clock = _ignored(config), SystemClock()
     began = clock.monotonic()
-    try:
+    with _stops_noted(report):
         for batch in batches:
             live = _by_place([column.to_pylist() for column in batch.columns])
             spans: dict[int, tuple[int, int]] = {}
@@ -122,18 +127,7 @@ def run_second_pass(
             report.add(found)
             if rows:
                 yield batch_of(DIFFERENCE_COLUMNS, rows.columns)
-    except Died as death:
-        report.died += death.suspects
-        _forget_dead()
-    except BackfillFailed as error:
-        report.problem = error.problem
-        _forget_dead()
     report.seconds = clock.monotonic() - began
-
-
-def _sides(config: BackfillConfig) -> list[str]:
-    assert config.compare is not None, "this Backfill compares"
-    return [LIVE, CANDIDATE] if config.compare.handlers == BOTH else [config.compare.handlers]
 
 
 def _ignored(config: BackfillConfig) -> Ignored:
@@ -162,24 +156,22 @@ def _single(work: Work, task: Task, report: TaskReport, process: HandlerProcess)
 
 
 def _compared(
-    work: Work, task: Task, report: TaskReport, processes: Sequence[HandlerProcess]
+    work: Work, task: Task, report: TaskReport, live: HandlerProcess, candidate: HandlerProcess
 ) -> Iterator[list[list[Any]]]:
     """Both handlers over the same records, piece by piece, each in its own process; yields the differences."""
-    config = config_of(work.config)
-    assert config.compare is not None, "this Backfill compares"
+    config, clock = config_of(work.config), SystemClock()
     keeps, ignored = config.sink.parquet is not None, _ignored(config)
-    clock = SystemClock()
     pacer, size, left = Pacer(work.seconds, work.rate, clock), PIECE_FIRST, task
     while left and pacer.may_take(offsets_of(shortened(left, size))):
         piece, began = _without_suspects(shortened(left, size), work), clock.monotonic()
-        playing = [process.play(Order(work, piece, bounded=False)) for process in processes]
-        live, candidate = (_gathered(parts) for parts in _in_turns(playing))
-        if problem := live[0].problem or candidate[0].problem:
+        playing = [process.play(Order(work, piece, bounded=False)) for process in (live, candidate)]
+        (found, ours), (other, theirs) = map(_gathered, _in_turns(playing))
+        if problem := found.problem or other.problem:
             report.problem = problem
             return
-        rows = _differences(live[1], candidate[1], ignored, report)
-        report.add(live[0])
-        report.poison += candidate[0].poison
+        rows = _differences(ours, theirs, ignored, report)
+        report.add(found)
+        report.poison += other.poison
         yield rows.columns if keeps else []
         left = _behind(left, piece)
         size = max(1, min(PIECE_MAX, 2 * size, int(size * PIECE_S / max(clock.monotonic() - began, 1e-3))))
@@ -247,6 +239,5 @@ def _document(row: list[Any] | None) -> str | None:
 
 def _behind(task: Task, piece: Task) -> Task:
     """The task without its first part."""
-    kept = list(task[len(piece) :])
-    last, whole = piece[-1], task[len(piece) - 1]
-    return tuple([TaskRange(whole.partition, last.end, whole.end)] if last.end < whole.end else []) + tuple(kept)
+    cut, *kept = task[len(piece) - 1 :]
+    return tuple(each for each in (replace(cut, first=piece[-1].end), *kept) if each.offsets)
