@@ -127,14 +127,14 @@ def test_record_that_ends_its_executor_is_found_and_set_aside(place: Place, tmp_
     with Scene(where, tmp_path, handler=DEADLY, **options) as scene:
         scene.send(1)
         scene.send(1, first=1, do="end the executor")
-        scene.send(8, first=2)
+        scene.send(2, first=2)
         for attempt in (1, 2, 3):
             driver = scene.start(attempt, sink=scene.parquet, onError="Skip", parallelism=1)
             if driver.wait() == 0:
                 break
             assert driver.result["reason"] == "ExecutorLost", driver.tail()
             assert "partition 1 offset 0" in driver.result["message"]
-        assert numbers(scene) == [n for n in range(10) if n != 1]
+        assert numbers(scene) == [0, 2, 3]
         assert scene.ledger.counts.failed == 1
         assert scene.ledger.repeated > 0
 

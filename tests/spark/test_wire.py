@@ -16,6 +16,7 @@ from fleet_operator.planning.backfill.manifests import SECURE
 from tests.broker.workers import Kafka
 from tests.spark.scene import Place, Scene, every, origins
 from tests.support.kafka import KafkaBroker
+from tests.support.spark import ensure_driver_classes
 from tests.support.suites import ROOT
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
@@ -59,13 +60,13 @@ def apart(python: Path) -> dict[str, Any]:
     packages = next(python.parents[1].glob("lib/python*/site-packages/pyspark"))
     # On Kubernetes Spark makes the secret.
     secure = {**SECURE, "spark.authenticate.secret": "of-this-test", "spark.executor.memory": "500m"}
-    secure["spark.executor.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"
+    secure["spark.executor.extraJavaOptions"] = " ".join(["-XX:TieredStopAtLevel=1", *ensure_driver_classes()])
     environment = {"PYTHONPATH": str(ROOT / "consumer_image"), "PYTHONDONTWRITEBYTECODE": "1"}
     conf = secure | {f"spark.executorEnv.{name}": value for name, value in environment.items()}
     java = Path("/usr/bin/java").resolve().parents[1]
     return {
         "master": "local-cluster[1,1,500]",
-        "conf": " ".join(f"--conf {name}={value}" for name, value in conf.items()),
+        "conf": " ".join(f"--conf '{name}={value}'" for name, value in conf.items()),
         "environment": {"SPARK_HOME": str(packages), "JAVA_HOME": str(java)},
     }
 
