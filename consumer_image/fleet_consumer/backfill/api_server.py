@@ -12,6 +12,7 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote, urlsplit
@@ -101,12 +102,9 @@ class ApiServer:
         while True:
             status, answer = self._once(method, name, document)
             if status == 200:
-                try:
-                    found = json.loads(answer)
-                except ValueError:
-                    found = None
-                if isinstance(found, dict):
-                    return found
+                with suppress(ValueError):
+                    if isinstance(found := json.loads(answer), dict):
+                        return found
                 answer = "an answer that is no JSON object"
             if status == 409:
                 raise ApiConflict(f"ConfigMap {name} was changed meanwhile")
@@ -123,22 +121,18 @@ class ApiServer:
         """Status and body; status 0 and the error's text if there was no answer."""
         if not self._url.hostname:
             return 400, f"no API server is known: neither {API_URL} nor KUBERNETES_SERVICE_HOST is set"
-        connection: http.client.HTTPConnection | None = None
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        body = None if document is None else json.dumps(document)
         try:
-            connection = self._connection()
-            headers = {"Accept": "application/json", "Content-Type": "application/json"}
             token = self._account / "token"
             if token.exists():
                 headers["Authorization"] = f"Bearer {token.read_text().strip()}"
-            body = None if document is None else json.dumps(document)
-            connection.request(method, self._base + quote(name), body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode("utf-8", "replace")
+            with closing(self._connection()) as connection:
+                connection.request(method, self._base + quote(name), body, headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read().decode("utf-8", "replace")
         except (OSError, http.client.HTTPException) as error:
             return 0, f"{type(error).__name__}: {error}"
-        finally:
-            if connection is not None:
-                connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
         host, port = self._url.hostname or "", self._url.port

@@ -55,14 +55,17 @@ class BrokersView:
         bounds = self._bounds(sorted({each.partition for each in planned}))
         for each in planned:
             first, end = bounds[each.partition]
+            place = f"topic {self._config.topic!r} partition {each.partition}, offsets {each.first} to {each.end}"
             if each.first < first:
-                raise self._expired(each, f"the log begins at {first}: retention or a deletion removed the rest")
+                seen = f"the log begins at {first}: retention or a deletion removed the rest"
+                raise BackfillFailed("RangeExpired", f"{place}: {seen}", final=True)
             if each.end > end and self._isolation == "read_committed":
                 # The end of what is committed: a transaction may be open there.
                 seen = f"committed records end at {end}, so a transaction may be open"
-                raise BackfillFailed("RangeNotCommitted", f"{self._place(each)}: {seen}", final=False)
+                raise BackfillFailed("RangeNotCommitted", f"{place}: {seen}", final=False)
             if each.end > end:
-                raise self._expired(each, f"the log ends at {end}: the topic was made anew, or lost records")
+                seen = f"the log ends at {end}: the topic was deleted and made again, or lost records"
+                raise BackfillFailed("RangeExpired", f"{place}: {seen}", final=True)
 
     def limits(self, topics: Iterable[str]) -> Mapping[str, int]:
         """`max.message.bytes` of topics; those that the principal may not describe are left out."""
@@ -143,9 +146,3 @@ class BrokersView:
             raise BackfillFailed("RangeNotProven", f"{what} {wanted}, and a broker does not say its id", final=False)
         seen = f"{what} {wanted}, and now it is {found}: the offsets of the range are those of other records"
         raise BackfillFailed("RangeLost", seen, final=True)
-
-    def _expired(self, planned: TaskRange, seen: str) -> BackfillFailed:
-        return BackfillFailed("RangeExpired", f"{self._place(planned)}: {seen}", final=True)
-
-    def _place(self, planned: TaskRange) -> str:
-        return f"topic {self._config.topic!r} partition {planned.partition}, offsets {planned.first} to {planned.end}"

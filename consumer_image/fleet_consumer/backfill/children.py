@@ -48,7 +48,7 @@ class HandlerProcess:
         self._side = side
         self._closed = False
         self._hang_s = float(min(worker.consumer.max_poll_interval_seconds, config.progress_seconds))
-        slots = max(1, worker.handler.concurrency)
+        slots = worker.handler.concurrency
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
         self._file.truncate(size_of(slots))
         self._marks = Marks(self._file.fileno(), slots)

@@ -78,9 +78,7 @@ class _Attempt:
             unforeseen = problem.reason == UNFORESEEN
             said = logs.fields(reason=problem.reason, error=problem.message)
             LOG.error("the attempt failed", exc_info=unforeseen, extra=said)  # noqa: TRY400
-            if self._note(problem):
-                return _report(problem, EXIT_SETTINGS if problem.final else EXIT_SURROUNDINGS)
-            return EXIT_SUPERSEDED
+            return self._ended(problem)
         reason, message = ("Covered", "all is covered") if covered else ("Suspended", "stopped by the control")
         report_result({"ok": True, "reason": reason, "message": message})
         return EXIT_OK
@@ -113,35 +111,26 @@ class _Attempt:
         """A slice's order, with the policies as they are now."""
         worker = self._config.worker
         if self._limits is None:
-            written = {self._config.sink.topic} if self._config.sink.topic is not None else set()
-            written |= {worker.failed_topic} if self._config.on_error == "FailedTopic" else set()
-            self._limits = self._brokers.limits(written)
+            failed = worker.failed_topic if self._config.on_error == "FailedTopic" else None
+            self._limits = self._brokers.limits(filter(None, (self._config.sink.topic, failed)))
         try:
             policies = policies_text(worker.policy_file)
         except (OSError, ValueError, PolicyInvalid) as error:
             raise BackfillFailed("PolicyFileUnreadable", f"{worker.policy_file}: {error}", final=False) from error
         return Work(
-            config=self._text,
-            policies=policies,
-            attempt=self._options.attempt,
-            seconds=seconds,
-            rate=rate,
-            limits=self._limits,
-            suspects=suspects,
+            config=self._text, policies=policies, seconds=seconds, rate=rate, limits=self._limits, suspects=suspects
         )
 
-    def _note(self, problem: RunProblem) -> bool:
-        """Leave the problem in the ledger if that can be reached; False if a newer attempt has it."""
-        if self._run is None:
-            return True
+    def _ended(self, problem: RunProblem) -> int:
+        """Leave the problem in the ledger if that can be reached, and report it; the exit code."""
         try:
-            self._run.fail(problem)
+            if self._run is not None:
+                self._run.fail(problem)
         except Superseded as error:
-            _report(problem_of(error), EXIT_SUPERSEDED)
-            return False
+            return _report(problem_of(error), EXIT_SUPERSEDED)
         except Exception as error:
             LOG.warning("the problem is not in the ledger", extra=logs.fields(error=str(error)))
-        return True
+        return _report(problem, EXIT_SETTINGS if problem.final else EXIT_SURROUNDINGS)
 
 
 def check(config: BackfillConfig) -> None:

@@ -63,12 +63,8 @@ class SparkEngine:
 
         self._config = config
         self._alive = alive
-        builder = SparkSession.builder
-        if master is not None:
-            builder = builder.master(master)
-        for name, value in SETTINGS.items():
-            builder = builder.config(name, value)
-        self._spark: SparkSession = self._asked(builder.getOrCreate)
+        settings = SETTINGS if master is None else {**SETTINGS, "spark.master": master}
+        self._spark: SparkSession = self._asked(SparkSession.builder.config(map=settings).getOrCreate)
         if not self._spark.sparkContext.getConf().contains("spark.log.level"):
             # Spark logs each task, in lines of its own form.
             self._spark.sparkContext.setLogLevel("WARN")

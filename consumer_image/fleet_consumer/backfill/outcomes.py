@@ -15,7 +15,7 @@ from fleet_consumer.backfill.calling import Answer
 from fleet_consumer.backfill.comparing import answer_of, dumped
 from fleet_consumer.backfill.rows import Rows, encoded_headers
 from fleet_consumer.backfill.slices import FailedRecord, TaskReport
-from fleet_consumer.backfill.work import Work, policies_of, policy_of
+from fleet_consumer.backfill.work import Work, policies_of
 from fleet_consumer.backfill.writing import FailedTopic, SinkTopic, Writers
 from fleet_consumer.contract.backfill_config import BackfillConfig
 from fleet_consumer.librdkafka.fetched import as_read
@@ -35,7 +35,8 @@ class Outcomes(ABC):
 
     def __init__(self, config: BackfillConfig, work: Work) -> None:
         self._config = config
-        self._policy = policy_of(work.policies)
+        self._policies = policies_of(work.policies)
+        self._policy = None if self._policies is None else self._policies.newest
         self.report = TaskReport()
         self.rows: Rows = Rows()
         self.ended = False
@@ -61,7 +62,6 @@ class Handled(Outcomes):
         super().__init__(config, work)
         topic = config.sink.topic
         self._sink = None if topic is None else SinkTopic(config, topic, writers.of(topic, work.limits.get(topic)))
-        self._policies = policies_of(work.policies)
         self._writers, self._work = writers, work
         self._failed: FailedTopic | None = None
         self._lines = 0

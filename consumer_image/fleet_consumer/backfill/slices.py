@@ -121,23 +121,18 @@ def _shares(left: Mapping[int, int], offsets: int) -> dict[int, int]:
 
 def _cut_in_parts(remaining: Ranges, offsets: int, tasks: int) -> list[Task]:
     """The next offsets in the order of partitions, cut into so many parts."""
-    piece = max(1, math.ceil(min(offsets, _size(remaining)) / max(1, tasks)))
-    parts: list[list[TaskRange]] = [[]]
-    room = piece
-    for partition, spans in sorted(remaining.items()):
-        for first, last in spans:
-            while first < last and offsets:
-                end = first + min(last - first, room, offsets)
-                parts[-1].append(TaskRange(partition, first, end))
-                offsets, room, first = offsets - (end - first), room - (end - first), end
-                if not room:
-                    parts.append([])
-                    room = piece
-    return [tuple(each) for each in parts if each]
+    spans = ((partition, span) for partition, found in sorted(remaining.items()) for span in found)
+    left = shortened(tuple(TaskRange(partition, first, end) for partition, (first, end) in spans), offsets)
+    piece = math.ceil(offsets_of(left) / max(1, tasks))
+    parts = []
+    while left:
+        parts.append(shortened(left, piece))
+        left = behind(left, parts[-1])
+    return parts
 
 
-def _size(remaining: Ranges) -> int:
-    return sum(end - first for spans in remaining.values() for first, end in spans)
+def _size(covered: Iterable[tuple[int, int, int]]) -> int:
+    return sum(end - first for _, first, end in covered)
 
 
 def shortened(task: Task, most: int) -> Task:
@@ -148,6 +143,12 @@ def shortened(task: Task, most: int) -> Task:
             kept.append(replace(each, end=min(each.end, each.first + left)))
             left -= kept[-1].offsets
     return tuple(kept)
+
+
+def behind(task: Task, part: Task) -> Task:
+    """The task without its first part, as `shortened` makes it."""
+    cut, *kept = task[len(part) - 1 :]
+    return tuple(each for each in (replace(cut, first=part[-1].end), *kept) if each.offsets)
 
 
 def part_of(task: Task, attempt: int) -> Task:
@@ -183,7 +184,8 @@ def _merged(spans: Sequence[Span]) -> list[Span]:
 
 def slices_left(remaining: Ranges, offsets: int) -> int:
     """An estimate of the slices to come, each of so many offsets."""
-    return math.ceil(_size(remaining) / max(1, offsets))
+    left = sum(end - first for spans in remaining.values() for first, end in spans)
+    return math.ceil(left / max(1, offsets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +263,7 @@ class SliceOutcome:
 
     @property
     def offsets(self) -> int:
-        return sum(end - first for _, first, end in self.covered)
+        return _size(self.covered)
 
 
 def outcome_of(planned: Sequence[Task], reports: Mapping[int, TaskReport]) -> SliceOutcome:
@@ -298,12 +300,8 @@ def total_of(reports: Mapping[int, TaskReport]) -> SliceOutcome:
         # One that would come again ends the run, whatever another may be.
         problem=next((each for each in problems if each.final), problems[0] if problems else None),
         repeated=sum(report.repeated for report in reports.values()),
-        shortest=min((_offsets(report) for report in reports.values() if report.repeated), default=0),
+        shortest=min((_size(each.covered) for each in reports.values() if each.repeated), default=0),
     )
-
-
-def _offsets(report: TaskReport) -> int:
-    return sum(end - first for _, first, end in report.covered)
 
 
 def suspected(known: Iterable[Suspect], died: Iterable[Suspect], remaining: Ranges) -> tuple[Suspect, ...]:

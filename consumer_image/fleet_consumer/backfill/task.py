@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from fleet_consumer.backfill.children import Died, HandlerProcess
@@ -17,7 +16,7 @@ from fleet_consumer.backfill.comparing import Ignored, judged
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.orders import Order, Part
 from fleet_consumer.backfill.rows import ANSWER_COLUMNS, DIFFERENCE_COLUMNS, OUTPUT_COLUMNS, Columns, Rows, batch_of
-from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport, offsets_of, part_of, shortened
+from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport, behind, offsets_of, part_of, shortened
 from fleet_consumer.backfill.work import BOTH, CANDIDATE, LIVE, Pacer, Work, config_of
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig
@@ -173,7 +172,7 @@ def _compared(
         report.add(found)
         report.poison += other.poison
         yield rows.columns if keeps else []
-        left = _behind(left, piece)
+        left = behind(left, piece)
         size = max(1, min(PIECE_MAX, 2 * size, int(size * PIECE_S / max(clock.monotonic() - began, 1e-3))))
     report.waited = pacer.waited
 
@@ -235,9 +234,3 @@ def _differences(live: Answers, candidate: Answers, ignored: Ignored, report: Ta
 
 def _document(row: list[Any] | None) -> str | None:
     return None if row is None else row[5]
-
-
-def _behind(task: Task, piece: Task) -> Task:
-    """The task without its first part."""
-    cut, *kept = task[len(piece) - 1 :]
-    return tuple(each for each in (replace(cut, first=piece[-1].end), *kept) if each.offsets)

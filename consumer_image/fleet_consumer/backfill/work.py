@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.backfill_config import BackfillConfig, BackfillFilter, parse_config
 from fleet_consumer.contract.backfill_ledger import Suspect
-from fleet_consumer.contract.policies import Policies, Policy, parse_policies
+from fleet_consumer.contract.policies import Policies, parse_policies
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Headers
@@ -40,7 +40,6 @@ class Work:
 
     config: str
     policies: str | None
-    attempt: int
     seconds: float
     rate: float | None
     limits: Mapping[str, int]
@@ -78,19 +77,12 @@ def policies_of(text: str | None) -> Policies | None:
     return None if text is None else parse_policies(json.loads(text))
 
 
-def policy_of(text: str | None) -> Policy | None:
-    """The revision that a failure is classified by."""
-    policies = policies_of(text)
-    return None if policies is None else policies.newest
-
-
 def policies_text(path: str | None) -> str | None:
     """The text of the mounted policies.json, checked. Raises PolicyInvalid, OSError and ValueError."""
     if path is None:
         return None
     text = Path(path).read_text(encoding="utf-8")
-    document: Any = json.loads(text)
-    parse_policies(document)
+    policies_of(text)
     return text
 
 
@@ -139,10 +131,6 @@ class Pacer:
         if self._interval:
             fit = min(fit, max(1, int(GROUP_S / self._interval)))
         return max(1, min(most, fit, 2 * self._taken))
-
-    @property
-    def seconds(self) -> float:
-        return self._clock.monotonic() - self._began
 
 
 class Selection:

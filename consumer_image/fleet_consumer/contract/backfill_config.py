@@ -81,15 +81,16 @@ class CompareConfig:
 
 
 def _ranges(section: Section, name: str) -> Mapping[int, tuple[int, int]]:
-    found = fields.by_partition(section, name, "their first and end offsets", "[first, end]", _is_range)
+    found = fields.by_partition(section, name, "their first and end offsets", "[first, end]", is_range)
     return {partition: (first, end) for partition, (first, end) in found}
 
 
-def _is_range(bounds: object) -> bool:
+def is_range(bounds: object) -> bool:
+    """True for `[first, end]`."""
     return (
         isinstance(bounds, list)
         and len(bounds) == 2
-        and all(isinstance(offset, int) and not isinstance(offset, bool) for offset in bounds)
+        and all(type(offset) is int for offset in bounds)
         and 0 <= bounds[0] <= bounds[1]
     )
 

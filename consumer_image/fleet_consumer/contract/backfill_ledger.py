@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from fleet_consumer.contract import fields
-from fleet_consumer.contract.backfill_config import PASSES
+from fleet_consumer.contract.backfill_config import PASSES, is_range
 from fleet_consumer.contract.section import Section, SettingsInvalid, whole
 
 LEDGER_KEY: Final = "ledger.json"
@@ -117,17 +118,10 @@ def _remaining(section: Section, name: str) -> Ranges:
 
 
 def _are_ranges(ranges: object) -> bool:
-    """True for disjoint ranges in order."""
-    if not isinstance(ranges, list):
+    """True for disjoint ranges in order, none of them empty."""
+    if not (isinstance(ranges, list) and all(map(is_range, ranges)) and all(first < end for first, end in ranges)):
         return False
-    before = 0
-    for each in ranges:
-        if not (isinstance(each, list) and len(each) == 2 and all(type(offset) is int for offset in each)):
-            return False
-        if not before <= each[0] < each[1]:
-            return False
-        before = each[1]
-    return True
+    return all(before[1] <= after[0] for before, after in pairwise(ranges))
 
 
 def _rate(section: Section, name: str) -> float:

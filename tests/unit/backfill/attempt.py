@@ -16,7 +16,7 @@ from fleet_consumer.contract.backfill_ledger import Control, Ledger, Suspect
 from tests.support.clock import StillClock
 from tests.unit.backfill.documents import backfill_document
 
-WORK = Work(config="{}", policies=None, attempt=1, seconds=1.0, rate=None, limits={})
+WORK = Work(config="{}", policies=None, seconds=1.0, rate=None, limits={})
 
 
 class World:

@@ -66,7 +66,7 @@ class Tasks:
     ) -> TaskReport:
         text = json.dumps(backfill_document(**changes))
         report = TaskReport()
-        work = Work(config=text, policies=None, attempt=1, seconds=seconds, rate=None, limits={}, suspects=suspects)
+        work = Work(config=text, policies=None, seconds=seconds, rate=None, limits={}, suspects=suspects)
         for _ in run_task(work, task, report):
             """`rows` has them."""
         return report

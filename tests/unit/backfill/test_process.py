@@ -152,7 +152,7 @@ class Play:
         with TemporaryFile() as file:
             file.truncate(size_of(slots))
             self.server = HandlerServer(config, side, Marks(file.fileno(), slots))
-            work = Work(config="", policies=None, attempt=1, seconds=seconds, rate=rate, limits={}, suspects=suspects)
+            work = Work(config="", policies=None, seconds=seconds, rate=rate, limits={}, suspects=suspects)
             last = records[-1][0] + 1
             parts = list(self.server.play(Order(work, ranges or (TaskRange(1, records[0][0], last + 10),))))
         return Played(parts, importlib.import_module("handler"))
