@@ -61,7 +61,7 @@ class Handled(Outcomes):
     def __init__(self, config: BackfillConfig, work: Work, writers: Writers) -> None:
         super().__init__(config, work)
         topic = config.sink.topic
-        self._sink = None if topic is None else SinkTopic(config, topic, writers.of(topic, work.limits.get(topic)))
+        self._sink = None if topic is None else SinkTopic(config, writers.of(topic, work.limits.get(topic)))
         self._writers, self._work = writers, work
         self._failed: FailedTopic | None = None
         self._lines = 0

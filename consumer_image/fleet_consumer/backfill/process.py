@@ -238,11 +238,10 @@ class _Share:
 
     def _first_suspect(self, records: list[Record]) -> int:
         """The place of the first suspect, and the length of the list where there is none."""
-        if self._deaths:
-            for place, each in enumerate(records):
-                if (each.partition, each.offset) in self._deaths:
-                    return place
-        return len(records)
+        if not self._deaths:
+            return len(records)
+        places = (place for place, each in enumerate(records) if (each.partition, each.offset) in self._deaths)
+        return next(places, len(records))
 
     def _selected(self, records: list[Record]) -> list[Record]:
         takes = self._selection.takes

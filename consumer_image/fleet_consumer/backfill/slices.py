@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Final
 
 from fleet_consumer.backfill.errors import BackfillFailed
@@ -228,6 +229,11 @@ class TaskReport:
         """The counts as the ledger has them."""
         return Counts(**{name: getattr(self, name) for name in COUNTS.values()})
 
+    @property
+    def comparison(self) -> Comparison:
+        """The comparisons as the ledger has them."""
+        return Comparison(**self.compared, samples=tuple(self.samples))
+
     def add(self, part: TaskReport) -> None:
         """Add what a part of the task has done."""
         self.covered += part.covered
@@ -282,16 +288,13 @@ def outcome_of(planned: Sequence[Task], reports: Mapping[int, TaskReport]) -> Sl
 
 def total_of(reports: Mapping[int, TaskReport]) -> SliceOutcome:
     """The outcome of tasks that chose their ranges themselves."""
-    counts = Counts()
-    for report in reports.values():
-        counts = counts.plus(report.counts)
     found = [report.failure for report in reports.values() if report.failure is not None]
     failures = sorted(found, key=lambda each: (each.partition, each.offset))
     problems = [report.problem for report in reports.values() if report.problem is not None]
     return SliceOutcome(
         covered=tuple(sorted(each for report in reports.values() for each in report.covered if each[1] < each[2])),
-        counts=counts,
-        comparison=compared(reports.values()),
+        counts=reduce(Counts.plus, (report.counts for report in reports.values()), Counts()),
+        comparison=reduce(merged, (report.comparison for report in reports.values()), Comparison()),
         failure=failures[0] if failures else None,
         failures=len(failures),
         waited=sum(report.waited for report in reports.values()),
@@ -314,14 +317,6 @@ def suspected(known: Iterable[Suspect], died: Iterable[Suspect], remaining: Rang
     # Of too many the ones that died more often are kept.
     kept = sorted(deaths.items(), key=lambda entry: (-entry[1], entry[0]))[:SUSPECTS_MAX]
     return tuple(Suspect(partition=p, offset=o, side=side, deaths=count) for (p, o, side), count in sorted(kept))
-
-
-def compared(reports: Iterable[TaskReport]) -> Comparison:
-    """The comparisons of these tasks together."""
-    total = Comparison()
-    for report in reports:
-        total = merged(total, Comparison(**report.compared, samples=tuple(report.samples)))
-    return total
 
 
 def merged(one: Comparison, other: Comparison) -> Comparison:

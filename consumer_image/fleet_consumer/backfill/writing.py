@@ -84,7 +84,7 @@ class TopicWriter:
 class SinkTopic:
     """The sink for returned records."""
 
-    def __init__(self, config: BackfillConfig, topic: str, writer: TopicWriter) -> None:
+    def __init__(self, config: BackfillConfig, writer: TopicWriter) -> None:
         self._config = config
         self._writer = writer
         self._open: list[tuple[Record, list[SendHandle]]] = []
