@@ -28,6 +28,7 @@ __all__ = [
     "KUBERNETES",
     "PAUSE",
     "SPARK_OPERATOR",
+    "VERSITYGW",
     "GoPrograms",
     "ensure_programs",
     "module_folder",
@@ -105,7 +106,14 @@ KEDA = GoPrograms(
     {name: f"github.com/kedacore/keda/v2/cmd/{name}" for name in ("operator", "adapter")},
     folder=KEDA_FOLDER,
 )
-# Without KEDA, which only a benchmark needs.
+VERSITYGW = GoPrograms(
+    "versitygw",
+    versions.VERSITYGW,
+    {"versitygw": "github.com/versity/versitygw/cmd/versitygw"},
+    {"main.Version": f"v{versions.VERSITYGW}"},
+    folder=MODULES / "versitygw",
+)
+# Without KEDA, which only a benchmark needs, and the S3 gateway of the tests of Spark.
 ALL = (ETCD, KUBERNETES, HELM, PAUSE, COREDNS, SPARK_OPERATOR)
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.gomodules import MODULES
 from e2e.local_cluster.steps import step
 
-__all__ = ["ensure_kafka_jars"]
+__all__ = ["ensure_kafka_jars", "ensure_table_jars"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +22,22 @@ class _Jars:
     name: str
     version: str
     pom: Path
-    property: str
-    """The POM's property that holds the version."""
+    properties: Mapping[str, str]
+    """The POM's properties that hold versions, and these."""
 
 
-KAFKA = _Jars("kafka", versions.KAFKA, MODULES / "kafka" / "pom.xml", "kafka.version")
+KAFKA = _Jars("kafka", versions.KAFKA, MODULES / "kafka" / "pom.xml", {"kafka.version": versions.KAFKA})
+TABLES = _Jars(
+    "tables",
+    versions.SPARK,
+    MODULES / "tables" / "pom.xml",
+    {
+        "delta.version": versions.DELTA,
+        "iceberg.version": versions.ICEBERG,
+        "hadoop.version": versions.HADOOP,
+        "aws.version": versions.AWS_SDK,
+    },
+)
 
 
 def ensure_kafka_jars() -> Path:
@@ -34,6 +46,15 @@ def ensure_kafka_jars() -> Path:
     Raises ClusterError (``MissingPrograms`` without Maven, ``DownloadFailed``).
     """
     return _ensure(KAFKA)
+
+
+def ensure_table_jars() -> Path:
+    """Return the folder of the jars with which Spark writes Delta Lake's and Iceberg's tables, and to S3.
+
+    Nothing in it is among Spark's own jars. Raises ClusterError (``MissingPrograms`` without Maven,
+    ``DownloadFailed``).
+    """
+    return _ensure(TABLES)
 
 
 def _ensure(jars: _Jars) -> Path:
@@ -58,7 +79,7 @@ def _collect(jars: _Jars, into: Path) -> None:
                 "--batch-mode",
                 "--file",
                 shutil.copy(jars.pom, into / "pom.xml"),
-                f"-D{jars.property}={jars.version}",
+                *(f"-D{name}={version}" for name, version in jars.properties.items()),
                 f"-DoutputDirectory={into}",
                 "-DincludeScope=runtime",
                 "dependency:copy-dependencies",

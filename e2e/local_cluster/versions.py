@@ -1,6 +1,20 @@
 """The versions of everything the cluster is made of, in one place."""
 
-__all__ = ["COREDNS", "ETCD", "HELM", "KAFKA", "KEDA", "KUBERNETES", "SPARK", "SPARK_OPERATOR"]
+__all__ = [
+    "AWS_SDK",
+    "COREDNS",
+    "DELTA",
+    "ETCD",
+    "HADOOP",
+    "HELM",
+    "ICEBERG",
+    "KAFKA",
+    "KEDA",
+    "KUBERNETES",
+    "SPARK",
+    "SPARK_OPERATOR",
+    "VERSITYGW",
+]
 
 KUBERNETES = "1.35.8"
 ETCD = "3.6.14"
@@ -11,3 +25,9 @@ SPARK_OPERATOR = "2.5.2"
 SPARK = "4.0.0"
 KAFKA = "4.3.1"
 KEDA = "2.19.0"
+DELTA = "4.0.0"
+ICEBERG = "1.10.0"
+# Spark's own; the SDK is the one that the next patch of Hadoop names.
+HADOOP = "3.4.1"
+AWS_SDK = "2.29.52"
+VERSITYGW = "1.8.0"

@@ -10,8 +10,8 @@ import pytest
 from tests.broker.workers import Kafka
 from tests.spark.scene import Place
 from tests.support.kafka import KafkaBroker
-from tests.support.programs import build_before
-from tests.support.spark import ensure_driver_classes, ensure_spark
+from tests.support.programs import DRIVERS, build_before
+from tests.support.spark import ensure_spark
 from tests.support.together import play_together
 
 AT_ONCE = 2
@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    build_before(session, Path(__file__).parent, (ensure_driver_classes,))
+    build_before(session, Path(__file__).parent, DRIVERS)
 
 
 @pytest.fixture(scope="session")

@@ -17,15 +17,15 @@ import pytest
 
 from e2e.local_cluster.access import foreign_kubeconfig
 from e2e.local_cluster.errors import ClusterError
-from e2e.local_cluster.gomodules import ETCD, HELM, KUBERNETES, SPARK_OPERATOR, ensure_programs
+from e2e.local_cluster.gomodules import ETCD, HELM, KUBERNETES, SPARK_OPERATOR, VERSITYGW, ensure_programs
 from e2e.local_cluster.images import CONSUMER, OPERATOR, SPARK, build_images
-from e2e.local_cluster.jars import ensure_kafka_jars
+from e2e.local_cluster.jars import ensure_kafka_jars, ensure_table_jars
 from e2e.local_cluster.kafka_image import kafka_archive
 from e2e.local_cluster.program_images import coredns_archive, pause_archive
 from tests.support.spark import ensure_driver_classes
 from tests.support.suites import Need
 
-__all__ = ["API_SERVER", "CLUSTER", "build_before", "is_embedded"]
+__all__ = ["API_SERVER", "CLUSTER", "DRIVERS", "build_before", "is_embedded"]
 
 Builds = tuple[Callable[[], object], ...]
 
@@ -36,6 +36,8 @@ API_SERVER: Builds = (
     lambda: ensure_programs(HELM),
 )
 """For tests on an API server and a broker."""
+DRIVERS: Builds = (ensure_driver_classes, ensure_table_jars, lambda: ensure_programs(VERSITYGW))
+"""For tests of Spark's drivers outside a cluster."""
 
 _FURTHER: Builds = (
     pause_archive,
@@ -70,7 +72,7 @@ def main(arguments: Sequence[str]) -> None:
         os.nice(19)
     try:
         # Most suites wait for the API server.
-        further = (ensure_driver_classes, *(_FURTHER if is_embedded() else ()))
+        further = (*DRIVERS, *(_FURTHER if is_embedded() else ()))
         for need, builds in ((Need.API_SERVER, API_SERVER), (Need.CLUSTER, further)):
             for build in builds:
                 build()

@@ -10,17 +10,18 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from e2e.local_cluster.cache import cache_entry, fleet_home
 from e2e.local_cluster.commands import run
 from e2e.local_cluster.errors import ClusterError
+from e2e.local_cluster.jars import ensure_table_jars
 from e2e.local_cluster.kafka_node import QUICK_JVM, find_java
 from tests.support.suites import ROOT
 
-__all__ = ["ensure_driver_classes", "ensure_spark", "submit_arguments"]
+__all__ = ["ensure_driver_classes", "ensure_spark", "submit_arguments", "table_arguments"]
 
 PINS: Final = ROOT / "requirements" / "spark.txt"
 JOB: Final = Path(__file__).with_name("spark_classes.py")
@@ -54,6 +55,16 @@ def submit_arguments(scratch: Path, jvm_options: Sequence[str], *more: str) -> d
     # Short runs: a JVM that compiles less starts in half the time. The first JVM only composes the driver's command.
     words += [f"--driver-java-options '{' '.join([*QUICK_JVM, *jvm_options])}'", "pyspark-shell"]
     return {"PYSPARK_SUBMIT_ARGS": " ".join(words), "SPARK_LAUNCHER_OPTS": " ".join(QUICK_JVM)}
+
+
+def table_arguments(settings: Mapping[str, str]) -> str:
+    """The arguments of spark-submit for Delta Lake, Iceberg and S3: the jars, and settings.
+
+    The jars are not on the class path: the archive of a driver's classes holds for that of Spark alone.
+    """
+    # Jars with this scheme stay where they are, others are copied at each start.
+    jars = ",".join(f"local:{jar}" for jar in sorted(ensure_table_jars().glob("*.jar")))
+    return " ".join(["--jars", jars, *(f"--conf {key}={value}" for key, value in settings.items())])
 
 
 def ensure_driver_classes() -> tuple[str, ...]:

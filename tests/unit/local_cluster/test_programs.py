@@ -17,8 +17,10 @@ from e2e.local_cluster.gomodules import (
     KEDA_FOLDER,
     KUBERNETES,
     SPARK_OPERATOR,
+    VERSITYGW,
     GoPrograms,
 )
+from e2e.local_cluster.jars import KAFKA, TABLES
 
 GO_MOD = (FOLDER / "go.mod").read_text()
 LIBRARIES = versions.KUBERNETES.replace("1.", "v0.", 1)
@@ -75,6 +77,19 @@ def test_keda_is_pinned_by_a_module_of_its_own() -> None:
     assert pinned == {"github.com/kedacore/keda/v2": versions.KEDA}
     tools = (KEDA_FOLDER / "tools.go").read_text()
     assert {package for package in KEDA.programs.values() if f'_ "{package}"' not in tools} == set()
+
+
+def test_object_store_is_pinned_by_a_module_of_its_own() -> None:
+    pinned = dict(re.findall(r"^require (\S+) v([\d.]+)$", (VERSITYGW.folder / "go.mod").read_text(), re.MULTILINE))
+    assert pinned == {"github.com/versity/versitygw": versions.VERSITYGW}
+    tools = (VERSITYGW.folder / "tools.go").read_text()
+    assert {package for package in VERSITYGW.programs.values() if f'_ "{package}"' not in tools} == set()
+
+
+def test_poms_name_the_versions_that_jars_are_collected_with() -> None:
+    for jars in (KAFKA, TABLES):
+        named = re.findall(r"<(\w+\.version)>([\d.]+)</", jars.pom.read_text())
+        assert dict(named) == jars.properties
 
 
 def test_programs_of_others_are_named_in_the_file_that_keeps_their_pins() -> None:
