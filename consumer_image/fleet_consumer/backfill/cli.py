@@ -141,8 +141,9 @@ def check(config: BackfillConfig) -> None:
         raise SettingsInvalid("sink.topic", problem)
     if config.compare is None:
         return
-    if config.sink.topic is not None:
-        raise SettingsInvalid("sink.topic", "cannot take differences; give `sink.parquet`, or no sink")
+    for name in ("topic", "table"):
+        if getattr(config.sink, name) is not None:
+            raise SettingsInvalid(f"sink.{name}", "cannot take differences; give `sink.parquet`, or no sink")
     if config.compare.handlers != BOTH and config.sink.parquet is None:
         raise SettingsInvalid("sink.parquet", "is missing: handlers of two images are compared by files")
 

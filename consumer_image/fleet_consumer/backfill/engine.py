@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded, meaning
 from fleet_consumer.backfill.rows import ANSWER_COLUMNS, DIFFERENCE_COLUMNS, schema_of
 from fleet_consumer.backfill.slices import Task, TaskReport
+from fleet_consumer.backfill.tables import STAGING, TABLES, Table, table_settings
 from fleet_consumer.backfill.task import columns_of, second_pass_function, task_function
 from fleet_consumer.backfill.work import Work
 from fleet_consumer.contract.backfill_config import BackfillConfig
@@ -63,12 +65,18 @@ class SparkEngine:
 
         self._config = config
         self._alive = alive
-        settings = SETTINGS if master is None else {**SETTINGS, "spark.master": master}
+        settings = {**SETTINGS, **self._asked(self._own_settings)}
+        if master is not None:
+            settings["spark.master"] = master
         self._spark: SparkSession = self._asked(SparkSession.builder.config(map=settings).getOrCreate)
         if not self._spark.sparkContext.getConf().contains("spark.log.level"):
             # Spark logs each task, in lines of its own form.
             self._spark.sparkContext.setLogLevel("WARN")
         self._reports = self._spark.sparkContext.accumulator({}, Reports())
+        self._table: Table | None = None
+        if config.sink.table is not None:
+            self._table = TABLES[config.sink.table.format](self._spark, config, self._root())
+            self._asked(self._table.prepare)
 
     @property
     def cores(self) -> int:
@@ -92,7 +100,7 @@ class SparkEngine:
     def play_second_pass(self, slice_number: int, work: Work) -> dict[int, TaskReport]:
         """Have the candidate handle the records of one slice of the first pass, and compare with the answers of that;
         the reports of the tasks."""
-        path = f"{self._root()}/{FOLDERS['Live']}/slice={slice_number:06d}"
+        path = f"{self._root()}/{self._config.id}/{FOLDERS['Live']}/slice={slice_number:06d}"
         function = second_pass_function(work, slice_number, self._reports)
         answers = self._asked(lambda: self._spark.read.schema(schema_of(ANSWER_COLUMNS)).parquet(path))
         self._write(answers.mapInArrow(function, schema_of(DIFFERENCE_COLUMNS)), slice_number)
@@ -119,41 +127,85 @@ class SparkEngine:
         self._reports.value = {}
         return found
 
-    def discard_from(self, number: int) -> None:
-        """Remove the files of this slice and of those after it, which an attempt may have left behind."""
+    def publish(self, first: int, end: int) -> None:
+        """Make the rows of these slices, the end exclusive, a part of the table, unless it has them."""
+        table, paths = self._table, [str(self._path(number)) for number in range(first, end)]
+        assert table is not None, "the sink is a table"
+
+        def run() -> None:
+            rows = self._spark.read.schema(schema_of(columns_of(self._config))).parquet(*paths)
+            table.publish(table.divided(rows, sum(map(self._size, paths))), end, first=first == 0)
+
+        self._watched(run)
+
+    def discard(self, first: int, end: int | None = None) -> None:
+        """Remove the files of these slices: they are published, or an attempt has left them behind."""
         base = self._path(None)
         if base is not None:
-            self._asked(lambda: self._delete(base, lambda name: _number(name) >= number))
+            chosen = range(first, sys.maxsize if end is None else end)
+            self._asked(lambda: self._delete(base, lambda name: _number(name) in chosen))
 
     def close(self) -> None:
         self._spark.stop()
 
+    def _own_settings(self) -> Mapping[str, str]:
+        """Settings of the session that follow from those of the Backfill."""
+        from pyspark import SparkConf
+
+        if self._config.sink.table is None and not self._config.event_log:
+            return {}
+        own = dict(table_settings(self._config, self._root(), SparkConf().contains))
+        if self._config.event_log:
+            own |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": self._events()}
+        return own
+
     def _root(self) -> str:
-        parquet = self._config.sink.parquet
-        assert parquet is not None, "this Backfill writes files"
-        base = parquet if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", parquet) else f"file://{parquet}"
-        return f"{base.rstrip('/')}/{self._config.id}"
+        folder = self._config.sink.folder
+        assert folder is not None, "this Backfill writes files"
+        return (folder if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", folder) else f"file://{folder}").rstrip("/")
 
     def _path(self, number: int | None) -> str | None:
         """The folder of a slice, or with None that of all slices; None if nothing is written."""
-        if self._config.sink.parquet is None:
+        if self._config.sink.folder is None:
             return None
         compare = self._config.compare
-        folder = "" if compare is None else f"/{FOLDERS[compare.handlers]}"
-        return f"{self._root()}{folder}" + ("" if number is None else f"/slice={number:06d}")
+        above = "" if self._config.sink.table is None else f"/{STAGING}"
+        below = "" if compare is None else f"/{FOLDERS[compare.handlers]}"
+        base = f"{self._root()}{above}/{self._config.id}{below}"
+        return base if number is None else f"{base}/slice={number:06d}"
+
+    def _events(self) -> str:
+        """The folder of the event log, which Spark wants to be there when it starts."""
+        from pyspark import SparkContext
+
+        path = f"{self._root()}/{STAGING}/events"
+        SparkContext._ensure_initialized()
+        jvm = SparkContext._jvm
+        conf = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(jvm.org.apache.spark.SparkConf())
+        folder = jvm.org.apache.hadoop.fs.Path(path)
+        folder.getFileSystem(conf).mkdirs(folder)
+        return path
+
+    def _size(self, path: str) -> int:
+        """The bytes of a folder's files."""
+        files, folder = self._files(path)
+        return int(files.getContentSummary(folder).getLength())
+
+    def _files(self, path: str) -> tuple[Any, Any]:
+        """Hadoop's file system of a path, and the path as it takes it."""
+        context = self._spark.sparkContext
+        folder = context._jvm.org.apache.hadoop.fs.Path(path)
+        return folder.getFileSystem(context._jsc.hadoopConfiguration()), folder
 
     def _delete(self, base: str, chosen: Callable[[str], bool]) -> None:
-        context = self._spark.sparkContext
-        jvm, conf = context._jvm, context._jsc.hadoopConfiguration()
-        folder = jvm.org.apache.hadoop.fs.Path(base)
-        files = folder.getFileSystem(conf)
+        files, folder = self._files(base)
         if not files.exists(folder):
             return
         for status in files.listStatus(folder):
             path = status.getPath()
             if chosen(path.getName()):
                 files.delete(path, True)
-                LOG.info("files of an unfinished slice removed", extra=fields(path=path.toString()))
+                LOG.info("files of a slice removed", extra=fields(path=path.toString()))
 
     def _watched(self, run: Callable[[], None]) -> None:
         """Run a job, and tell meanwhile of its progress: of each task that is done.

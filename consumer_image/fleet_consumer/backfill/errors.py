@@ -44,6 +44,7 @@ _LOST: Final = re.compile(
     r"Python worker exited unexpectedly|OutOfMemoryError|Java heap space|ExecutorLostFailure"
     r"|[Ee]xit (?:code|status)[: ]+(?:52|137)\b|Max number of executor failures|MemoryError"
 )
+_FILE_SYSTEM: Final = re.compile(r"No FileSystem for scheme[^\n]{0,40}|Class [\w.]*FileSystem not found")
 _TASK: Final = re.compile(r"Task (\d+) in stage [\d.]+ failed (\d+) times")
 ADVICE: Final = (
     "raise spark.executor.memoryOverhead (Python and the handler) or spark.executor.memory (Java), or see whether the "
@@ -58,6 +59,8 @@ def meaning(text: str) -> BackfillFailed:
         task = _TASK.search(text)
         number, tries = (int(task[1]), int(task[2])) if task else (None, 0)
         return ExecutorsLost(f"{said}; {ADVICE}", number, tries)
+    if system := _FILE_SYSTEM.search(text):
+        return BackfillFailed("SinkUnsupported", f"the Spark image has no file system for the sink: {system[0]}", final=True)
     return BackfillFailed("SliceFailed", said, final=False)
 
 

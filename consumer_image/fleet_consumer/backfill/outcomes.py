@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fleet_consumer.backfill.calling import Answer
+from fleet_consumer.backfill.columns import TableRows
 from fleet_consumer.backfill.comparing import answer_of, dumped
 from fleet_consumer.backfill.rows import Rows, encoded_headers
 from fleet_consumer.backfill.slices import FailedRecord, TaskReport
@@ -65,6 +66,8 @@ class Handled(Outcomes):
         self._writers, self._work = writers, work
         self._failed: FailedTopic | None = None
         self._lines = 0
+        table = config.sink.table
+        self._typed = None if table is None or table.columns is None else TableRows(table.columns)
 
     def ends(self, error: BaseException) -> bool:
         # An output that is not listed would fail them all: an error of the deployment, which the run ends for.
@@ -73,16 +76,17 @@ class Handled(Outcomes):
         return not isinstance(classify(error, self._policy), Drop)
 
     def add(self, records: Sequence[Record], answers: Sequence[Answer]) -> int:
-        report, sink, keeps = self.report, self._sink, self._config.sink.parquet is not None
+        report, sink, keeps = self.report, self._sink, self._config.sink.folder is not None
         done = outputs = others = 0
-        for record, answer in zip(records, answers, strict=False):
+        for record, given in zip(records, answers, strict=False):
+            answer = given
+            if keeps and isinstance(answer, tuple) and answer:
+                answer = self._kept(as_read(record), answer)
             if isinstance(answer, tuple):
                 done += 1
                 if answer:
                     outputs += len(answer)
-                    if keeps:
-                        self._keep(as_read(record), answer)
-                    elif sink is not None:
+                    if sink is not None:
                         sink.send(as_read(record), answer)
             else:
                 self._judge(as_read(record), answer)
@@ -108,10 +112,22 @@ class Handled(Outcomes):
             self._failed.settle()
         return True
 
-    def _keep(self, record: Record, produces: tuple[Produce, ...]) -> None:
-        for number, each in enumerate(produces):
-            made = (number, each.topic, _bytes(each.key), _bytes(each.value), encoded_headers(each.headers))
-            self.rows.add(self._config.topic, record.partition, record.offset, record.timestamp, *made)
+    def _kept(self, record: Record, produces: tuple[Produce, ...]) -> Answer:
+        """Keep the outputs of a record as rows; all of them, or none where one does not fit."""
+        topic, typed = self._config.topic, self._typed
+        place = (topic, record.partition, record.offset, record.timestamp)
+        rows: list[Sequence[Any]]
+        if typed is None:
+            made = ((each.topic, _bytes(each.key), _bytes(each.value), encoded_headers(each.headers)) for each in produces)
+            rows = [(*place, number, *each) for number, each in enumerate(made)]
+        else:
+            try:
+                rows = [typed.row(topic, record, each) for each in produces]
+            except OutputRefused as error:
+                return error
+        for row in rows:
+            self.rows.add(*row)
+        return produces
 
     def _judge(self, record: Record, error: BaseException) -> None:
         report, config = self.report, self._config

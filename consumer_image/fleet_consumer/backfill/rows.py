@@ -5,6 +5,7 @@ pyarrow is imported at the first use, because only Spark's image has it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,7 +83,14 @@ def batch_of(columns: Columns, values: Sequence[Sequence[Any]]) -> pyarrow.Recor
         "int": pa.int32(),
         "bigint": pa.int64(),
         "binary": pa.binary(),
+        "double": pa.float64(),
+        "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "date": pa.date32(),
         HEADERS_TYPE: pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
     }
+    for kind in columns.values():
+        if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", kind):
+            types[kind] = pa.decimal128(int(found[1]), int(found[2]))
     arrays = [pa.array(each, types[kind]) for each, kind in zip(values, columns.values(), strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))

@@ -68,6 +68,8 @@ class Orders:
         return None
 
 
+GROUP_SLICES: Final = 40
+"""Slices that are published together: ten minutes of them."""
 RATE: Final = "Rate"
 GUARD: Final = "Guard"
 WAITED_SHARE: Final = 0.05
@@ -87,7 +89,9 @@ class Engine(Protocol):
 
     def play_second_pass(self, slice_number: int, work: Work) -> Mapping[int, TaskReport]: ...
 
-    def discard_from(self, number: int) -> None: ...
+    def publish(self, first: int, end: int) -> None: ...
+
+    def discard(self, first: int, end: int | None = None) -> None: ...
 
 
 class Ledgers(Protocol):
@@ -147,15 +151,19 @@ class Run:
         """
         assert self._ledger is not None, "call begin first"
         engine: Engine | None = None
-        while self._ledger.remaining:
+        while self._ledger.remaining or self._is_unpublished:
             control = self._await_go()
             if control is None:
+                if engine is not None:
+                    self._publish(engine, due=True)
                 self._end()
                 return False
             if engine is None:
                 engine = start()
                 self._discard(engine)
-            self._play(engine, control)
+            if self._ledger.remaining:
+                self._play(engine, control)
+            self._publish(engine, due=not self._ledger.remaining)
         self._end()
         return True
 
@@ -248,7 +256,11 @@ class Run:
         self._observed = outcome.offsets / max(worked, 1e-3)
         self._take_care(outcome, planned)
         self._note(outcome, max(1e-3, self._parts.clock.monotonic() - began), pace, rate)
-        self._judge(outcome)
+        try:
+            self._judge(outcome)
+        except BackfillFailed:
+            self._publish(engine, due=True)
+            raise
 
     def _pace(self, engine: Engine, control: Control) -> Pace:
         config = self._config
@@ -311,7 +323,31 @@ class Run:
         """Remove files of slices that are not in the ledger. Raises Superseded, or they may be a newer attempt's."""
         assert self._ledger is not None
         self._parts.ledgers.read()
-        engine.discard_from(self._ledger.slices_done)
+        engine.discard(self._ledger.slices_done)
+
+    @property
+    def _is_unpublished(self) -> bool:
+        assert self._ledger is not None
+        return self._config.sink.table is not None and self._ledger.published < self._ledger.slices_done
+
+    def _publish(self, engine: Engine, *, due: bool) -> None:
+        """Publish the staged rows of a table, if there are enough or it is `due`.
+
+        The ledger names the slices before: a publication whose end a death has hidden is tried again with the same.
+        """
+        assert self._ledger is not None
+        if not self._is_unpublished:
+            return
+        published, end = self._ledger.published, self._ledger.publishing
+        if end <= published:
+            end = self._ledger.slices_done
+            if not due and end - published < GROUP_SLICES:
+                return
+            self._write(replace(self._ledger, publishing=end))
+        engine.publish(published, end)
+        self._write(replace(self._ledger, published=end))
+        engine.discard(published, end)
+        LOG.info("rows published", extra=fields(slices=end - published, slicesPublished=end))
 
     def _note(self, outcome: SliceOutcome, seconds: float, pace: Pace, rate: int | None) -> None:
         assert self._ledger is not None

@@ -17,6 +17,7 @@ from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.orders import Order, Part
 from fleet_consumer.backfill.rows import ANSWER_COLUMNS, DIFFERENCE_COLUMNS, OUTPUT_COLUMNS, Columns, Rows, batch_of
 from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport, behind, offsets_of, part_of, shortened
+from fleet_consumer.backfill.tables import columns_of_table
 from fleet_consumer.backfill.work import BOTH, CANDIDATE, LIVE, Pacer, Work, config_of
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BackfillConfig
@@ -36,7 +37,7 @@ _PROCESSES: dict[tuple[str, str], HandlerProcess] = {}
 def columns_of(config: BackfillConfig) -> Columns:
     """The rows that a task of this Backfill gives back."""
     if config.compare is None:
-        return OUTPUT_COLUMNS
+        return OUTPUT_COLUMNS if config.sink.table is None else columns_of_table(config.sink.table)
     return DIFFERENCE_COLUMNS if config.compare.handlers == BOTH else ANSWER_COLUMNS
 
 

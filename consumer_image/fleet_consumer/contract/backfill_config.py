@@ -51,8 +51,33 @@ class BackfillFilter:
 
 
 @fields.settings
+class ColumnConfig:
+    """A column of a table. `source` is a part of the output or of the record that it answers; `field` is a path in the
+    value, the name of the column where it is None."""
+
+    name: str = fields.text(r"[A-Za-z_][A-Za-z0-9_]*")
+    type: str = fields.text(r"string|int|bigint|double|boolean|timestamp|date|decimal\(\d{1,2},\d{1,2}\)")
+    source: str = fields.choice("Value", "Key", "Topic", "Partition", "Offset", "Timestamp", name="from")
+    field: str | None = fields.text(null=True)
+    required: bool = fields.boolean()
+
+
+@fields.settings
+class TableConfig:
+    """A table. `path` is a folder or an object store's URI; `name` is an Iceberg table's in its catalog. `columns` None:
+    those of the rows that a folder of Parquet has."""
+
+    format: str = fields.choice("Parquet", "Delta", "Iceberg")
+    path: str = fields.text()
+    name: str | None = fields.text(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+", null=True)
+    mode: str = fields.choice("Append", "Replace")
+    partition_by: tuple[str, ...] = fields.texts()
+    columns: tuple[ColumnConfig, ...] | None = fields.listed(ColumnConfig, null=True)
+
+
+@fields.settings
 class SinkConfig:
-    """The place of returned records; both None: they are counted only.
+    """The place of returned records; with all None they are counted only.
 
     `topic` is the name of a topic. `parquet` is a folder or an object store's URI, in which the Backfill's id names a
     folder of its own.
@@ -60,12 +85,18 @@ class SinkConfig:
 
     topic: str | None = fields.text(null=True, default=None)
     parquet: str | None = fields.text(null=True, default=None)
+    table: TableConfig | None = fields.nested(TableConfig, null=True, later=None, default=None)
+
+    @property
+    def folder(self) -> str | None:
+        """The folder or URI of a sink that writes files."""
+        return self.parquet if self.table is None else self.table.path
 
 
 def _sink(section: Section) -> SinkConfig:
     sink = fields.parse(SinkConfig, section)
-    if sink.topic is not None and sink.parquet is not None:
-        raise SettingsInvalid(section.path, "must not have both `topic` and `parquet`")
+    if sum(place is not None for place in (sink.topic, sink.parquet, sink.table)) > 1:
+        raise SettingsInvalid(section.path, "must have one of `topic`, `parquet` and `table`")
     return sink
 
 
@@ -124,6 +155,7 @@ class BackfillConfig:
     progress_seconds: int = fields.integer(1, later=PROGRESS_S)
     cluster_id: str | None = fields.text(later=None)
     topic_id: str | None = fields.text(later=None)
+    event_log: bool = fields.boolean(later=False)
 
 
 def load_config(path: str) -> BackfillConfig:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from fleet_consumer.contract import fields
 from fleet_consumer.contract.backfill_config import PASSES, is_range
-from fleet_consumer.contract.section import Section, SettingsInvalid, whole
+from fleet_consumer.contract.section import Section, SettingsInvalid
 
 LEDGER_KEY: Final = "ledger.json"
 ALIVE_KEY: Final = "alive"
@@ -67,16 +67,6 @@ class Sample:
     candidate: str = fields.read_by(_said)
 
 
-def _list_of(made: type[Any]) -> fields.Reader:
-    def read(section: Section, name: str) -> tuple[Any, ...]:
-        found, path = section.take(name), section.at(name)
-        if not isinstance(found, list):
-            raise SettingsInvalid(path, "must be a list")
-        return tuple(whole(each, path, lambda entry: fields.parse(made, entry)) for each in found)
-
-    return read
-
-
 @fields.settings
 class Comparison:
     """Records by what both handlers made of them; `equal` includes those that failed alike in both."""
@@ -85,7 +75,7 @@ class Comparison:
     different: int = fields.integer(default=0)
     failed_live_only: int = fields.integer(default=0)
     failed_candidate_only: int = fields.integer(default=0)
-    samples: tuple[Sample, ...] = fields.read_by(_list_of(Sample), default=())
+    samples: tuple[Sample, ...] = fields.listed(Sample, default=())
 
 
 COMPARED: Final = {name: field for name, field in fields.names_of(Comparison).items() if field != "samples"}
@@ -139,7 +129,8 @@ class Ledger:
     through the ranges twice. `remaining` is what has not been covered by this pass. `slices_left` is an estimate.
     `records_per_second` is the rate of the last slice, and `offsets_per_second` that at which the range gets shorter: a
     filter passes records by, and not every offset has one. `throttled_by` is `Rate`, `Guard`, or empty.
-    `slice_offsets` is the size of the slice under way, 0 between slices. `suspects` are records that may have ended the
+    `slice_offsets` is the size of the slice under way, 0 between slices. The rows of the slices before `published` are
+    in the sink's table, and those before `publishing` are on their way there. `suspects` are records that may have ended the
     process of their handler, `repeated` counts tasks that Spark began again because an executor died.
 
     `ended`: the driver has written its last word:
@@ -152,13 +143,15 @@ class Ledger:
     slices_done: int = fields.integer(default=0)
     slices_left: int = fields.integer(default=0)
     slice_offsets: int = fields.integer(default=0)
+    published: int = fields.integer(later=0, default=0)
+    publishing: int = fields.integer(later=0, default=0)
     counts: Counts = fields.nested(Counts, default=Counts())
     comparison: Comparison | None = fields.nested(Comparison, null=True, default=None)
     records_per_second: float = fields.read_by(_rate, default=0.0)
     offsets_per_second: float = fields.read_by(_rate, later=0.0, default=0.0)
     throttled_by: str = fields.read_by(_said, default="")
     throttle_message: str = fields.read_by(_said, default="")
-    suspects: tuple[Suspect, ...] = fields.read_by(_list_of(Suspect), later=(), default=())
+    suspects: tuple[Suspect, ...] = fields.listed(Suspect, later=(), default=())
     repeated: int = fields.integer(later=0, default=0)
     problem: RunProblem | None = fields.nested(RunProblem, null=True, default=None)
     ended: bool = fields.boolean(default=False)

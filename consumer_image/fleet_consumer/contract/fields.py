@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar, dataclass_transform
 
-from fleet_consumer.contract.section import Section, SettingsInvalid
+from fleet_consumer.contract.section import Section, SettingsInvalid, whole
 
 T = TypeVar("T")
 Reader = Callable[[Section, str], Any]
@@ -75,10 +75,22 @@ def nested(made_by: type | Callable[[Section], Any], **rules: Any) -> Any:
     return read_by(lambda section, name: section.read(name, make), **rules)
 
 
+def listed(made: type, **rules: Any) -> Any:
+    """A list of objects of a declared class."""
+
+    def read(section: Section, name: str) -> tuple[Any, ...]:
+        found, path = section.take(name), section.at(name)
+        if not isinstance(found, list):
+            raise SettingsInvalid(path, "must be a list")
+        return tuple(whole(each, path, lambda entry: parse(made, entry)) for each in found)
+
+    return read_by(read, **rules)
+
+
 @dataclass_transform(
     kw_only_default=True,
     frozen_default=True,
-    field_specifiers=(read_by, text, texts, integer, boolean, choice, pattern, nested),
+    field_specifiers=(read_by, text, texts, integer, boolean, choice, pattern, nested, listed),
 )
 def settings(cls: type[T]) -> type[T]:
     """Make a class with fields declared as above a frozen, slotted, keyword-only dataclass."""
