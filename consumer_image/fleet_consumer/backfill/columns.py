@@ -44,7 +44,9 @@ class TableRows:
                 seen = f"{type(given).__name__} {str(given)[:60]!r}"
                 raise OutputRefused(f"column {column.name!r} of the table takes {column.type}, not {seen}") from error
             if given is None and column.required:
-                raise OutputRefused(f"column {column.name!r} of the table is required, and the output has no value for it")
+                raise OutputRefused(
+                    f"column {column.name!r} of the table is required, and the output has no value for it"
+                )
         return found
 
     def _value(self, value: bytes | str | None) -> Mapping[str, Any]:
@@ -55,7 +57,9 @@ class TableRows:
         except (ValueError, RecursionError) as error:
             raise OutputRefused(f"the value of an output for a table must be a JSON object: {error}") from error
         if not isinstance(parsed, dict):
-            raise OutputRefused(f"the value of an output for a table must be a JSON object, not {type(parsed).__name__}")
+            raise OutputRefused(
+                f"the value of an output for a table must be a JSON object, not {type(parsed).__name__}"
+            )
         return parsed
 
     @staticmethod
@@ -83,7 +87,9 @@ def converter(kind: str) -> Convert:
 
 
 def _text(given: Any) -> str:
-    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"), default=str)
+    text = (
+        given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"), default=str)
+    )
     if not text.isascii():
         text.encode()  # half of a surrogate pair ends the process that makes the file
     return text

@@ -60,7 +60,9 @@ def meaning(text: str) -> BackfillFailed:
         number, tries = (int(task[1]), int(task[2])) if task else (None, 0)
         return ExecutorsLost(f"{said}; {ADVICE}", number, tries)
     if system := _FILE_SYSTEM.search(text):
-        return BackfillFailed("SinkUnsupported", f"the Spark image has no file system for the sink: {system[0]}", final=True)
+        return BackfillFailed(
+            "SinkUnsupported", f"the Spark image has no file system for the sink: {system[0]}", final=True
+        )
     return BackfillFailed("SliceFailed", said, final=False)
 
 

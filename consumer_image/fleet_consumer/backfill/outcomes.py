@@ -118,7 +118,9 @@ class Handled(Outcomes):
         place = (topic, record.partition, record.offset, record.timestamp)
         rows: list[Sequence[Any]]
         if typed is None:
-            made = ((each.topic, _bytes(each.key), _bytes(each.value), encoded_headers(each.headers)) for each in produces)
+            made = (
+                (each.topic, _bytes(each.key), _bytes(each.value), encoded_headers(each.headers)) for each in produces
+            )
             rows = [(*place, number, *each) for number, each in enumerate(made)]
         else:
             try:

@@ -64,8 +64,8 @@ class ColumnConfig:
 
 @fields.settings
 class TableConfig:
-    """A table. `path` is a folder or an object store's URI; `name` is an Iceberg table's in its catalog. `columns` None:
-    those of the rows that a folder of Parquet has."""
+    """A table. `path` is a folder or an object store's URI; `name` is an Iceberg table's in its catalog. With `columns`
+    None it has those of the rows in a folder of Parquet."""
 
     format: str = fields.choice("Parquet", "Delta", "Iceberg")
     path: str = fields.text()

@@ -130,11 +130,11 @@ class Ledger:
     `records_per_second` is the rate of the last slice, and `offsets_per_second` that at which the range gets shorter: a
     filter passes records by, and not every offset has one. `throttled_by` is `Rate`, `Guard`, or empty.
     `slice_offsets` is the size of the slice under way, 0 between slices. The rows of the slices before `published` are
-    in the sink's table, and those before `publishing` are on their way there. `suspects` are records that may have ended the
-    process of their handler, `repeated` counts tasks that Spark began again because an executor died.
+    in the sink's table, and those before `publishing` are on their way there. `suspects` are records that may have
+    ended the process of their handler, `repeated` counts tasks that Spark began again because an executor died.
 
-    `ended`: the driver has written its last word:
-    all is covered if nothing remains and there is no `problem`, else it stopped because the control says so.
+    `ended`: the driver has written its last word: all is covered if nothing remains and there is no `problem`, else it
+    stopped because the control says so.
     """
 
     attempt: int = fields.integer()

@@ -34,6 +34,9 @@ class World:
         self.suspects: list[tuple[Suspect, ...]] = []
         self.played: list[tuple[int, tuple[Task, ...]]] = []
         self.discarded: list[int] = []
+        self.publications: list[tuple[int, int]] = []
+        self.publication_fails = False
+        self.cleared: list[tuple[int, int]] = []
         self.second: list[int] = []
         self.answers: list[TaskReport] = []
         self.per_second = 10.0
@@ -98,8 +101,16 @@ class World:
         self.clock.now += 1.0 + max(report.seconds for report in reports.values())
         return reports
 
-    def discard_from(self, number: int) -> None:
-        self.discarded.append(number)
+    def publish(self, first: int, end: int) -> None:
+        self.publications.append((first, end))
+        if self.publication_fails:
+            raise BackfillFailed("SliceFailed", "the store is away", final=False)
+
+    def discard(self, first: int, end: int | None = None) -> None:
+        if end is None:
+            self.discarded.append(first)
+        else:
+            self.cleared.append((first, end))
 
     def play_second_pass(self, slice_number: int, work: Work) -> Mapping[int, TaskReport]:
         self.second.append(slice_number)

@@ -34,3 +34,10 @@ def compare_section(handlers: str = "Both") -> dict[str, Any]:
     """`compare` of these handlers."""
     candidate = {"callable": "handler:handle", "path": "/etc/consumer-fleet/candidate"}
     return {"candidate": candidate, "ignoreFields": ["at"], "handlers": handlers}
+
+
+def table_section(**changes: Any) -> dict[str, Any]:
+    """`sink.table`."""
+    columns = [{"name": "n", "type": "int", "from": "Value", "field": None, "required": False}]
+    head: dict[str, Any] = {"format": "Parquet", "path": "/var/sink", "name": None, "mode": "Append", "partitionBy": []}
+    return head | {"columns": columns} | changes
