@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.object_store import ObjectStore
 
-from e2e.local_cluster.jars import ensure_table_jars
 from tests.spark.scene import RUN_TIMEOUT_S, Place, Scene
-from tests.support.spark import ensure_driver_classes, submit_arguments
+from tests.support.object_store import ObjectStore
+from tests.support.spark import ensure_driver_classes, submit_arguments, table_arguments
 from tests.support.suites import ROOT
 
 pytestmark = pytest.mark.together
@@ -53,16 +52,10 @@ COLUMNS = [
 TYPES = {each["name"]: each["type"] for each in COLUMNS}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def store() -> Iterator[ObjectStore]:
     with ObjectStore() as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def classes() -> str:
-    """Arguments of spark-submit for the libraries of tables and object stores."""
-    return f"--driver-class-path {ensure_table_jars()}/*"
 
 
 def sink(kind: str, path: str, **changes: Any) -> dict[str, Any]:
@@ -83,13 +76,13 @@ def settings(kind: str, root: str, store: ObjectStore | None = None) -> dict[str
     return {**own, "spark.sql.session.timeZone": "UTC"}
 
 
-def asked(place: Place, folder: Path, classes: str, *words: str, environment: Mapping[str, str] = {}) -> list[Any]:
+def asked(place: Place, folder: Path, *words: str, environment: Mapping[str, str] = {}) -> list[Any]:
     """The lines that the tool prints."""
     scratch = folder / "tool"
     scratch.mkdir(exist_ok=True)
     own = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT / "consumer_image")}
     own |= {"PYSPARK_PYTHON": str(place.python), "SPARK_LOCAL_IP": "127.0.0.1", "TMPDIR": str(scratch)}
-    own |= submit_arguments(scratch, ensure_driver_classes(), classes) | dict(environment)
+    own |= submit_arguments(scratch, ensure_driver_classes(), table_arguments({})) | dict(environment)
     command = [str(place.python), str(TOOL), *words]
     done = subprocess.run(command, cwd=scratch, env=own, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
     assert done.returncode == 0, done.stderr[-6000:]
@@ -101,13 +94,11 @@ def asked(place: Place, folder: Path, classes: str, *words: str, environment: Ma
     [("Parquet", False), ("Parquet", True), ("Delta", False), ("Delta", True), ("Iceberg", False), ("Iceberg", True)],
 )
 def test_table_has_each_output_once_though_its_driver_was_killed(
-    place: Place, tmp_path: Path, store: ObjectStore, classes: str, kind: str, stored: bool
+    place: Place, tmp_path: Path, store: ObjectStore, kind: str, stored: bool
 ) -> None:
     count = 3_000
     root = store.url(tmp_path.name) if stored else str(tmp_path / "sink")
-    conf = " ".join(
-        [classes, *(f"--conf {name}={value}" for name, value in store.settings.items())] if stored else [classes]
-    )
+    conf = table_arguments(store.settings if stored else {})
     environment = store.environment if stored else {}
     with Scene(place, tmp_path, handler=HANDLER, conf=conf, environment=environment) as scene:
         scene.send(count - 200)
@@ -122,7 +113,7 @@ def test_table_has_each_output_once_though_its_driver_was_killed(
         assert ledger.published == ledger.slices_done
         read = {"Iceberg": "lake.shop.flights", "Parquet": f"{root}/{scene.id}"}.get(kind, root)
         conf = json.dumps(settings(kind, root, store if stored else None))
-        *rows, about = asked(place, tmp_path, classes, "rows", kind, read, conf, environment=environment)
+        *rows, about = asked(place, tmp_path, "rows", kind, read, conf, environment=environment)
     assert Counter(row["n"] for row in rows) == dict.fromkeys(range(count), 1)
     assert {name: about["types"][name] for name in TYPES} == TYPES
     # One publication of a table in three parts; not the files of each slice.
@@ -136,10 +127,10 @@ def test_table_has_each_output_once_though_its_driver_was_killed(
 
 
 @pytest.mark.parametrize("kind", ["Parquet", "Delta", "Iceberg"])
-def test_group_that_the_table_has_is_not_added_again(place: Place, tmp_path: Path, classes: str, kind: str) -> None:
+def test_group_that_the_table_has_is_not_added_again(place: Place, tmp_path: Path, kind: str) -> None:
     root = str(tmp_path / "sink")
     conf = json.dumps(settings(kind, root))
-    found = asked(place, tmp_path, classes, "twice", kind, "lake.shop.flights", conf, root)
+    found = asked(place, tmp_path, "twice", kind, "lake.shop.flights", conf, root)
     counts = [(each["count"], each["distinct"], each["least"]) for each in found]
     once = [(10, 10, 0), (10, 10, 0), (30, 30, 0), (30, 30, 0)]
     assert counts == once + ([] if kind == "Parquet" else [(5, 5, 100), (5, 5, 100), (7, 7, 100)])
@@ -162,8 +153,8 @@ def test_outputs_that_do_not_fit_are_failed_records(place: Place, tmp_path: Path
         assert sorted(row["n"] for row in scene.rows()) == list(range(40))
 
 
-def test_table_of_other_columns_is_refused_before_any_record(place: Place, tmp_path: Path, classes: str) -> None:
-    with Scene(place, tmp_path, handler=HANDLER, conf=classes) as scene:
+def test_table_of_other_columns_is_refused_before_any_record(place: Place, tmp_path: Path) -> None:
+    with Scene(place, tmp_path, handler=HANDLER, conf=table_arguments({})) as scene:
         scene.send(10)
         scene.run(sink=sink("Delta", str(scene.sink)))
         scene.api.put("bf-ledger", {})
