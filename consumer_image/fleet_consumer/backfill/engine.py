@@ -80,12 +80,18 @@ class SparkEngine:
 
     @property
     def cores(self) -> int:
-        """The number of tasks that run at once, on the executors that are there: all may not have found room."""
+        """The number of tasks for the executors that are there, as all may not have found room: so many as run at once.
+
+        With dynamic allocation it is twice as many, as Spark asks for executors only where tasks wait for one.
+        """
         context = self._spark.sparkContext
         local = re.fullmatch(r"local\[(\d+)(?:,.*)?\]", context.master)
         if local:
             return int(local[1])
-        cores = int(context.getConf().get("spark.executor.cores", "1") or 1)
+        conf = context.getConf()
+        cores = int(conf.get("spark.executor.cores", "1") or 1)
+        if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+            cores *= 2
         # The driver is one of those that are registered.
         return cores * max(1, int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1)
 

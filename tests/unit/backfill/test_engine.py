@@ -25,5 +25,9 @@ def test_cores_are_those_of_the_executors_that_are_there(registered: int, cores:
     assert engine("k8s://https://kubernetes", registered, **asked).cores == cores
 
 
+def test_tasks_wait_where_spark_may_ask_for_executors() -> None:
+    assert engine("k8s://https://kubernetes", 4, **{"spark.dynamicAllocation.enabled": "true"}).cores == 6
+
+
 def test_cores_of_a_local_master_are_its_threads() -> None:
     assert engine("local[3]", 1).cores == 3
