@@ -16,7 +16,7 @@ from e2e.reader import Reader, commands, sections
 from e2e.test_readme import examples
 
 PAGE = "docs/backfill.md"
-TITLES = ("Run one", "Faster, slower, not now", "Compare before you ship")
+TITLES = ("Run one", "Faster, slower, not now", "Go on after a failure", "Compare before you ship")
 
 
 @pytest.mark.together("spark")

@@ -122,7 +122,7 @@ FINAL: dict[str, tuple[JsonObject, dict[str, Any], str]] = {
     "a topic that is not there": ({"source": {"topic": "nowhere"}}, {}, "SourceTopicNotFound"),
     "a partition that is not there": ({"source": {"partitions": [2, 77]}}, {}, "PartitionNotFound"),
     "offsets that are not there yet": ({"range": {"offsets": spark.offsets(5, 900)}}, {}, "OffsetsBeyondEnd"),
-    "an HTTP handler": ({}, {"http": True}, "HandlerUnsupported"),
+    "a comparison of an HTTP handler": ({"compare": {"self": True}}, {"http": True}, "HandlerUnsupported"),
     "a handler of the image": ({}, {"image": True}, "SparkImageRequired"),
     "a sink that the group reads": ({"sink": {"topic": {"name": "backfilled"}}}, {}, "SinkTopicRefused"),
     "a sink that the handler writes to": (
@@ -435,12 +435,3 @@ def test_application_of_somebody_else_is_left_alone(site: MakeSite, broker: Kafk
     here.apply(spark.backfill(here.name))
     spark.wait_phase(here, "Pending", "RefusedByApiServer")
     assert "ownerReferences" not in here.get("sparkapplications", "again-1")["metadata"]
-
-
-def test_login_that_spark_cannot_make_is_waited_for(site: MakeSite, broker: KafkaBroker) -> None:
-    here = site("backfill-login")
-    oauth = {"tokenEndpoint": "https://login.example/token", "clientId": "fleet"}
-    login = {"mechanism": "OAUTHBEARER", "secretRef": {"name": "login"}, "oauth": oauth, "allowWithoutTls": True}
-    here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap, sasl=login))
-    here.apply(objects.group(here.name), spark.backfill(here.name))
-    spark.wait_phase(here, "Pending", "LoginUnsupported")
