@@ -21,6 +21,10 @@ def parquet(path: str, **more: Any) -> JsonObject:
     return backfill({"spec.sink": {"parquet": {"path": path, **more}}})
 
 
+def table(path: str, **more: Any) -> JsonObject:
+    return backfill({"spec.sink": {"table": {"format": "Delta", "path": path, **more}}})
+
+
 def conf(name: str) -> JsonObject:
     return backfill({"spec.spark": {"sparkConf": {"spark.sql.shuffle.partitions": "8", name: "x"}}})
 
@@ -64,18 +68,44 @@ BACKFILL_RULES: list[tuple[str, JsonObject, str]] = [
         backfill({"spec.sink": {"topic": {"name": "_fleet.orders.retry.5m"}}}),
         "spec.sink.topic.name must not be a topic that",
     ),
-    ("files in the pod", parquet("file:///tmp/x"), "spec.sink.parquet.path without a volume"),
-    ("a path without a volume", parquet("results"), "spec.sink.parquet.path without a volume"),
-    ("a path from the root", parquet("/results", volume=CLAIM), "spec.sink.parquet.path with a volume"),
-    ("a path that leaves the volume", parquet("a/../../b", volume=CLAIM), "spec.sink.parquet.path with a volume"),
-    ("a path that ends outside", parquet("..", volume=CLAIM), "spec.sink.parquet.path with a volume"),
-    ("a URI with a volume", parquet("s3a://b/c", volume=CLAIM), "spec.sink.parquet.path with a volume"),
-    ("no volume at all", parquet("results", volume={}), "spec.sink.parquet.volume must have exactly one of"),
+    ("files in the pod", parquet("file:///tmp/x"), "path without a volume"),
+    ("a path without a volume", parquet("results"), "path without a volume"),
+    ("a path from the root", parquet("/results", volume=CLAIM), "path with a volume"),
+    ("a path that leaves the volume", parquet("a/../../b", volume=CLAIM), "path with a volume"),
+    ("a path that ends outside", parquet("..", volume=CLAIM), "path with a volume"),
+    ("a URI with a volume", parquet("s3a://b/c", volume=CLAIM), "path with a volume"),
+    ("no volume at all", parquet("results", volume={}), "must have exactly one of"),
     (
         "a comparison that writes",
         backfill({"spec.compare": CANDIDATE | {"configMapRef": {"name": "x"}}, "spec.sink": {"topic": {"name": "x"}}}),
-        "spec.sink.topic cannot be used with spec.compare",
+        "spec.sink.topic and spec.sink.table cannot be used with spec.compare",
     ),
+    ("a table without a path", table("results"), "path without a volume"),
+    ("a table outside of its volume", table("../x", volume=CLAIM), "path with a volume"),
+    ("an Iceberg table without a name", table("s3a://b/c", format="Iceberg"), "name is the table's name in a catalog"),
+    ("a Delta table with a name", table("s3a://b/c", name="lake.a.b"), "name is the table's name in a catalog"),
+    ("Parquet that replaces", table("s3a://b/c", format="Parquet", mode="Replace"), "mode Replace is for Delta"),
+    (
+        "a table divided by what it has not",
+        table("s3a://b/c", columns=[{"name": "a", "type": "int"}], partitionBy=["b"]),
+        "partitionBy must name columns",
+    ),
+    (
+        "a table divided without columns",
+        table("s3a://b/c", partitionBy=["b"]),
+        "partitionBy must name columns",
+    ),
+    (
+        "a field of what is no value",
+        table("s3a://b/c", columns=[{"name": "a", "type": "int", "from": "Offset", "field": "x"}]),
+        "field is a path in the value",
+    ),
+    (
+        "credentials for a topic",
+        backfill({"spec.sink": {"topic": {"name": "x"}, "secretRef": {"name": "s"}}}),
+        "spec.sink.secretRef is for",
+    ),
+    ("an event log without a place", backfill({"spec.spark": {"eventLog": True}}), "spec.spark.eventLog needs"),
     (
         "two images without files",
         backfill({"spec.compare": CANDIDATE | {"image": "next:1"}}),
@@ -131,7 +161,6 @@ BACKFILL_RULES: list[tuple[str, JsonObject, str]] = [
             "spark.plugins",
             "spark.extraListeners",
             "spark.sql.extensions",
-            "spark.sql.catalog.x",
             "spark.speculation",
             "spark.master",
             "spark.driver.extraJavaOptions",
@@ -151,6 +180,19 @@ BACKFILL_SCHEMA: list[tuple[str, JsonObject, str]] = [
     ("a Backfill of no range", backfill({"spec.range": REMOVED}), "spec.range"),
     ("a Backfill without a sink", backfill({"spec.sink": REMOVED}), "spec.sink"),
     ("a time in words", backfill({"spec.range": {"time": {"from": "yesterday", "to": "now"}}}), "spec.range.time.from"),
+    *(
+        (
+            f"{sample} as a sample",
+            backfill({"spec.range": {"last": {"seconds": 9}, "sample": sample}}),
+            "spec.range.sample",
+        )
+        for sample in ("0%", "100%", "0.0%", "all", 0, -1)
+    ),
+    (
+        "a float as the type of a column",
+        table("s3a://b/c", columns=[{"name": "a", "type": "float"}]),
+        "columns[0].type",
+    ),
     ("no seconds", backfill({"spec.range": {"last": {"seconds": 0}}}), "spec.range.last.seconds"),
     ("an offset below zero", of_offsets(-1, 9), "spec.range.offsets[0].from"),
     ("a partition below zero", of_offsets(5, 9, partition=-1), "spec.range.offsets[0].partition"),

@@ -262,7 +262,7 @@ def test_object_that_no_operator_has_seen_says_so(quiet_site: Callable[..., Site
 
 KUBERNETES = re.compile(
     r"(\.spec\.template\.spec\.((initContainers|containers|volumes)\.\w+|(?!initContainers|containers|volumes)\w+)"
-    r"|\.spec\.sink\.parquet\.volume\.csi|\.spec\.spark\.placement\.tolerations)\..+"
+    r"|\.spec\.sink\.(parquet|table)\.volume\.csi|\.spec\.spark\.placement\.tolerations)\..+"
 )
 """Insides of Kubernetes' own types, which are without descriptions."""
 

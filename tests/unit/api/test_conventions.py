@@ -19,6 +19,7 @@ SASL_MECHANISMS: Final = {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARE
 KUBERNETES: Final = (
     "spec.template.spec.",
     "spec.sink.parquet.volume.csi.",
+    "spec.sink.table.volume.csi.",
     "spec.spark.placement.tolerations[]",
 )
 """Types of Kubernetes' own, with its words, units and defaults."""

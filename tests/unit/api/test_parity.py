@@ -99,7 +99,7 @@ def value_differences(
         return
     plain = get_origin(annotation) or annotation
     if schema.get("x-kubernetes-int-or-string"):  # a quantity, which a model keeps as its text
-        schema = {**schema, "type": "string", "pattern": QUANTITY}
+        schema = {**schema, "type": "string", "pattern": schema.get("pattern", QUANTITY)}
     if TYPES[plain] != schema.get("type"):
         yield f"{path}: {TYPES[plain]} in the model, {schema.get('type')} in the CRD"
     if "enum" in schema:

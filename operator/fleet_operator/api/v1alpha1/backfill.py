@@ -25,9 +25,19 @@ DeadlineSeconds = Annotated[int, Field(ge=10, le=86_400)]
 ImageName = Annotated[str, Field(min_length=1, max_length=1024)]
 Cores = Annotated[int, Field(ge=1, le=256)]
 
+SampleSize = Annotated[
+    str,
+    Field(
+        max_length=16,
+        pattern=r"^(0[.][0-9]{0,2}[1-9]%|[1-9][0-9]?([.][0-9]{1,3})?%|[1-9][0-9]{0,14})$",
+        coerce_numbers_to_str=True,
+    ),
+]
+"""A share such as 0.5%, or a number of offsets."""
+
 SPARK_CONF: Final = (
     r"^spark[.](memory|network|rpc|shuffle|storage|reducer|io|broadcast|locality|cleaner"
-    r"|sql[.](execution[.]arrow|files|parquet|adaptive|shuffle)|hadoop[.](fs[.](s3a|gs|azure)|parquet))"
+    r"|sql[.](catalog|execution[.]arrow|files|parquet|adaptive|shuffle)|hadoop[.](fs[.](s3a|gs|azure)|parquet))"
     r"[.][A-Za-z0-9_.-]+$|^spark[.](task[.]maxFailures|executor[.]heartbeatInterval|driver[.]maxResultSize)$"
 )
 """Names of Spark's settings that users may give, as in the CRD. Not among them are those that reach beyond the pods:
@@ -72,6 +82,7 @@ class Range(Model):
     time: TimeRange | None = None
     offsets: Annotated[tuple[PartitionRange, ...], Field(min_length=1, max_length=1000)] | None = None
     last: LastRange | None = None
+    sample: SampleSize | None = None
     expired: Literal["Fail", "Ignore"] = "Fail"
 
 
@@ -157,12 +168,53 @@ class ParquetSink(Model):
     volume: SinkVolume | None = None
 
 
+class Column(Model):
+    """A column of a table; `field` is a path in the value."""
+
+    name: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+    type: Annotated[
+        str,
+        Field(
+            max_length=32,
+            pattern=r"^(string|int|bigint|double|boolean|timestamp|date"
+            r"|decimal[(]([1-9]|[12][0-9]|3[0-8]),([0-9]|[12][0-9]|3[0-8])[)])$",
+        ),
+    ]
+    from_: Annotated[Literal["Value", "Key", "Topic", "Partition", "Offset", "Timestamp"], Field(alias="from")] = (
+        "Value"
+    )
+    field: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    required: bool = False
+
+
+class TableSink(ParquetSink):
+    """Returned records become rows of a table."""
+
+    format: Literal["Parquet", "Delta", "Iceberg"]
+    name: (
+        Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*){2,8}$")]
+        | None
+    ) = None
+    mode: Literal["Append", "Replace"] = "Append"
+    partition_by: (
+        Annotated[tuple[Annotated[str, Field(max_length=128)], ...], Field(min_length=1, max_length=8)] | None
+    ) = None
+    columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=200)] | None = None
+
+
 class Sink(Model):
-    """The place of returned records; exactly one of the three."""
+    """The place of returned records, exactly one of the first four; `secret_ref` has the credentials of its store."""
 
     none: NoSink | None = None
     topic: SinkTopic | None = None
     parquet: ParquetSink | None = None
+    table: TableSink | None = None
+    secret_ref: ObjectReference | None = None
+
+    @property
+    def files(self) -> ParquetSink | None:
+        """The folder of a sink that writes files."""
+        return self.table or self.parquet
 
 
 class Deadlines(Model):
@@ -200,6 +252,12 @@ class Placement(Model):
     priority_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
 
 
+class DynamicAllocation(Model):
+    """Executors come and go with the work."""
+
+    min_executors: Annotated[int, Field(ge=1, le=1000)] = 1
+
+
 class Spark(Model):
     """Image, sizes and settings of the Spark application."""
 
@@ -207,6 +265,9 @@ class Spark(Model):
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     driver: DriverSize = DriverSize()
     executor: ExecutorSize = ExecutorSize()
+    dynamic_allocation: DynamicAllocation | None = None
+    ui: bool = False
+    event_log: bool = False
     placement: Placement | None = None
     spark_conf: Annotated[dict[str, Annotated[str, Field(max_length=1024)]], Field(max_length=50)] = Field(
         default_factory=dict

@@ -30,6 +30,17 @@ RUNS: Final[dict[Any, list[dict[str, Any]]]] = {
         full_backfill(),
         backfill({"spec.range": {"offsets": [{"partition": n, "from": 1, "to": 9} for n in (4, 2)]}}),
         backfill(
+            {
+                "spec.sink": {
+                    "table": {
+                        "format": "Parquet",
+                        "path": "s3a://b/c",
+                        "columns": [{"name": name, "type": "int"} for name in ("b", "a")],
+                    }
+                }
+            }
+        ),
+        backfill(
             {"spec.compare": {"callable": "a:b", "ignoreFields": ["handledAt", "by"], "ignoreHeaders": ["x", "y"]}}
         ),
     ],
