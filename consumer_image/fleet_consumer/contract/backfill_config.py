@@ -98,15 +98,6 @@ def _is_range(bounds: object) -> bool:
     )
 
 
-def _later_text(section: Section, name: str) -> str | None:
-    """A text that earlier versions do not write."""
-    return section.text(name) if section.has(name) else None
-
-
-def _later_seconds(section: Section, name: str) -> int:
-    return section.integer(name, 1) if section.has(name) else PROGRESS_S
-
-
 @fields.settings
 class BackfillConfig:
     """One Backfill, identified by `id`. `ranges` are offsets by partition: the first, and the end (exclusive).
@@ -114,7 +105,8 @@ class BackfillConfig:
     `cluster_id` and `topic_id` tell whose offsets these are; None for ranges that were resolved without them, and where
     brokers have no such ids. A slice has at most `slice_records` offsets and lasts about `slice_seconds` at most.
     `ledger` and `control` name ConfigMaps in `namespace`. The operator ends a driver without progress for
-    `progress_seconds`, so no call of the handler may take as long.
+    `progress_seconds`, so no call of the handler may take as long. `event_log` asks for Spark's event log. A `dry_run`
+    is one of a sample: its ranges are the beginnings of ranges with `sampled_from` offsets in all.
     """
 
     id: str = fields.text(RUN_ID)
@@ -133,9 +125,12 @@ class BackfillConfig:
     compare: CompareConfig | None = fields.nested(CompareConfig, null=True)
     ledger: str = fields.text()
     control: str = fields.text()
-    progress_seconds: int = fields.read_by(_later_seconds, default=PROGRESS_S)
-    cluster_id: str | None = fields.read_by(_later_text, default=None)
-    topic_id: str | None = fields.read_by(_later_text, default=None)
+    progress_seconds: int = fields.integer(1, later=True, default=PROGRESS_S)
+    event_log: bool = fields.boolean(later=True, default=False)
+    dry_run: bool = fields.boolean(later=True, default=False)
+    sampled_from: int | None = fields.integer(later=True, default=None)
+    cluster_id: str | None = fields.text(later=True, default=None)
+    topic_id: str | None = fields.text(later=True, default=None)
 
 
 def load_config(path: str) -> BackfillConfig:

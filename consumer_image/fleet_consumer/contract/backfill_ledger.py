@@ -41,7 +41,7 @@ class Counts:
     """Records of a Backfill: handled (`records_in`), returned, failed, and passed by.
 
     `filtered` are the records that `filter` did not select; `dropped` those that the handler or a rule skipped on
-    purpose. Neither is handled.
+    purpose. Neither is handled. `bytes_in` are those of the keys and values of the handled ones.
     """
 
     records_in: int = fields.integer(name="in", default=0)
@@ -49,13 +49,14 @@ class Counts:
     failed: int = fields.integer(default=0)
     dropped: int = fields.integer(default=0)
     filtered: int = fields.integer(default=0)
+    bytes_in: int = fields.integer(name="bytes", later=True, default=0)
 
     def plus(self, other: Counts) -> Counts:
-        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in COUNTS.values()})
+        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in fields.names_of(Counts).values()})
 
 
-COUNTS: Final = fields.names_of(Counts)
-"""Names of the counts in the ledger and in status, with their fields."""
+COUNTS: Final = {name: field for name, field in fields.names_of(Counts).items() if field != "bytes_in"}
+"""Names of the counts of records in the ledger and in status, with their fields."""
 
 
 @fields.settings
@@ -111,12 +112,7 @@ class Suspect:
 
 
 def _suspects(section: Section, name: str) -> tuple[Suspect, ...]:
-    """A list that ledgers of earlier versions do not have."""
-    return _list_of(Suspect, section, name) if section.has(name) else ()
-
-
-def _later_count(section: Section, name: str) -> int:
-    return section.integer(name, 0) if section.has(name) else 0
+    return _list_of(Suspect, section, name)
 
 
 @fields.settings
@@ -154,10 +150,6 @@ def _rate(section: Section, name: str) -> float:
     return float(value)
 
 
-def _later_rate(section: Section, name: str) -> float:
-    return _rate(section, name) if section.has(name) else 0.0
-
-
 @fields.settings
 class Ledger:
     """Progress of a Backfill.
@@ -182,11 +174,11 @@ class Ledger:
     counts: Counts = fields.nested(Counts, default=Counts())
     comparison: Comparison | None = fields.nested(Comparison, null=True, default=None)
     records_per_second: float = fields.read_by(_rate, default=0.0)
-    offsets_per_second: float = fields.read_by(_later_rate, default=0.0)
+    offsets_per_second: float = fields.read_by(_rate, later=True, default=0.0)
     throttled_by: str = fields.read_by(_said, default="")
     throttle_message: str = fields.read_by(_said, default="")
-    suspects: tuple[Suspect, ...] = fields.read_by(_suspects, default=())
-    repeated: int = fields.read_by(_later_count, default=0)
+    suspects: tuple[Suspect, ...] = fields.read_by(_suspects, later=True, default=())
+    repeated: int = fields.integer(later=True, default=0)
     problem: RunProblem | None = fields.nested(RunProblem, null=True, default=None)
     ended: bool = fields.boolean(default=False)
 

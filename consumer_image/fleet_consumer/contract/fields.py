@@ -20,10 +20,20 @@ READER: Final = "reader"
 NAME: Final = "name"
 
 
-def read_by(reader: Reader, *, name: str | None = None, null: bool = False, default: Any = dataclasses.MISSING) -> Any:
-    """A field that `reader` reads; with `null` it may be null, and is None then."""
+def read_by(
+    reader: Reader,
+    *,
+    name: str | None = None,
+    null: bool = False,
+    later: bool = False,
+    default: Any = dataclasses.MISSING,
+) -> Any:
+    """A field that `reader` reads; with `null` it may be null, and is None then. One that came `later` has its default
+    in files of earlier versions, which lack it."""
 
     def read(section: Section, field: str) -> Any:
+        if later and not section.has(field):
+            return default
         return None if null and section.take_null(field) else reader(section, field)
 
     return dataclasses.field(default=default, metadata={READER: read, NAME: name})
