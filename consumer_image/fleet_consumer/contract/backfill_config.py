@@ -60,6 +60,7 @@ class SinkConfig:
 
     topic: str | None = fields.text(null=True, default=None)
     parquet: str | None = fields.text(null=True, default=None)
+    table: Any = fields.read_by(Section.take, null=True, later=True, default=None)
 
 
 def _sink(section: Section) -> SinkConfig:

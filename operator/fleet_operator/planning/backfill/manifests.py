@@ -99,6 +99,8 @@ def backfill_config(
         "onError": spec.on_error,
         "parallelism": spec.parallelism,
         "sink": _sink(spec.sink),
+        "eventLog": spec.spark.event_log and spec.sink.files is not None,
+        "dryRun": spec.dry_run,
         "compare": _compare(spec.compare, worker, handlers) if spec.compare is not None else None,
         "ledger": naming.backfill_ledger(metadata.name),
         "control": naming.backfill_control(metadata.name),
@@ -116,11 +118,18 @@ def for_attempt(config: Mapping[str, Any], connection: Mapping[str, Any], handle
     return renewed
 
 
-def _sink(sink: Sink) -> dict[str, str | None]:
-    path = None
-    if sink.parquet is not None:
-        path = f"{SINK_DIRECTORY}/{sink.parquet.path}" if sink.parquet.volume is not None else sink.parquet.path
-    return {"topic": sink.topic.name if sink.topic is not None else None, "parquet": path}
+def _sink(sink: Sink) -> dict[str, Any]:
+    path, table = None, None
+    if sink.files is not None:
+        path = f"{SINK_DIRECTORY}/{sink.files.path}" if sink.files.volume is not None else sink.files.path
+    if sink.table is not None:
+        table = sink.table.model_dump(mode="json", by_alias=True, exclude={"volume"})
+        table |= {"path": path, "partitionBy": list(sink.table.partition_by or ())}
+    return {
+        "topic": sink.topic.name if sink.topic is not None else None,
+        "parquet": path if sink.parquet is not None else None,
+        "table": table,
+    }
 
 
 def _compare(compare: Compare, worker: Mapping[str, Any], handlers: str) -> dict[str, Any]:
@@ -140,11 +149,11 @@ DEFAULT_ACCOUNT: Final = "default"
 KEPT_SECONDS: Final = 86_400
 """Time for which a finished application and its pods' logs are kept; the Backfill's own status stays."""
 CONF: Final = {
-    "spark.ui.enabled": "false",
     "spark.eventLog.enabled": "false",
+    # An executor on a node that is drained ends the task in hand: see decom.sh of the Spark image.
+    "spark.decommission.enabled": "true",
     # A record handled twice at the same time is worse than a slow task.
     "spark.speculation": "false",
-    "spark.dynamicAllocation.enabled": "false",
     # Executors that die one after the other are those of one task, which Spark gives up after four, by its name.
     "spark.executor.maxNumFailures": "100",
     # What follows spares the driver rights on ConfigMaps, Services and claims.
@@ -247,7 +256,13 @@ def application(
             "template": template,
         }
 
-    executors = -(-spec.parallelism // spec.spark.executor.cores)
+    executors = most = -(-spec.parallelism // spec.spark.executor.cores)
+    dynamic: dict[str, Any] = {"enabled": spec.spark.dynamic_allocation is not None}
+    if spec.spark.dynamic_allocation is not None:
+        executors = min(spec.spark.dynamic_allocation.min_executors, most)
+        dynamic |= {"initialExecutors": executors, "minExecutors": executors, "maxExecutors": most}
+        dynamic |= {"shuffleTrackingEnabled": True}
+    switches = {"spark.ui.enabled": spec.spark.ui, "spark.dynamicAllocation.enabled": dynamic["enabled"]}
     return {
         **_head("sparkoperator.k8s.io/v1beta2", "SparkApplication", backfill, name),
         "spec": {
@@ -261,7 +276,8 @@ def application(
             "arguments": ["--config", BACKFILL_CONFIG, "--attempt", str(backfill.attempts)],
             "restartPolicy": {"type": "Never"},
             "timeToLiveSeconds": KEPT_SECONDS,
-            "sparkConf": {**CONF, **own, **SECURE},
+            "sparkConf": {**CONF, **own, **SECURE, **{name: str(on).lower() for name, on in switches.items()}},
+            "dynamicAllocation": dynamic,
             "driver": pods(spec.spark.driver, naming.backfill_driver(metadata.name), DRIVER),
             "executor": {"instances": executors, **pods(spec.spark.executor, executor_account(group), EXECUTOR)},
         },
@@ -288,6 +304,11 @@ SPARK_USER: Final = 185
 SPARK_GROUP: Final = 0
 """User and group of Consumer Fleet's Spark image; that group owns the files which Spark writes."""
 SINK_VOLUME: Final = "consumer-fleet-sink"
+CREDENTIALS: Final[Mapping[str, Mapping[str, bool]]] = {
+    "AWS_ACCESS_KEY_ID": {},
+    "AWS_SECRET_ACCESS_KEY": {},
+    "AWS_SESSION_TOKEN": {"optional": True},
+}
 SPARK_FILLS_IN: Final = ("image", "imagePullPolicy", "command", "args", "resources")
 CANDIDATE_PATH: Final = CANDIDATE_DIRECTORY.removeprefix(f"{CONFIG_DIRECTORY}/")
 
@@ -305,10 +326,13 @@ def spark_pod(
         container.pop(key, None)
     container["name"] = DRIVER_CONTAINER if component == DRIVER else EXECUTOR_CONTAINER
     sources[:0] = _sources(backfill.metadata.name, files)
-    sink = backfill.spec.sink.parquet
-    if sink is not None and sink.volume is not None:
-        spec["volumes"].append({"name": SINK_VOLUME, **_sink_volume(sink.volume)})
+    sink = backfill.spec.sink
+    if sink.files is not None and sink.files.volume is not None:
+        spec["volumes"].append({"name": SINK_VOLUME, **_sink_volume(sink.files.volume)})
         container["volumeMounts"].append({"name": SINK_VOLUME, "mountPath": SINK_DIRECTORY})
+    if sink.secret_ref is not None:
+        others = [each for each in container["env"] if each["name"] not in CREDENTIALS]
+        container["env"] = [*others, *_credentials(sink.secret_ref.name)]
     spec.pop("serviceAccountName", None)
     if backfill.spec.spark.placement is not None:
         spec |= backfill.spec.spark.placement.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -352,6 +376,14 @@ def _sources(name: str, files: SourceFiles) -> list[dict[str, Any]]:
             items = [{"key": key, "path": f"{path}/{key}"} for key in sorted(keys)]
             found.append({"configMap": {"name": config_map, "items": items}})
     return found
+
+
+def _credentials(secret: str) -> list[dict[str, Any]]:
+    """Variables with the credentials of an object store; a session token is there for some."""
+    return [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name, **optional}}}
+        for name, optional in CREDENTIALS.items()
+    ]
 
 
 def _sink_volume(volume: SinkVolume) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def test_settings_are_what_the_driver_reads() -> None:
 def test_every_field_of_a_spec_reaches_the_driver() -> None:
     body = full_backfill()
     body["metadata"] |= {"uid": "b-1", "namespace": "shop"}
+    body["spec"]["dryRun"] = False
     config = parse_config(rendered(Backfill.model_validate(body)))
     assert config.filter.key is not None
     assert (config.filter.headers, config.ordering, config.on_error) == ({"region": "north"}, "None", "FailedTopic")
@@ -101,6 +102,48 @@ def test_every_field_of_a_spec_reaches_the_driver() -> None:
     assert config.compare.candidate.path == "/etc/consumer-fleet/candidate"
     assert (config.compare.ignore_fields, config.compare.ignore_headers) == (("handledAt",), ("trace",))
     assert config.progress_seconds == 1800
+    assert (config.event_log, config.dry_run) == (True, False)
+
+
+def test_dry_run_of_a_sample_writes_nothing_and_compares_nothing() -> None:
+    body = full_backfill()
+    body["metadata"] |= {"uid": "b-1", "namespace": "shop"}
+    config = parse_config(rendered(Backfill.model_validate(body).played))
+    assert (config.dry_run, config.on_error, config.compare, config.event_log) == (True, "Skip", None, False)
+    assert (config.sink.topic, config.sink.parquet, config.sink.table) == (None, None, None)
+    counting = backfill(dryRun=True, onError="Fail")
+    assert (counting.only_counts, counting.played) == (True, counting)
+
+
+def test_settings_name_what_the_range_is_a_sample_of() -> None:
+    document = backfill_config(backfill(), replace(RANGE, sampled_from=2000), worker(), "Both")
+    assert parse_config(document).sampled_from == 2000
+    assert parse_config(rendered(backfill())).sampled_from is None
+
+
+COLUMN = {"name": "total", "type": "decimal(10,2)", "field": "sum.net"}
+TABLE = {"format": "Delta", "path": "lake/orders", "mode": "Replace", "columns": [COLUMN], "partitionBy": ["total"]}
+
+
+def test_table_reaches_the_driver_with_its_place_and_its_columns() -> None:
+    volume = {"persistentVolumeClaim": {"claimName": "results"}}
+    assert rendered(backfill(sink={"table": {**TABLE, "volume": volume}}))["sink"] == {
+        "topic": None,
+        "parquet": None,
+        "table": {
+            "format": "Delta",
+            "path": "/var/lib/consumer-fleet/sink/lake/orders",
+            "name": None,
+            "mode": "Replace",
+            "partitionBy": ["total"],
+            "columns": [
+                {"name": "total", "type": "decimal(10,2)", "from": "Value", "field": "sum.net", "required": False}
+            ],
+        },
+    }
+    plain = {"format": "Iceberg", "path": "s3a://lake/x", "name": "lake.sales.orders"}
+    table = rendered(backfill(sink={"table": plain}))["sink"]["table"]
+    assert table == {**plain, "mode": "Append", "partitionBy": [], "columns": None}
 
 
 def test_live_handler_is_its_own_candidate() -> None:
@@ -278,8 +321,10 @@ def test_nothing_of_the_tenant_s_runs_beside_the_driver_s_token() -> None:
     assert [each.get("configMap", each.get("secret"))["name"] for each in sources] == ["again-backfill", "login"]
 
 
-def test_sink_is_mounted_into_both_and_the_candidate_into_executors() -> None:
-    sink = {"parquet": {"path": "x", "volume": {"persistentVolumeClaim": {"claimName": "results"}}}}
+@pytest.mark.parametrize("kind", [{"parquet": {}}, {"table": {"format": "Delta"}}], ids=["parquet", "table"])
+def test_sink_is_mounted_into_both_and_the_candidate_into_executors(kind: dict[str, dict[str, Any]]) -> None:
+    place = {"path": "x", "volume": {"persistentVolumeClaim": {"claimName": "results"}}}
+    sink = {name: {**settings, **place} for name, settings in kind.items()}
     launch = launched(backfill({"attempts": 1}, sink=sink), files=FILES._replace(candidate=("next.py",)))
     for template in (launch["spec"]["driver"]["template"], launch["spec"]["executor"]["template"]):
         assert volumes(template)["consumer-fleet-sink"]["persistentVolumeClaim"] == {"claimName": "results"}
@@ -288,6 +333,22 @@ def test_sink_is_mounted_into_both_and_the_candidate_into_executors() -> None:
     sources = volumes(launch["spec"]["executor"]["template"])["consumer-fleet-settings"]["projected"]["sources"]
     items = sources[2]["configMap"]["items"]
     assert items == [{"key": "next.py", "path": "candidate/next.py"}]
+
+
+def test_credentials_of_an_object_store_are_those_of_the_secret_in_both() -> None:
+    own = [{"name": "AWS_ACCESS_KEY_ID", "value": "template"}, {"name": "REGION", "value": "n"}]
+    template = {"spec": {"containers": [{"name": "worker", "env": own}]}}
+    sink = {"parquet": {"path": "s3a://a/b"}, "secretRef": {"name": "store"}}
+    launch = launched(backfill(sink=sink), group=builders.consumer_group(handler=MOUNTED, template=template))
+    wanted = {name: {"name": "store", "key": name} for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    wanted["AWS_SESSION_TOKEN"] = {"name": "store", "key": "AWS_SESSION_TOKEN", "optional": True}  # type: ignore[dict-item]
+    for role in ("driver", "executor"):
+        env = container(launch["spec"][role]["template"])["env"]
+        found = [each for each in env if each["name"].startswith("AWS_")]
+        assert {each["name"]: each["valueFrom"]["secretKeyRef"] for each in found} == wanted
+        assert len(found) == len(wanted)
+        assert ({"name": "REGION", "value": "n"} in env) is (role == "executor")
+    assert "AWS_" not in str(launched(backfill(sink={"parquet": {"path": "s3a://a/b"}})))
 
 
 def test_handler_of_an_image_is_not_mounted() -> None:
@@ -308,6 +369,33 @@ def test_no_user_setting_replaces_what_isolates_a_run() -> None:
 def test_there_are_as_many_executors_as_tasks_need(tasks: int, cores: int, pods: int) -> None:
     body = backfill({"attempts": 1}, parallelism=tasks, spark={"executor": {"cores": cores}})
     assert launched(body)["spec"]["executor"]["instances"] == pods
+
+
+@pytest.mark.parametrize(("least", "stay"), [(1, 1), (2, 2), (9, 4)])
+def test_executors_come_with_the_work_and_go_without_it(least: int, stay: int) -> None:
+    given = {"dynamicAllocation": {"minExecutors": least}, "executor": {"cores": 2}}
+    spec = launched(backfill(parallelism=8, spark=given))["spec"]
+    assert spec["dynamicAllocation"] == {
+        "enabled": True,
+        "initialExecutors": stay,
+        "minExecutors": stay,
+        "maxExecutors": 4,
+        "shuffleTrackingEnabled": True,
+    }
+    assert spec["executor"]["instances"] == stay
+    assert spec["sparkConf"]["spark.dynamicAllocation.enabled"] == "true"
+
+
+def test_executors_stay_for_the_run_unless_asked() -> None:
+    spec = launched()["spec"]
+    assert (spec["dynamicAllocation"], spec["executor"]["instances"]) == ({"enabled": False}, 2)
+    assert spec["sparkConf"]["spark.dynamicAllocation.enabled"] == "false"
+    assert spec["sparkConf"]["spark.decommission.enabled"] == "true", "a task in hand on a drained node is ended"
+
+
+@pytest.mark.parametrize("ui", [True, False])
+def test_web_interface_is_served_where_it_is_asked_for(ui: bool) -> None:
+    assert launched(backfill(spark={"ui": ui}))["spec"]["sparkConf"]["spark.ui.enabled"] == str(ui).lower()
 
 
 def test_application_is_run_once_and_kept_for_a_day() -> None:
