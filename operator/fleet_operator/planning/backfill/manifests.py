@@ -119,17 +119,15 @@ def for_attempt(config: Mapping[str, Any], connection: Mapping[str, Any], handle
 
 
 def _sink(sink: Sink) -> dict[str, Any]:
-    path, table = None, None
+    rendered: dict[str, Any] = {"topic": sink.topic and sink.topic.name, "parquet": None, "table": None}
     if sink.files is not None:
         path = f"{SINK_DIRECTORY}/{sink.files.path}" if sink.files.volume is not None else sink.files.path
+        rendered["parquet"] = path
     if sink.table is not None:
         table = sink.table.model_dump(mode="json", by_alias=True, exclude={"volume"})
-        table |= {"path": path, "partitionBy": list(sink.table.partition_by or ())}
-    return {
-        "topic": sink.topic.name if sink.topic is not None else None,
-        "parquet": path if sink.parquet is not None else None,
-        "table": table,
-    }
+        table |= {"path": path, "partitionBy": table["partitionBy"] or []}
+        rendered |= {"parquet": None, "table": table}
+    return rendered
 
 
 def _compare(compare: Compare, worker: Mapping[str, Any], handlers: str) -> dict[str, Any]:
@@ -208,13 +206,11 @@ def driver_rights(backfill: Backfill, cluster_role: str, account: str = DEFAULT_
     The right to `use` the `account` of executors is for the chart's policy, which lets a driver make no pods of others.
     """
     name, namespace = naming.backfill_driver(backfill.metadata.name), backfill.metadata.namespace
-    ledger_name, control_name = (
-        naming.backfill_ledger(backfill.metadata.name),
-        naming.backfill_control(backfill.metadata.name),
-    )
+    run = backfill.metadata.name
+    named = ((naming.backfill_ledger(run), ["get", "update"]), (naming.backfill_control(run), ["get"]))
     rules = [
-        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [ledger_name], "verbs": ["get", "update"]},
-        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [control_name], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [each], "verbs": verbs}
+        for each, verbs in named
     ]
     if account != DEFAULT_ACCOUNT:
         used = {"resources": ["serviceaccounts"], "resourceNames": [account], "verbs": ["use"]}
@@ -223,11 +219,8 @@ def driver_rights(backfill: Backfill, cluster_role: str, account: str = DEFAULT_
 
     def binding(binding_name: str, kind: str, role: str) -> dict[str, Any]:
         reference = {"apiGroup": RBAC, "kind": kind, "name": role}
-        return {
-            **_head(f"{RBAC}/v1", "RoleBinding", backfill, binding_name),
-            "roleRef": reference,
-            "subjects": subjects,
-        }
+        head = _head(f"{RBAC}/v1", "RoleBinding", backfill, binding_name)
+        return {**head, "roleRef": reference, "subjects": subjects}
 
     return [
         # Only pods whose template asks for the token get it.
@@ -247,22 +240,18 @@ def application(
     name = naming.backfill_application(metadata.name, backfill.attempts)
 
     def pods(size: DriverSize | ExecutorSize, account: str, component: str) -> dict[str, Any]:
-        template = spark_pod(backfill, group, cluster, files, component=component)
-        memory = {"memory": spark_memory(size.memory), "memoryOverhead": spark_memory(size.memory_overhead)}
         return {
             **size.model_dump(by_alias=True, exclude_none=True),
-            **memory,
+            "memory": spark_memory(size.memory),
+            "memoryOverhead": spark_memory(size.memory_overhead),
             "serviceAccount": account,
-            "template": template,
+            "template": spark_pod(backfill, group, cluster, files, component=component),
         }
 
-    executors = most = -(-spec.parallelism // spec.spark.executor.cores)
-    dynamic: dict[str, Any] = {"enabled": spec.spark.dynamic_allocation is not None}
-    if spec.spark.dynamic_allocation is not None:
-        executors = min(spec.spark.dynamic_allocation.min_executors, most)
-        dynamic |= {"initialExecutors": executors, "minExecutors": executors, "maxExecutors": most}
-        dynamic |= {"shuffleTrackingEnabled": True}
-    switches = {"spark.ui.enabled": spec.spark.ui, "spark.dynamicAllocation.enabled": dynamic["enabled"]}
+    most, dynamic = -(-spec.parallelism // spec.spark.executor.cores), spec.spark.dynamic_allocation
+    executors = most if dynamic is None else min(dynamic.min_executors, most)
+    bounds = {"initialExecutors": executors, "minExecutors": executors, "maxExecutors": most}
+    switches = {"spark.ui.enabled": spec.spark.ui, "spark.dynamicAllocation.enabled": dynamic is not None}
     return {
         **_head("sparkoperator.k8s.io/v1beta2", "SparkApplication", backfill, name),
         "spec": {
@@ -277,7 +266,7 @@ def application(
             "restartPolicy": {"type": "Never"},
             "timeToLiveSeconds": KEPT_SECONDS,
             "sparkConf": {**CONF, **own, **SECURE, **{name: str(on).lower() for name, on in switches.items()}},
-            "dynamicAllocation": dynamic,
+            "dynamicAllocation": {"enabled": dynamic is not None, **bounds, "shuffleTrackingEnabled": True},
             "driver": pods(spec.spark.driver, naming.backfill_driver(metadata.name), DRIVER),
             "executor": {"instances": executors, **pods(spec.spark.executor, executor_account(group), EXECUTOR)},
         },
@@ -304,11 +293,8 @@ SPARK_USER: Final = 185
 SPARK_GROUP: Final = 0
 """User and group of Consumer Fleet's Spark image; that group owns the files which Spark writes."""
 SINK_VOLUME: Final = "consumer-fleet-sink"
-CREDENTIALS: Final[Mapping[str, Mapping[str, bool]]] = {
-    "AWS_ACCESS_KEY_ID": {},
-    "AWS_SECRET_ACCESS_KEY": {},
-    "AWS_SESSION_TOKEN": {"optional": True},
-}
+CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": False, "AWS_SECRET_ACCESS_KEY": False, "AWS_SESSION_TOKEN": True}
+"""Variables with the credentials of an object store, which are the Secret's keys; True for one that may be missing."""
 SPARK_FILLS_IN: Final = ("image", "imagePullPolicy", "command", "args", "resources")
 CANDIDATE_PATH: Final = CANDIDATE_DIRECTORY.removeprefix(f"{CONFIG_DIRECTORY}/")
 
@@ -331,8 +317,10 @@ def spark_pod(
         spec["volumes"].append({"name": SINK_VOLUME, **_sink_volume(sink.files.volume)})
         container["volumeMounts"].append({"name": SINK_VOLUME, "mountPath": SINK_DIRECTORY})
     if sink.secret_ref is not None:
-        others = [each for each in container["env"] if each["name"] not in CREDENTIALS]
-        container["env"] = [*others, *_credentials(sink.secret_ref.name)]
+        container["env"] = [each for each in container["env"] if each["name"] not in CREDENTIALS]
+        for name, optional in CREDENTIALS.items():
+            reference = {"name": sink.secret_ref.name, "key": name, "optional": optional}
+            container["env"].append({"name": name, "valueFrom": {"secretKeyRef": reference}})
     spec.pop("serviceAccountName", None)
     if backfill.spec.spark.placement is not None:
         spec |= backfill.spec.spark.placement.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -376,14 +364,6 @@ def _sources(name: str, files: SourceFiles) -> list[dict[str, Any]]:
             items = [{"key": key, "path": f"{path}/{key}"} for key in sorted(keys)]
             found.append({"configMap": {"name": config_map, "items": items}})
     return found
-
-
-def _credentials(secret: str) -> list[dict[str, Any]]:
-    """Variables with the credentials of an object store; a session token is there for some."""
-    return [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name, **optional}}}
-        for name, optional in CREDENTIALS.items()
-    ]
 
 
 def _sink_volume(volume: SinkVolume) -> dict[str, Any]:

@@ -340,8 +340,8 @@ def test_credentials_of_an_object_store_are_those_of_the_secret_in_both() -> Non
     template = {"spec": {"containers": [{"name": "worker", "env": own}]}}
     sink = {"parquet": {"path": "s3a://a/b"}, "secretRef": {"name": "store"}}
     launch = launched(backfill(sink=sink), group=builders.consumer_group(handler=MOUNTED, template=template))
-    wanted = {name: {"name": "store", "key": name} for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
-    wanted["AWS_SESSION_TOKEN"] = {"name": "store", "key": "AWS_SESSION_TOKEN", "optional": True}  # type: ignore[dict-item]
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    wanted = {name: {"name": "store", "key": name, "optional": name == names[2]} for name in names}
     for role in ("driver", "executor"):
         env = container(launch["spec"][role]["template"])["env"]
         found = [each for each in env if each["name"].startswith("AWS_")]
@@ -388,7 +388,7 @@ def test_executors_come_with_the_work_and_go_without_it(least: int, stay: int) -
 
 def test_executors_stay_for_the_run_unless_asked() -> None:
     spec = launched()["spec"]
-    assert (spec["dynamicAllocation"], spec["executor"]["instances"]) == ({"enabled": False}, 2)
+    assert (spec["dynamicAllocation"]["enabled"], spec["executor"]["instances"]) == (False, 2)
     assert spec["sparkConf"]["spark.dynamicAllocation.enabled"] == "false"
     assert spec["sparkConf"]["spark.decommission.enabled"] == "true", "a task in hand on a drained node is ended"
 
