@@ -133,7 +133,7 @@ def read_ledger(
 
 
 def estimate(resolved: ResolvedRange, ledger: Ledger) -> dict[str, int]:
-    """What the whole of a range takes, by the ledger of a sample that is done: as `estimate` in status has it."""
+    """Records, bytes and time of the whole of a range, by the ledger of a sample that is done, as status has them."""
     whole, counts, rate = resolved.sampled_from or resolved.offsets, ledger.counts, ledger.offsets_per_second
     counted = {"records": counts.records_in, "failed": counts.failed, "bytes": counts.bytes_in}
     scaled = {name: -(-count * whole // max(resolved.offsets, 1)) for name, count in counted.items()}

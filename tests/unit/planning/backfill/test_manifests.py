@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from fleet_consumer.contract.backfill_config import parse_config
 from fleet_consumer.contract.backfill_ledger import CONTROL_KEY, Control, parse_control
-from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster
+from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup
 from fleet_operator.planning.backfill import manifests
 from fleet_operator.planning.backfill.manifests import Handlers, SourceFiles, backfill_config, for_attempt
 from fleet_operator.planning.backfill.spark import NO_APPLICATION, STATES, SparkState, read_application
-from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.labels import BACKFILL_LABEL, COMPONENT_LABEL, GROUP_LABEL
 from tests.unit.api.backfill_objects import full_backfill
 from tests.unit.planning import builders
+from tests.unit.planning.backfill.applications import FILES, MOUNTED, container, launched, rendered, volumes, worker
 from tests.unit.planning.backfill.things import RANGE, backfill
 
-MOUNTED = {"python": {"callable": "shop:handle", "configMapRef": {"name": "source"}}}
 SASL = {"mechanism": "SCRAM-SHA-512", "secretRef": {"name": "login"}}
-
-
-def worker(**spec: Any) -> dict[str, Any]:
-    group = builders.consumer_group(handler=MOUNTED, **spec)
-    return worker_config(group, builders.kafka_cluster(), revision="r1")
-
-
-def rendered(body: Backfill, handlers: str = "Both") -> dict[str, Any]:
-    """The settings as they are mounted."""
-    config_map = manifests.settings(body, backfill_config(body, RANGE, worker(), handlers))
-    document: dict[str, Any] = json.loads(config_map["data"]["backfill.json"])
-    return document
-
-
-FILES = SourceFiles(handler=("shop.py",))
-
-
-def launched(
-    body: Backfill | None = None,
-    *,
-    group: ConsumerGroup | None = None,
-    cluster: KafkaCluster | None = None,
-    files: SourceFiles = FILES,
-) -> dict[str, Any]:
-    """The application."""
-    body = body or backfill({"attempts": 2})
-    return manifests.application(
-        body,
-        group or builders.consumer_group(handler=MOUNTED),
-        cluster or builders.kafka_cluster(),
-        files,
-        image="spark:1",
-    )
 
 
 def conf_with(own: dict[str, str]) -> dict[str, str]:
@@ -67,15 +31,6 @@ def conf_with(own: dict[str, str]) -> dict[str, str]:
 def accounts(launch: dict[str, Any]) -> tuple[str, str]:
     """The service accounts of driver and executors."""
     return launch["spec"]["driver"]["serviceAccount"], launch["spec"]["executor"]["serviceAccount"]
-
-
-def container(template: Any) -> dict[str, Any]:
-    (found,) = template["spec"]["containers"]
-    return dict(found)
-
-
-def volumes(template: Any) -> dict[str, dict[str, Any]]:
-    return {volume["name"]: volume for volume in template["spec"]["volumes"]}
 
 
 TIMES = {"time": {"from": "1970-01-01T00:00:01Z", "to": "1970-01-01T00:00:09Z"}}
@@ -233,21 +188,6 @@ def test_driver_may_write_its_ledger_and_nothing_else_of_the_kind() -> None:
     assert [each["roleRef"]["kind"] for each in (own, pods)] == ["Role", "ClusterRole"]
 
 
-def test_wire_between_driver_and_executors_is_encrypted_whatever_the_user_sets() -> None:
-    weak = {"spark.network.crypto.enabled": "false", "spark.network.crypto.config.cipher.classes": "x"}
-    conf = launched(backfill({"attempts": 1}, spark={"sparkConf": {**weak, "spark.network.timeout": "90s"}}))["spec"][
-        "sparkConf"
-    ]
-    assert conf["spark.network.timeout"] == "90s"
-    crypto = {name: value for name, value in conf.items() if "crypto" in name or "authenticate" in name}
-    assert crypto == {
-        "spark.authenticate": "true",
-        "spark.network.crypto.enabled": "true",
-        "spark.network.crypto.authEngineVersion": "2",
-        "spark.network.crypto.saslFallback": "false",
-    }
-
-
 def test_only_the_driver_has_a_token() -> None:
     launch = launched()
     assert launch["spec"]["driver"]["template"]["spec"]["automountServiceAccountToken"] is True
@@ -335,67 +275,10 @@ def test_sink_is_mounted_into_both_and_the_candidate_into_executors(kind: dict[s
     assert items == [{"key": "next.py", "path": "candidate/next.py"}]
 
 
-def test_credentials_of_an_object_store_are_those_of_the_secret_in_both() -> None:
-    own = [{"name": "AWS_ACCESS_KEY_ID", "value": "template"}, {"name": "REGION", "value": "n"}]
-    template = {"spec": {"containers": [{"name": "worker", "env": own}]}}
-    sink = {"parquet": {"path": "s3a://a/b"}, "secretRef": {"name": "store"}}
-    launch = launched(backfill(sink=sink), group=builders.consumer_group(handler=MOUNTED, template=template))
-    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-    wanted = {name: {"name": "store", "key": name, "optional": name == names[2]} for name in names}
-    for role in ("driver", "executor"):
-        env = container(launch["spec"][role]["template"])["env"]
-        found = [each for each in env if each["name"].startswith("AWS_")]
-        assert {each["name"]: each["valueFrom"]["secretKeyRef"] for each in found} == wanted
-        assert len(found) == len(wanted)
-        assert ({"name": "REGION", "value": "n"} in env) is (role == "executor")
-    assert "AWS_" not in str(launched(backfill(sink={"parquet": {"path": "s3a://a/b"}})))
-
-
 def test_handler_of_an_image_is_not_mounted() -> None:
     driver = launched(files=SourceFiles())["spec"]["driver"]["template"]
     sources = volumes(driver)["consumer-fleet-settings"]["projected"]["sources"]
     assert [each["configMap"]["name"] for each in sources] == ["again-backfill"]
-
-
-def test_no_user_setting_replaces_what_isolates_a_run() -> None:
-    conf = launched(backfill({"attempts": 1}, spark={"sparkConf": {"spark.sql.shuffle.partitions": "8"}}))["spec"][
-        "sparkConf"
-    ]
-    assert conf["spark.sql.shuffle.partitions"] == "8"
-    assert conf["spark.kubernetes.executor.disableConfigMap"] == "true"
-
-
-@pytest.mark.parametrize(("tasks", "cores", "pods"), [(2, 1, 2), (3, 2, 2), (1, 4, 1), (8, 4, 2)])
-def test_there_are_as_many_executors_as_tasks_need(tasks: int, cores: int, pods: int) -> None:
-    body = backfill({"attempts": 1}, parallelism=tasks, spark={"executor": {"cores": cores}})
-    assert launched(body)["spec"]["executor"]["instances"] == pods
-
-
-@pytest.mark.parametrize(("least", "stay"), [(1, 1), (2, 2), (9, 4)])
-def test_executors_come_with_the_work_and_go_without_it(least: int, stay: int) -> None:
-    given = {"dynamicAllocation": {"minExecutors": least}, "executor": {"cores": 2}}
-    spec = launched(backfill(parallelism=8, spark=given))["spec"]
-    assert spec["dynamicAllocation"] == {
-        "enabled": True,
-        "initialExecutors": stay,
-        "minExecutors": stay,
-        "maxExecutors": 4,
-        "shuffleTrackingEnabled": True,
-    }
-    assert spec["executor"]["instances"] == stay
-    assert spec["sparkConf"]["spark.dynamicAllocation.enabled"] == "true"
-
-
-def test_executors_stay_for_the_run_unless_asked() -> None:
-    spec = launched()["spec"]
-    assert (spec["dynamicAllocation"]["enabled"], spec["executor"]["instances"]) == (False, 2)
-    assert spec["sparkConf"]["spark.dynamicAllocation.enabled"] == "false"
-    assert spec["sparkConf"]["spark.decommission.enabled"] == "true", "a task in hand on a drained node is ended"
-
-
-@pytest.mark.parametrize("ui", [True, False])
-def test_web_interface_is_served_where_it_is_asked_for(ui: bool) -> None:
-    assert launched(backfill(spark={"ui": ui}))["spec"]["sparkConf"]["spark.ui.enabled"] == str(ui).lower()
 
 
 def test_application_is_run_once_and_kept_for_a_day() -> None:
@@ -408,37 +291,6 @@ def test_application_is_run_once_and_kept_for_a_day() -> None:
     assert spec["driver"]["memory"] == spec["executor"]["memory"] == "512m"
     assert (spec["driver"]["memoryOverhead"], spec["executor"]["memoryOverhead"]) == ("200m", "256m")
     assert (spec["driver"]["coreRequest"], spec["executor"]["coreRequest"]) == ("100m", "250m")
-
-
-@pytest.mark.parametrize(
-    ("quantity", "spark"),
-    [
-        ("512Mi", "512m"),
-        ("2Gi", "2048m"),
-        ("1.5Gi", "1536m"),
-        ("1Ti", "1048576m"),
-        ("512M", "489m"),
-        ("1e9", "954m"),
-        (536_870_913, "513m"),
-    ],
-)
-def test_memory_is_whole_mebibytes_of_the_jvm_and_never_less_than_asked_for(quantity: str | int, spark: str) -> None:
-    size = {"memory": quantity, "memoryOverhead": quantity}
-    spec = launched(backfill({"attempts": 1}, spark={"driver": size, "executor": size}))["spec"]
-    for role in ("driver", "executor"):
-        assert (spec[role]["memory"], spec[role]["memoryOverhead"]) == (spark, spark)
-
-
-@pytest.mark.parametrize(("quantity", "spark"), [("0.5", "0.5"), ("500m", "500m"), (2, "2")])
-def test_request_of_processors_is_a_quantity_for_spark_too(quantity: str | int, spark: str) -> None:
-    spec = launched(backfill({"attempts": 1}, spark={"driver": {"coreRequest": quantity}}))["spec"]
-    assert spec["driver"]["coreRequest"] == spark
-
-
-@pytest.mark.parametrize("text", ["512MB", "1 Gi", "half"])
-def test_size_that_is_no_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValidationError):
-        backfill({"attempts": 1}, spark={"driver": {"memory": text}})
 
 
 SUBMISSION = """failed to submit spark application: failed to run spark-submit: WARNING: Using incubator modules
@@ -483,24 +335,3 @@ def test_states_of_applications() -> None:
     assert (failed.driver_pod, len(failed.message), failed.taken, failed.submitted) == ("p", 4096, True, True)
     over = {state for state in SparkState if state.over}
     assert over == {SparkState.ABSENT, SparkState.SUCCEEDED, SparkState.FAILED}
-
-
-def test_placement_and_limits_are_the_run_s_own() -> None:
-    placement = {
-        "nodeSelector": {"pool": "spot"},
-        "tolerations": [{"key": "spot", "operator": "Exists"}],
-        "priorityClassName": "batch",
-    }
-    spark = {"placement": placement, "executor": {"coreLimit": "2"}}
-    group = builders.consumer_group(template={"spec": {"priorityClassName": "live", "nodeSelector": {"pool": "main"}}})
-    given = backfill(spark=spark)
-    made = manifests.application(given, group, builders.kafka_cluster(), SourceFiles(), image="spark:1")["spec"]
-    for role in ("driver", "executor"):
-        pod = made[role]["template"]["spec"]
-        assert {key: pod[key] for key in placement} == placement
-    assert made["executor"]["coreLimit"] == "2"
-    assert "coreLimit" not in made["driver"]
-    part = backfill(spark={"placement": {"priorityClassName": "batch"}})
-    made = manifests.application(part, group, builders.kafka_cluster(), SourceFiles(), image="spark:1")["spec"]
-    pod = made["driver"]["template"]["spec"]
-    assert (pod["priorityClassName"], pod["nodeSelector"]) == ("batch", {"pool": "main"})
