@@ -85,6 +85,7 @@ def executor() -> dict[str, Any]:
     }
     pod = copy.deepcopy({**made["spec"], "restartPolicy": "Never", "serviceAccountName": "shop"})
     pod["containers"][0] |= {"image": "spark:1", "args": ["executor"]}
+    pod["containers"][0]["lifecycle"] = {"preStop": {"exec": {"command": ["/opt/decom.sh"]}}}
     pod["containers"][0]["ports"] = [{"name": "blockmanager", "containerPort": 7079}]
     pod["containers"][0]["volumeMounts"].append({"name": "spark-local-dir-1", "mountPath": "/var/data/spark-1"})
     pod["volumes"].append({"name": "spark-local-dir-1", "emptyDir": {}})

@@ -164,6 +164,16 @@ def test_installation_without_backfills_makes_no_accounts_and_no_applications(he
         assert not policy & {each["kind"] for each in open_}
 
 
+def test_priority_class_of_backfills_is_made_when_asked_for(helm: Helm) -> None:
+    def made(*arguments: str) -> list[tuple[str, int]]:
+        found = [each for each in rendered(helm, *arguments) if each["kind"] == "PriorityClass"]
+        return [(each["metadata"]["name"], each["value"]) for each in found]
+
+    wanted = ("--set", "backfills.priorityClass.create=true")
+    assert (made(), made(*wanted)) == ([], [("consumer-fleet-backfill", -1000)])
+    assert made(*wanted, "--set", "backfills.enabled=false") == []
+
+
 class OnceOnly(yaml.SafeLoader):
     """Refuses a mapping that has a key twice, as some tools do."""
 

@@ -101,13 +101,21 @@ def backfill_status() -> dict[str, Any]:
         comparison=Comparison(equal=3, different=1, samples=(sample,)),
         records_per_second=2.0,
         throttled_by="Rate",
+        repeated=2,
     )
-    names = {"cluster_id": "LUGiZEhbTwKuRnWpZ29UCw", "topic_id": str(UUID(int=7))}
-    resolved = ResolvedRange(topic="orders", ranges={0: (0, 10)}, from_ms=1_000, to_ms=9_000, **names)
+    resolved = ResolvedRange(
+        topic="orders",
+        ranges={0: (0, 10)},
+        cluster_id="LUGiZEhbTwKuRnWpZ29UCw",
+        topic_id=str(UUID(int=7)),
+        sampled_from=1_000,
+        from_ms=1_000,
+        to_ms=9_000,
+    )
     ended = AttemptEnd(attempt=2, reason="DriverFailed", message="x" * 600, failures_in_a_row=1, offsets_covered=4)
     known = {**range_status(resolved), "attempts": 2, "applicationName": "again-2", "startedAt": "2026-01-01T00:00:00Z"}
     facts = BackfillFacts(
-        backfill=Backfill.model_validate({**backfill(), "status": known}),
+        backfill=Backfill.model_validate({**backfill({"spec.spark": {"ui": True}}), "status": known}),
         resolved=resolved,
         progress=Progress(ledger=note, passes=BOTH, covered=4, total=10),
         application=SeenApplication(state=SparkState.RUNNING, uid="a-1"),

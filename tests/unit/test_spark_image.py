@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from fleet_consumer.backfill import cli
 ROOT = Path(__file__).parents[2]
 SPARK = ROOT / "consumer_image" / "spark"
 ENTRYPOINT = SPARK / "entrypoint.sh"
+DECOMMISSION = SPARK / "decom.sh"
 EXECUTOR = {
     "SPARK_EXECUTOR_MEMORY": "512m",
     "SPARK_DRIVER_URL": "spark://driver:7078",
@@ -124,6 +126,30 @@ def test_executor_waits_for_the_handler_s_processes(tmp_path: Path) -> None:
     with supervised("bash", "-c", script) as ends:
         assert ends.wait(60) == 0
     assert done.exists()
+
+
+def test_executor_that_is_to_leave_its_node_hears_so_and_is_waited_for(tmp_path: Path) -> None:
+    """The word goes to the oldest process with exactly that name; others have Java in their command."""
+    java = tmp_path / "java"
+    java.write_text("#!/bin/bash\ntrap 'sleep 0.5; echo ended; exit' PWR\necho ready\nwhile :; do sleep 0.05; done\n")
+    java.chmod(0o755)
+    with subprocess.Popen([java, "Executor"], stdout=subprocess.PIPE, text=True) as executor:
+        assert executor.stdout is not None
+        assert executor.stdout.readline() == "ready\n"
+        programs = tmp_path / "programs"
+        programs.mkdir()
+        (programs / "pgrep").write_text(f'#!/bin/bash\nprintf "%s " "$@" >{tmp_path}/asked\necho {executor.pid}\n')
+        (programs / "pgrep").chmod(0o755)
+        threading.Thread(target=executor.wait).start()  # its parent, which hears of its end
+        subprocess.run([DECOMMISSION], env={"PATH": f"{programs}:/usr/bin:/bin"}, check=True, timeout=60)
+        assert executor.poll() == 0
+        assert executor.stdout.read() == "ended\n"
+    assert (tmp_path / "asked").read_text() == "--oldest --exact java "
+
+
+def test_executor_that_has_ended_by_itself_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "pgrep").symlink_to("/bin/false")
+    subprocess.run([DECOMMISSION], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True, timeout=60)
 
 
 def test_executor_without_a_setting_of_spark_does_not_start(programs: Path) -> None:

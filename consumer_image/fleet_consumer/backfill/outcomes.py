@@ -95,6 +95,9 @@ class Handled(Outcomes):
                 others += 1
         report.records_in += done
         report.records_out += outputs
+        if self._config.dry_run:
+            handled = map(as_read, records[: done + others])
+            report.bytes_in += sum(len(each.key or b"") + len(each.value or b"") for each in handled)
         return done + others
 
     def settle(self) -> bool:

@@ -69,6 +69,10 @@ FETCHED_KIB: Final = 16 << 10
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 
 
+def _purpose(config: BackfillConfig) -> str:
+    return "compare" if config.compare is not None else "dryRun" if config.dry_run else "backfill"
+
+
 class HandlerServer:
     """Plays one order after the other."""
 
@@ -83,7 +87,7 @@ class HandlerServer:
             raise BackfillFailed(error.reason, str(error), final=True) from error
         self._caller: Caller = make_caller(worker, self._handler, marks, self._clock)
         name = os.environ.get(POD_NAME) or os.environ.get("HOSTNAME") or config.name
-        self._context: HandlerContext = context_of(worker, name, "backfill" if config.compare is None else "compare")
+        self._context: HandlerContext = context_of(worker, name, _purpose(config))
         try:
             self._caller.call(self._handler.setup, self._context)
         except BaseException as error:

@@ -11,7 +11,7 @@ from typing import Final
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.contract.backfill_ledger import (
     COMPARED,
-    COUNTS,
+    COUNTED,
     SAMPLES_MAX,
     Comparison,
     Counts,
@@ -214,6 +214,7 @@ class TaskReport:
     failed: int = 0
     dropped: int = 0
     filtered: int = 0
+    bytes_in: int = 0
     seconds: float = 0.0
     waited: float = 0.0
     failure: FailedRecord | None = None
@@ -227,7 +228,7 @@ class TaskReport:
     @property
     def counts(self) -> Counts:
         """The counts as the ledger has them."""
-        return Counts(**{name: getattr(self, name) for name in COUNTS.values()})
+        return Counts(**{name: getattr(self, name) for name in COUNTED})
 
     @property
     def comparison(self) -> Comparison:
@@ -237,7 +238,7 @@ class TaskReport:
     def add(self, part: TaskReport) -> None:
         """Add what a part of the task has done."""
         self.covered += part.covered
-        for name in (*COUNTS.values(), "waited", "poison"):
+        for name in (*COUNTED, "waited", "poison"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
         self.failure = self.failure or part.failure
         self.died += part.died

@@ -133,7 +133,8 @@ class BackfillConfig:
     `cluster_id` and `topic_id` tell whose offsets these are; None for ranges that were resolved without them, and where
     brokers have no such ids. A slice has at most `slice_records` offsets and lasts about `slice_seconds` at most.
     `ledger` and `control` name ConfigMaps in `namespace`. The operator ends a driver without progress for
-    `progress_seconds`, so no call of the handler may take as long.
+    `progress_seconds`, so no call of the handler may take as long. `event_log` asks for Spark's event log. A `dry_run`
+    is one of a sample: its ranges are the beginnings of ranges with `sampled_from` offsets in all.
     """
 
     id: str = fields.text(RUN_ID)
@@ -156,6 +157,8 @@ class BackfillConfig:
     cluster_id: str | None = fields.text(later=None)
     topic_id: str | None = fields.text(later=None)
     event_log: bool = fields.boolean(later=False)
+    dry_run: bool = fields.boolean(later=False)
+    sampled_from: int | None = fields.integer(later=None)
 
 
 def load_config(path: str) -> BackfillConfig:

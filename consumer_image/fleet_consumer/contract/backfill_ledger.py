@@ -40,7 +40,7 @@ class Counts:
     """Records of a Backfill: handled (`records_in`), returned, failed, and passed by.
 
     `filtered` are the records that `filter` did not select; `dropped` those that the handler or a rule skipped on
-    purpose. Neither is handled.
+    purpose. Neither is handled. `bytes_in` are those of the keys and values of the handled ones.
     """
 
     records_in: int = fields.integer(name="in", default=0)
@@ -48,13 +48,15 @@ class Counts:
     failed: int = fields.integer(default=0)
     dropped: int = fields.integer(default=0)
     filtered: int = fields.integer(default=0)
+    bytes_in: int = fields.integer(name="bytes", later=0, default=0)
 
     def plus(self, other: Counts) -> Counts:
-        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in COUNTS.values()})
+        return Counts(**{name: getattr(self, name) + getattr(other, name) for name in COUNTED})
 
 
-COUNTS: Final = fields.names_of(Counts)
-"""Names of the counts in the ledger and in status, with their fields."""
+COUNTED: Final = tuple(fields.names_of(Counts).values())
+COUNTS: Final = {name: field for name, field in fields.names_of(Counts).items() if field != "bytes_in"}
+"""Names of the counts of records in the ledger and in status, with their fields."""
 
 
 @fields.settings

@@ -38,8 +38,8 @@ class HandlerNotCallable(Exception):
 class HandlerContext:
     """The fleet and worker, for `setup` and `teardown`.
 
-    `purpose` is `live` in workers, `backfill` in a Backfill, and `compare` where two handlers are compared, so that a
-    handler with effects of its own can leave them out.
+    `purpose` is `live` in workers, `backfill` in a Backfill, `compare` where two handlers are compared, and `dryRun` in
+    a dry run with a sample, so that a handler with effects of its own can leave them out.
     """
 
     namespace: str

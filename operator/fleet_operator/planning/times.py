@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+from fleet_consumer.contract import naming
+
 LATEST: Final = 253_402_300_799.0
 """The last second of the year 9999: later times, which only others can write, are shown as this one."""
 
@@ -34,3 +36,13 @@ def from_text(text: str | None) -> float | None:
         return parsed.timestamp() if parsed.tzinfo else parsed.replace(tzinfo=UTC).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+def duration_text(seconds: int) -> str:
+    """A duration in its two largest units: `2h40m`, `7d`; 90 seconds are `1m30s`."""
+    parts = []
+    for unit, size in reversed(naming.UNIT_SECONDS.items()):
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2]) or "0s"

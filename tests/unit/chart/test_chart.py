@@ -96,6 +96,14 @@ def test_every_value_is_explained() -> None:
     assert list(silent(schema(), "values")) == []
 
 
+def test_priority_of_backfills_is_asked_for_below_the_workers_and_pushes_no_pod_away() -> None:
+    given = values()["backfills"]["priorityClass"]
+    assert (given["create"], given["value"] < 0) == (False, True)
+    template = (CHART / "templates" / "priorityclass.yaml").read_text()
+    assert template.startswith("{{- if and .Values.backfills.enabled .Values.backfills.priorityClass.create }}")
+    assert "preemptionPolicy: Never" in template
+
+
 def rules() -> list[dict[str, Any]]:
     """All that is granted where the operator serves ConsumerGroups."""
     text = (CHART / "templates" / "_helpers.tpl").read_text()

@@ -1,10 +1,12 @@
 """The ledger and control of a Backfill: what is written is read again, and damage is never taken for a beginning."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from fleet_consumer.contract.backfill_ledger import (
+    COUNTS,
     Comparison,
     Control,
     Counts,
@@ -26,7 +28,7 @@ FULL = Ledger(
     slices_done=4,
     slices_left=2,
     slice_offsets=7,
-    counts=Counts(records_in=10, records_out=8, failed=1, dropped=1, filtered=2),
+    counts=Counts(records_in=10, records_out=8, failed=1, dropped=1, filtered=2, bytes_in=900),
     comparison=Comparison(
         equal=7,
         different=1,
@@ -84,3 +86,17 @@ def test_a_ledger_that_is_no_object_is_refused(text: str) -> None:
 
 def test_the_offsets_left_are_those_of_all_remaining_ranges() -> None:
     assert FULL.offsets_left == 4 + 8 + 1
+
+
+def test_a_ledger_of_an_earlier_version_has_nothing_of_what_came_later() -> None:
+    document = json.loads(ledger_text(FULL))
+    for name in ("suspects", "repeated", "offsetsPerSecond"):
+        del document[name]
+    del document["counts"]["bytes"]
+    found = parse_ledger(json.dumps(document))
+    assert found == replace(FULL, counts=replace(FULL.counts, bytes_in=0))
+
+
+def test_bytes_are_added_up_and_are_no_count_of_records() -> None:
+    assert Counts(records_in=1, bytes_in=7).plus(Counts(bytes_in=2)) == Counts(records_in=1, bytes_in=9)
+    assert list(COUNTS) == ["in", "out", "failed", "dropped", "filtered"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field
 
@@ -298,6 +298,19 @@ class Backfill(RunResource):
     """A Backfill object."""
 
     spec: BackfillSpec
+
+    @property
+    def only_counts(self) -> bool:
+        """True for a dry run without a sample, which handles no record and needs nothing but the brokers."""
+        return self.spec.dry_run and self.spec.range.sample is None
+
+    @property
+    def played(self) -> Self:
+        """The Backfill as it is run: a dry run with a sample compares nothing and writes nothing."""
+        if not self.spec.dry_run or self.only_counts:
+            return self
+        nowhere = {"sink": Sink(none=NoSink()), "on_error": "Skip", "compare": None}
+        return self.model_copy(update={"spec": self.spec.model_copy(update=nowhere)})
 
     @property
     def rate(self) -> int | None:

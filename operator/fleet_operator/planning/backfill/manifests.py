@@ -99,6 +99,8 @@ def backfill_config(
         "onError": spec.on_error,
         "parallelism": spec.parallelism,
         "sink": _sink(spec.sink),
+        "eventLog": spec.spark.event_log and spec.sink.files is not None,
+        "dryRun": spec.dry_run,
         "compare": _compare(spec.compare, worker, handlers) if spec.compare is not None else None,
         "ledger": naming.backfill_ledger(metadata.name),
         "control": naming.backfill_control(metadata.name),
@@ -116,11 +118,16 @@ def for_attempt(config: Mapping[str, Any], connection: Mapping[str, Any], handle
     return renewed
 
 
-def _sink(sink: Sink) -> dict[str, str | None]:
-    path = None
-    if sink.parquet is not None:
-        path = f"{SINK_DIRECTORY}/{sink.parquet.path}" if sink.parquet.volume is not None else sink.parquet.path
-    return {"topic": sink.topic.name if sink.topic is not None else None, "parquet": path}
+def _sink(sink: Sink) -> dict[str, Any]:
+    rendered: dict[str, Any] = {"topic": sink.topic and sink.topic.name, "parquet": None, "table": None}
+    if sink.files is not None:
+        path = f"{SINK_DIRECTORY}/{sink.files.path}" if sink.files.volume is not None else sink.files.path
+        rendered["parquet"] = path
+    if sink.table is not None:
+        table = sink.table.model_dump(mode="json", by_alias=True, exclude={"volume"})
+        table |= {"path": path, "partitionBy": table["partitionBy"] or []}
+        rendered |= {"parquet": None, "table": table}
+    return rendered
 
 
 def _compare(compare: Compare, worker: Mapping[str, Any], handlers: str) -> dict[str, Any]:
@@ -140,11 +147,11 @@ DEFAULT_ACCOUNT: Final = "default"
 KEPT_SECONDS: Final = 86_400
 """Time for which a finished application and its pods' logs are kept; the Backfill's own status stays."""
 CONF: Final = {
-    "spark.ui.enabled": "false",
     "spark.eventLog.enabled": "false",
+    # An executor on a node that is drained ends the task in hand: see decom.sh of the Spark image.
+    "spark.decommission.enabled": "true",
     # A record handled twice at the same time is worse than a slow task.
     "spark.speculation": "false",
-    "spark.dynamicAllocation.enabled": "false",
     # Executors that die one after the other are those of one task, which Spark gives up after four, by its name.
     "spark.executor.maxNumFailures": "100",
     # What follows spares the driver rights on ConfigMaps, Services and claims.
@@ -199,13 +206,11 @@ def driver_rights(backfill: Backfill, cluster_role: str, account: str = DEFAULT_
     The right to `use` the `account` of executors is for the chart's policy, which lets a driver make no pods of others.
     """
     name, namespace = naming.backfill_driver(backfill.metadata.name), backfill.metadata.namespace
-    ledger_name, control_name = (
-        naming.backfill_ledger(backfill.metadata.name),
-        naming.backfill_control(backfill.metadata.name),
-    )
+    run = backfill.metadata.name
+    named = ((naming.backfill_ledger(run), ["get", "update"]), (naming.backfill_control(run), ["get"]))
     rules = [
-        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [ledger_name], "verbs": ["get", "update"]},
-        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [control_name], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [each], "verbs": verbs}
+        for each, verbs in named
     ]
     if account != DEFAULT_ACCOUNT:
         used = {"resources": ["serviceaccounts"], "resourceNames": [account], "verbs": ["use"]}
@@ -214,11 +219,8 @@ def driver_rights(backfill: Backfill, cluster_role: str, account: str = DEFAULT_
 
     def binding(binding_name: str, kind: str, role: str) -> dict[str, Any]:
         reference = {"apiGroup": RBAC, "kind": kind, "name": role}
-        return {
-            **_head(f"{RBAC}/v1", "RoleBinding", backfill, binding_name),
-            "roleRef": reference,
-            "subjects": subjects,
-        }
+        head = _head(f"{RBAC}/v1", "RoleBinding", backfill, binding_name)
+        return {**head, "roleRef": reference, "subjects": subjects}
 
     return [
         # Only pods whose template asks for the token get it.
@@ -238,16 +240,18 @@ def application(
     name = naming.backfill_application(metadata.name, backfill.attempts)
 
     def pods(size: DriverSize | ExecutorSize, account: str, component: str) -> dict[str, Any]:
-        template = spark_pod(backfill, group, cluster, files, component=component)
-        memory = {"memory": spark_memory(size.memory), "memoryOverhead": spark_memory(size.memory_overhead)}
         return {
             **size.model_dump(by_alias=True, exclude_none=True),
-            **memory,
+            "memory": spark_memory(size.memory),
+            "memoryOverhead": spark_memory(size.memory_overhead),
             "serviceAccount": account,
-            "template": template,
+            "template": spark_pod(backfill, group, cluster, files, component=component),
         }
 
-    executors = -(-spec.parallelism // spec.spark.executor.cores)
+    most, dynamic = -(-spec.parallelism // spec.spark.executor.cores), spec.spark.dynamic_allocation
+    executors = most if dynamic is None else min(dynamic.min_executors, most)
+    bounds = {"initialExecutors": executors, "minExecutors": executors, "maxExecutors": most}
+    switches = {"spark.ui.enabled": spec.spark.ui, "spark.dynamicAllocation.enabled": dynamic is not None}
     return {
         **_head("sparkoperator.k8s.io/v1beta2", "SparkApplication", backfill, name),
         "spec": {
@@ -261,7 +265,8 @@ def application(
             "arguments": ["--config", BACKFILL_CONFIG, "--attempt", str(backfill.attempts)],
             "restartPolicy": {"type": "Never"},
             "timeToLiveSeconds": KEPT_SECONDS,
-            "sparkConf": {**CONF, **own, **SECURE},
+            "sparkConf": {**CONF, **own, **SECURE, **{name: str(on).lower() for name, on in switches.items()}},
+            "dynamicAllocation": {"enabled": dynamic is not None, **bounds, "shuffleTrackingEnabled": True},
             "driver": pods(spec.spark.driver, naming.backfill_driver(metadata.name), DRIVER),
             "executor": {"instances": executors, **pods(spec.spark.executor, executor_account(group), EXECUTOR)},
         },
@@ -288,6 +293,8 @@ SPARK_USER: Final = 185
 SPARK_GROUP: Final = 0
 """User and group of Consumer Fleet's Spark image; that group owns the files which Spark writes."""
 SINK_VOLUME: Final = "consumer-fleet-sink"
+CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": False, "AWS_SECRET_ACCESS_KEY": False, "AWS_SESSION_TOKEN": True}
+"""Variables with the credentials of an object store, which are the Secret's keys; True for one that may be missing."""
 SPARK_FILLS_IN: Final = ("image", "imagePullPolicy", "command", "args", "resources")
 CANDIDATE_PATH: Final = CANDIDATE_DIRECTORY.removeprefix(f"{CONFIG_DIRECTORY}/")
 
@@ -305,10 +312,15 @@ def spark_pod(
         container.pop(key, None)
     container["name"] = DRIVER_CONTAINER if component == DRIVER else EXECUTOR_CONTAINER
     sources[:0] = _sources(backfill.metadata.name, files)
-    sink = backfill.spec.sink.parquet
-    if sink is not None and sink.volume is not None:
-        spec["volumes"].append({"name": SINK_VOLUME, **_sink_volume(sink.volume)})
+    sink = backfill.spec.sink
+    if sink.files is not None and sink.files.volume is not None:
+        spec["volumes"].append({"name": SINK_VOLUME, **_sink_volume(sink.files.volume)})
         container["volumeMounts"].append({"name": SINK_VOLUME, "mountPath": SINK_DIRECTORY})
+    if sink.secret_ref is not None:
+        container["env"] = [each for each in container["env"] if each["name"] not in CREDENTIALS]
+        for name, optional in CREDENTIALS.items():
+            reference = {"name": sink.secret_ref.name, "key": name, "optional": optional}
+            container["env"].append({"name": name, "valueFrom": {"secretKeyRef": reference}})
     spec.pop("serviceAccountName", None)
     if backfill.spec.spark.placement is not None:
         spec |= backfill.spec.spark.placement.model_dump(mode="json", by_alias=True, exclude_none=True)

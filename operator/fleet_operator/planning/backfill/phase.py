@@ -15,6 +15,7 @@ Two drivers must never work at the same time, so an application is created only 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -36,7 +37,7 @@ from fleet_operator.planning.backfill.attempts import (
     stalled,
 )
 from fleet_operator.planning.backfill.ranges import Refused, Resolution, ResolvedRange, Unresolved
-from fleet_operator.planning.backfill.readings import DriverEnd, Kept, Progress, of_other_range
+from fleet_operator.planning.backfill.readings import DriverEnd, Kept, Progress, estimate, of_other_range
 from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState
 from fleet_operator.planning.lag import Behind
 from fleet_operator.planning.problem import Problem
@@ -119,12 +120,14 @@ class BackfillFacts:
 class BackfillDecision(RunDecision):
     """A decision with what is to be written to status.
 
-    `resolved` is the range, `attempt` the number of the next attempt, `ended` the end of the newest.
+    `resolved` is the range, `attempt` the number of the next attempt, `ended` the end of the newest, `estimate` what a
+    dry run has found for the whole range.
     """
 
     resolved: ResolvedRange | None = None
     attempt: int | None = None
     ended: AttemptEnd | None = None
+    estimate: Mapping[str, int] | None = None
 
     @property
     def is_noted_first(self) -> bool:
@@ -175,13 +178,13 @@ def _before(facts: BackfillFacts) -> BackfillDecision:
     if facts.kept is not None:
         return _again(facts, found, facts.kept)
     if facts.resolved is None:
-        message = f"the range has {found.offsets} offsets in {len(found.ranges)} partitions"
+        message = f"the range has {found.size}"
         return BackfillDecision("Resolving", c.RESOLVED, message, resolved=found)
     if not found.offsets:
         message = "the range has no offsets, so there was nothing to do"
         return BackfillDecision("Succeeded", c.RANGE_EMPTY, message)
-    if spec.dry_run:
-        message = f"the range has {found.offsets} offsets in {len(found.ranges)} partitions; none was read (dry run)"
+    if facts.backfill.only_counts:
+        message = f"the range has {found.size}; none was read (dry run)"
         return BackfillDecision("Succeeded", c.ALL_COUNTED, message)
     return _number(facts)
 
@@ -296,9 +299,13 @@ def _over(facts: BackfillFacts, progress: Progress, given_up: Problem | None) ->
     end = end_of(facts.backfill, judged, progress.covered)
     problem = judged.problem
     if judged.verdict is Verdict.DONE:
-        counts = progress.ledger.counts if progress.ledger is not None else None
-        failed = f"; {counts.failed} of them failed" if counts is not None and counts.failed else ""
-        return BackfillDecision("Succeeded", problem.reason, f"{problem.message}{failed}", ended=end)
+        assert progress.ledger is not None, "its ledger says so"
+        counts, found = progress.ledger.counts, None
+        more = f"; {counts.failed} of them failed" if counts.failed else ""
+        if facts.backfill.spec.dry_run and facts.resolved is not None:
+            found = estimate(facts.resolved, progress.ledger)
+            more = f" (dry run): {_in_words(facts.resolved, found)}"
+        return BackfillDecision("Succeeded", problem.reason, f"{problem.message}{more}", ended=end, estimate=found)
     if judged.verdict is Verdict.HOPELESS:
         message = f"{problem.message}: {GO_ON}"
         return BackfillDecision("Failed", problem.reason, message, ended=end)
@@ -314,6 +321,15 @@ def _over(facts: BackfillFacts, progress: Progress, given_up: Problem | None) ->
     if judged.verdict is Verdict.FAILED:
         return replace(_retried(end), ended=end)
     return BackfillDecision("Running", problem.reason, problem.message, ended=end)
+
+
+def _in_words(resolved: ResolvedRange, found: Mapping[str, int]) -> str:
+    seconds = found.get("seconds")
+    time = "" if seconds is None else f"; that takes about {times.duration_text(seconds)} at the rate of the sample"
+    return (
+        f"the whole range has {resolved.sampled_from} offsets with about {found['records']} records of "
+        f"{found['bytes'] / 2**20:.1f} MiB, of which about {found['failed']} would fail{time}"
+    )
 
 
 def _running(facts: BackfillFacts, progress: Progress) -> BackfillDecision:

@@ -5,8 +5,10 @@ It is resolved once. Times, and the end of a topic, mean something else a moment
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Final
 
 from fleet_consumer.contract.backfill_config import BackfillConfig
@@ -21,7 +23,7 @@ PARTITIONS_MAX: Final = 5000
 """Most partitions of a range: status holds the offsets of all of them."""
 SHOWN_MAX: Final = 5
 """Partitions that a message names."""
-IDENTITY: Final = ("clusterId", "topicId")
+IDENTITY: Final = ("clusterId", "topicId", "sampledFrom")
 
 Ranges = Mapping[int, tuple[int, int]]
 """The first offset and the end (exclusive) by partition."""
@@ -71,13 +73,15 @@ class ResolvedRange:
 
     `cluster_id` and `topic_id` tell whose offsets they are: a topic of the same name on another cluster, or one that
     was created again, has other records there. They are None for a range that was resolved without them. `note` is what
-    is missing of it, `cut` what lies behind its end and is not read.
+    is missing of it, `cut` what lies behind its end and is not read. `sampled_from` are the offsets of the whole that
+    it is a sample of, None where it is the whole.
     """
 
     topic: str
     ranges: Ranges
     cluster_id: str | None = None
     topic_id: str | None = None
+    sampled_from: int | None = None
     from_ms: int | None = None
     to_ms: int | None = None
     note: str = ""
@@ -87,6 +91,12 @@ class ResolvedRange:
     def offsets(self) -> int:
         """All offsets of the range."""
         return sum(end - first for first, end in self.ranges.values())
+
+    @property
+    def size(self) -> str:
+        """The size in words."""
+        of = "" if self.sampled_from is None else f" (a sample of {self.sampled_from})"
+        return f"{self.offsets} offsets{of} in {len(self.ranges)} partitions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +223,7 @@ def _resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading, ch
     if cut:
         more = f" (and {len(cut) - 1} more partitions like it)" if len(cut) > 1 else ""
         behind = f"{cut[0]}{more}: the record there is spec.range.time.lateSeconds after to, and none behind it is read"
-    return ResolvedRange(
+    whole = ResolvedRange(
         topic=topic,
         ranges=found,
         cluster_id=read.cluster_id,
@@ -223,6 +233,23 @@ def _resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading, ch
         note=note,
         cut=behind,
     )
+    return whole if wanted.sample is None else take_sample(whole, wanted.sample)
+
+
+def take_sample(whole: ResolvedRange, size: str) -> ResolvedRange:
+    """The beginning of each partition's range: a share of it, such as 0.5%, or its part of a number of offsets in all.
+
+    Of a number small partitions leave to the others what they do not have.
+    """
+    sizes = sorted((end - first, partition) for partition, (first, end) in whole.ranges.items())
+    share, left = size.removesuffix("%"), int(size) if size.isdigit() else 0
+    counts = dict[int, int]()
+    for place, (offsets, partition) in enumerate(sizes):
+        part = math.ceil(offsets * Fraction(share) / 100) if size != share else left // (len(sizes) - place)
+        counts[partition] = min(part, offsets)
+        left -= counts[partition]
+    ranges = {each: (first, first + counts[each]) for each, (first, _) in whole.ranges.items() if counts[each]}
+    return replace(whole, ranges=ranges, sampled_from=whole.offsets)
 
 
 def _open_transaction(topic: str, partition: int, first: int, high: int) -> Problem:
@@ -269,9 +296,10 @@ def range_status(resolved: ResolvedRange) -> dict[str, Any]:
     return status
 
 
-def identity(resolved: ResolvedRange) -> dict[str, str]:
-    """The ids of a range's cluster and topic, as far as they are known, by their names in a status and in settings."""
-    known = zip(IDENTITY, (resolved.cluster_id, resolved.topic_id), strict=True)
+def identity(resolved: ResolvedRange) -> dict[str, str | int]:
+    """The ids of a range's cluster and topic, and the size of what it is a sample of, as far as there are any, by their
+    names in a status and in settings."""
+    known = zip(IDENTITY, (resolved.cluster_id, resolved.topic_id, resolved.sampled_from), strict=True)
     return {name: value for name, value in known if value is not None}
 
 
@@ -288,12 +316,14 @@ def read_range(backfill: Backfill) -> ResolvedRange | None:
     bounds = status.get("resolvedTime") or {}
     time = backfill.spec.range.time
     from_text, to_text = (time.from_, time.to) if time is not None else (bounds.get("from"), bounds.get("to"))
-    cluster_id, topic_id = (known if isinstance(known, str) else None for known in map(status.get, IDENTITY))
+    cluster_id, topic_id = (known if isinstance(known, str) else None for known in map(status.get, IDENTITY[:2]))
+    sampled = status.get("sampledFrom")
     return ResolvedRange(
         topic=topic,
         ranges=dict(sorted(ranges.items())),
         cluster_id=cluster_id,
         topic_id=topic_id,
+        sampled_from=sampled if isinstance(sampled, int) else None,
         from_ms=_milliseconds(times.from_text(from_text)),
         to_ms=_milliseconds(times.from_text(to_text)),
     )
@@ -310,6 +340,7 @@ def range_of(backfill: Backfill, config: BackfillConfig) -> ResolvedRange:
         ranges=dict(sorted(config.ranges.items())),
         cluster_id=config.cluster_id,
         topic_id=config.topic_id,
+        sampled_from=config.sampled_from,
         from_ms=from_ms,
         to_ms=to_ms,
     )

@@ -6,6 +6,7 @@ never taken for a beginning, nor for an end.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -129,6 +130,14 @@ def read_ledger(
     if at_least is not None and covered < at_least:
         return _unreadable(name, f"shows {covered} offsets as done, and before it were at least {at_least}")
     return Progress(ledger=ledger, passes=passes, covered=covered, total=total)
+
+
+def estimate(resolved: ResolvedRange, ledger: Ledger) -> dict[str, int]:
+    """Records, bytes and time of the whole of a range, by the ledger of a sample that is done, as status has them."""
+    whole, counts, rate = resolved.sampled_from or resolved.offsets, ledger.counts, ledger.offsets_per_second
+    counted = {"records": counts.records_in, "failed": counts.failed, "bytes": counts.bytes_in}
+    scaled = {name: -(-count * whole // max(resolved.offsets, 1)) for name, count in counted.items()}
+    return {**scaled, **({"seconds": math.ceil(whole / rate)} if rate > 0.0 else {})}
 
 
 def round_down(covered: int, total: int) -> int:

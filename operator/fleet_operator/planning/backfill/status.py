@@ -12,30 +12,20 @@ from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
 from fleet_operator.planning.backfill.attempts import end_status
 from fleet_operator.planning.backfill.phase import BackfillDecision, BackfillFacts
-from fleet_operator.planning.backfill.ranges import range_status
+from fleet_operator.planning.backfill.ranges import IDENTITY, range_status
 from fleet_operator.planning.backfill.readings import Progress
 from fleet_operator.planning.run import run_conditions
 
 KEPT: Final = (
-    *(
-        "topic",
-        "clusterId",
-        "topicId",
-        "resolvedRange",
-        "resolvedTime",
-        "slices",
-        "offsetsCovered",
-        "offsetsTotal",
-        "records",
-        "comparison",
-    ),
-    *("ratePerSecond", "estimatedEnd", "progressText", "attempts", "applicationName", "applicationUid", "lastEnded"),
-    *("startedAt", "finishedAt", "handlerAttempt"),
+    *("topic", *IDENTITY, "resolvedRange", "resolvedTime", "slices", "offsetsCovered", "offsetsTotal", "records"),
+    *("comparison", "ratePerSecond", "estimatedEnd", "progressText", "repeatedTasks", "attempts", "applicationName"),
+    *("applicationUid", "lastEnded", "startedAt", "finishedAt", "handlerAttempt"),
 )
 """Fields that keep their values while nothing newer is known."""
 UNREADY: Final = frozenset({c.POD_NOT_RUNNING, c.WAITING_TO_RETRY, c.NO_PROGRESS})
 REMAINING_MAX: Final = 1000
 """Partitions of which status says what is left."""
+UI_PORT: Final = 4040
 YEARS_S: Final = 10 * 365 * 86_400
 """No end is estimated that is further away."""
 
@@ -72,8 +62,16 @@ def project_backfill_status(facts: BackfillFacts, decision: BackfillDecision, no
         if decision.phase == "Failed" and isinstance(facts.progress, Progress):
             status["remaining"] = _remaining(facts.progress)
         status.pop("throttledBy", None)
+        if decision.estimate is not None:
+            status["estimate"] = dict(decision.estimate)
         if decision.phase == "Succeeded" and status.get("offsetsTotal", 0) == 0:
             status["progressText"] = "nothing to do"
+    if backfill.spec.spark.ui and decision.phase == "Running" and not facts.application.state.over:
+        pod = f"pod/{naming.backfill_application(backfill.metadata.name, backfill.attempts)}-driver"
+        status["sparkUI"] = (
+            f"kubectl --namespace {backfill.metadata.namespace} port-forward {pod} {UI_PORT}, "
+            f"then http://localhost:{UI_PORT}"
+        )
     available = "the group, its cluster and its handler are available"
     verdicts = (
         *run_conditions(decision, facts.obstacle, unready=UNREADY, available=available),
@@ -96,6 +94,8 @@ def _progress(progress: Progress, previous: Mapping[str, Any], now: float) -> di
         "running": int(ledger.slice_offsets > 0),
     }
     status["records"] = {name: getattr(ledger.counts, attribute) for name, attribute in COUNTS.items()}
+    if ledger.repeated:
+        status["repeatedTasks"] = ledger.repeated
     if ledger.comparison is not None:
         status["comparison"] = _comparison(ledger)
     status["ratePerSecond"] = round(min(ledger.records_per_second, 2.0**53))
@@ -150,7 +150,7 @@ def _comparison(ledger: Ledger) -> dict[str, Any]:
 
 
 def _spark(facts: BackfillFacts) -> Condition:
-    if facts.backfill.spec.dry_run:
+    if facts.backfill.only_counts:
         return Condition(c.SPARK_AVAILABLE, "Unknown", c.SPARK_NOT_NEEDED, "a dry run needs no Spark")
     if facts.spark is not None:
         return Condition(c.SPARK_AVAILABLE, "False", facts.spark.reason, facts.spark.message)
@@ -162,7 +162,7 @@ def _spark(facts: BackfillFacts) -> Condition:
 def _range(facts: BackfillFacts, decision: BackfillDecision) -> Condition:
     found = decision.resolved or facts.resolved
     if found is not None:
-        message = f"the range has {found.offsets} offsets in {len(found.ranges)} partitions of topic {found.topic!r}"
+        message = f"the range has {found.size} of topic {found.topic!r}"
         if decision.resolved is None:
             return _kept(facts, c.RANGE_RESOLVED, c.RESOLVED, message, "True")
         reason = c.EXPIRED_IGNORED if found.note else c.RESOLVED

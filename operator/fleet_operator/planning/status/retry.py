@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
@@ -252,7 +251,7 @@ def project_retrypolicy_status(
             "revision": outcome.hash,
             "delaysText": conditions.shorten(",".join(outcome.sequence), DELAYS_TEXT_CHARACTERS_MAX),
             "attempts": len(outcome.sequence),
-            "totalText": duration_text(outcome.total_seconds),
+            "totalText": times.duration_text(outcome.total_seconds),
         }
     else:
         shown = {key: previous[key] for key in POLICY_KEPT if key in previous}
@@ -263,18 +262,8 @@ def project_retrypolicy_status(
 
 def _policy_ready(outcome: PolicyRevision | Problem, good: str | None) -> Condition:
     if isinstance(outcome, PolicyRevision):
-        total = duration_text(outcome.total_seconds)
+        total = times.duration_text(outcome.total_seconds)
         message = f"{len(outcome.sequence)} attempts after the first, over {total}"
         return Condition(conditions.READY, "True", conditions.POLICY_ACCEPTED, message)
     stays = f"; groups keep revision {good}" if good else "; groups that refer to it wait"
     return Condition(conditions.READY, "False", outcome.reason, f"{outcome.message}{stays}")
-
-
-def duration_text(seconds: int) -> str:
-    """A duration in its two largest units: `2h40m`, `7d`; 90 seconds are `1m30s`."""
-    parts = []
-    for unit, size in reversed(naming.UNIT_SECONDS.items()):
-        count, seconds = divmod(seconds, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts[:2]) or "0s"

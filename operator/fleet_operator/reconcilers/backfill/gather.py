@@ -335,7 +335,7 @@ class Gatherer:
             return found
         if facts.obstacle is not None or group is None or not isinstance(cluster, KafkaCluster):
             return found
-        if not backfill.spec.dry_run:
+        if not backfill.only_counts:
             missing = await self._missing_spark(found.body)
             facts = replace(facts, obstacle=missing, spark=missing, spark_asked=missing is None)
         if not backfill.takes_handler or facts.known:

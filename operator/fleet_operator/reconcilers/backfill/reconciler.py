@@ -16,6 +16,7 @@ from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, SPARK_APPLICATION
 from fleet_operator.planning.backfill import manifests
 from fleet_operator.planning.backfill.manifests import backfill_config, for_attempt
 from fleet_operator.planning.backfill.phase import BackfillDecision, LiveGroup, control_of, decide
+from fleet_operator.planning.backfill.ranges import IDENTITY
 from fleet_operator.planning.backfill.readings import AT_LEAST, Kept, Progress, read_kept, round_down
 from fleet_operator.planning.backfill.spark import read_application
 from fleet_operator.planning.backfill.status import project_backfill_status
@@ -111,13 +112,13 @@ class Backfills:
     model = Backfill
     conditions = conditions.BACKFILL_CONDITIONS
     remembered = (
-        *("phase", "topic", "clusterId", "topicId", "resolvedRange", "resolvedTime", AT_LEAST),
+        *("phase", "topic", *IDENTITY, "resolvedRange", "resolvedTime", AT_LEAST),
         *("attempts", "retries", "handlerAttempt", "applicationName", "applicationUid", "lastEnded"),
         *("startedAt", "finishedAt"),
     )
     counted = (
-        *("slices", "offsetsCovered", "offsetsTotal", "records", "comparison"),
-        *("ratePerSecond", "estimatedEnd", "progressText"),
+        *("slices", "offsetsCovered", "offsetsTotal", "records", "comparison", "estimate"),
+        *("ratePerSecond", "estimatedEnd", "progressText", "repeatedTasks"),
     )
 
     def __init__(self, context: Context) -> None:
@@ -133,7 +134,7 @@ class Backfills:
     async def decided(
         self, session: RunSession[Memory], body: JsonObject, run: Backfill, *, live: bool
     ) -> BackfillStep:
-        found = await self._gatherer.read(session.memory, body, run, live=live)
+        found = await self._gatherer.read(session.memory, body, run.played, live=live)
         decision = decide(found.facts)
         if not run.attempts and (decision.resolved is not None or decision.attempt is not None):
             # What rests on a status must not rest on one that was lost.

@@ -51,6 +51,13 @@ def test_attempts_of_a_lost_status_are_found_by_what_they_left() -> None:
     assert read_kept(body, None, {"data": {}}) is None, "killed before the settings were written"
 
 
+def test_sample_of_a_lost_status_is_found_too() -> None:
+    kept = read_kept(backfill(), settings_map(sampledFrom=2000), {"data": {}})
+    assert kept is not None
+    assert not isinstance(kept.resolved, Problem)
+    assert kept.resolved.sampled_from == 2000
+
+
 def test_attempts_of_a_lost_status_that_left_half_of_it_are_no_beginning() -> None:
     note = {"data": {"ledger.json": ledger_text(ledger())}}
     for settings, written, reason in (

@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from fleet_consumer.contract.backfill_config import parse_config
 from fleet_consumer.contract.backfill_ledger import CONTROL_KEY, Control, parse_control
-from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster
+from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup
 from fleet_operator.planning.backfill import manifests
 from fleet_operator.planning.backfill.manifests import Handlers, SourceFiles, backfill_config, for_attempt
 from fleet_operator.planning.backfill.spark import NO_APPLICATION, STATES, SparkState, read_application
-from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.labels import BACKFILL_LABEL, COMPONENT_LABEL, GROUP_LABEL
 from tests.unit.api.backfill_objects import full_backfill
 from tests.unit.planning import builders
+from tests.unit.planning.backfill.applications import FILES, MOUNTED, container, launched, rendered, volumes, worker
 from tests.unit.planning.backfill.things import RANGE, backfill
 
-MOUNTED = {"python": {"callable": "shop:handle", "configMapRef": {"name": "source"}}}
 SASL = {"mechanism": "SCRAM-SHA-512", "secretRef": {"name": "login"}}
-
-
-def worker(**spec: Any) -> dict[str, Any]:
-    group = builders.consumer_group(handler=MOUNTED, **spec)
-    return worker_config(group, builders.kafka_cluster(), revision="r1")
-
-
-def rendered(body: Backfill, handlers: str = "Both") -> dict[str, Any]:
-    """The settings as they are mounted."""
-    config_map = manifests.settings(body, backfill_config(body, RANGE, worker(), handlers))
-    document: dict[str, Any] = json.loads(config_map["data"]["backfill.json"])
-    return document
-
-
-FILES = SourceFiles(handler=("shop.py",))
-
-
-def launched(
-    body: Backfill | None = None,
-    *,
-    group: ConsumerGroup | None = None,
-    cluster: KafkaCluster | None = None,
-    files: SourceFiles = FILES,
-) -> dict[str, Any]:
-    """The application."""
-    body = body or backfill({"attempts": 2})
-    return manifests.application(
-        body,
-        group or builders.consumer_group(handler=MOUNTED),
-        cluster or builders.kafka_cluster(),
-        files,
-        image="spark:1",
-    )
 
 
 def conf_with(own: dict[str, str]) -> dict[str, str]:
@@ -67,15 +31,6 @@ def conf_with(own: dict[str, str]) -> dict[str, str]:
 def accounts(launch: dict[str, Any]) -> tuple[str, str]:
     """The service accounts of driver and executors."""
     return launch["spec"]["driver"]["serviceAccount"], launch["spec"]["executor"]["serviceAccount"]
-
-
-def container(template: Any) -> dict[str, Any]:
-    (found,) = template["spec"]["containers"]
-    return dict(found)
-
-
-def volumes(template: Any) -> dict[str, dict[str, Any]]:
-    return {volume["name"]: volume for volume in template["spec"]["volumes"]}
 
 
 TIMES = {"time": {"from": "1970-01-01T00:00:01Z", "to": "1970-01-01T00:00:09Z"}}
@@ -92,6 +47,7 @@ def test_settings_are_what_the_driver_reads() -> None:
 def test_every_field_of_a_spec_reaches_the_driver() -> None:
     body = full_backfill()
     body["metadata"] |= {"uid": "b-1", "namespace": "shop"}
+    body["spec"]["dryRun"] = False
     config = parse_config(rendered(Backfill.model_validate(body)))
     assert config.filter.key is not None
     assert (config.filter.headers, config.ordering, config.on_error) == ({"region": "north"}, "None", "FailedTopic")
@@ -101,6 +57,48 @@ def test_every_field_of_a_spec_reaches_the_driver() -> None:
     assert config.compare.candidate.path == "/etc/consumer-fleet/candidate"
     assert (config.compare.ignore_fields, config.compare.ignore_headers) == (("handledAt",), ("trace",))
     assert config.progress_seconds == 1800
+    assert (config.event_log, config.dry_run) == (True, False)
+
+
+def test_dry_run_of_a_sample_writes_nothing_and_compares_nothing() -> None:
+    body = full_backfill()
+    body["metadata"] |= {"uid": "b-1", "namespace": "shop"}
+    config = parse_config(rendered(Backfill.model_validate(body).played))
+    assert (config.dry_run, config.on_error, config.compare, config.event_log) == (True, "Skip", None, False)
+    assert (config.sink.topic, config.sink.parquet, config.sink.table) == (None, None, None)
+    counting = backfill(dryRun=True, onError="Fail")
+    assert (counting.only_counts, counting.played) == (True, counting)
+
+
+def test_settings_name_what_the_range_is_a_sample_of() -> None:
+    document = backfill_config(backfill(), replace(RANGE, sampled_from=2000), worker(), "Both")
+    assert parse_config(document).sampled_from == 2000
+    assert parse_config(rendered(backfill())).sampled_from is None
+
+
+COLUMN = {"name": "total", "type": "decimal(10,2)", "field": "sum.net"}
+TABLE = {"format": "Delta", "path": "lake/orders", "mode": "Replace", "columns": [COLUMN], "partitionBy": ["total"]}
+
+
+def test_table_reaches_the_driver_with_its_place_and_its_columns() -> None:
+    volume = {"persistentVolumeClaim": {"claimName": "results"}}
+    assert rendered(backfill(sink={"table": {**TABLE, "volume": volume}}))["sink"] == {
+        "topic": None,
+        "parquet": None,
+        "table": {
+            "format": "Delta",
+            "path": "/var/lib/consumer-fleet/sink/lake/orders",
+            "name": None,
+            "mode": "Replace",
+            "partitionBy": ["total"],
+            "columns": [
+                {"name": "total", "type": "decimal(10,2)", "from": "Value", "field": "sum.net", "required": False}
+            ],
+        },
+    }
+    plain = {"format": "Iceberg", "path": "s3a://lake/x", "name": "lake.sales.orders"}
+    table = rendered(backfill(sink={"table": plain}))["sink"]["table"]
+    assert table == {**plain, "mode": "Append", "partitionBy": [], "columns": None}
 
 
 def test_live_handler_is_its_own_candidate() -> None:
@@ -190,21 +188,6 @@ def test_driver_may_write_its_ledger_and_nothing_else_of_the_kind() -> None:
     assert [each["roleRef"]["kind"] for each in (own, pods)] == ["Role", "ClusterRole"]
 
 
-def test_wire_between_driver_and_executors_is_encrypted_whatever_the_user_sets() -> None:
-    weak = {"spark.network.crypto.enabled": "false", "spark.network.crypto.config.cipher.classes": "x"}
-    conf = launched(backfill({"attempts": 1}, spark={"sparkConf": {**weak, "spark.network.timeout": "90s"}}))["spec"][
-        "sparkConf"
-    ]
-    assert conf["spark.network.timeout"] == "90s"
-    crypto = {name: value for name, value in conf.items() if "crypto" in name or "authenticate" in name}
-    assert crypto == {
-        "spark.authenticate": "true",
-        "spark.network.crypto.enabled": "true",
-        "spark.network.crypto.authEngineVersion": "2",
-        "spark.network.crypto.saslFallback": "false",
-    }
-
-
 def test_only_the_driver_has_a_token() -> None:
     launch = launched()
     assert launch["spec"]["driver"]["template"]["spec"]["automountServiceAccountToken"] is True
@@ -278,8 +261,10 @@ def test_nothing_of_the_tenant_s_runs_beside_the_driver_s_token() -> None:
     assert [each.get("configMap", each.get("secret"))["name"] for each in sources] == ["again-backfill", "login"]
 
 
-def test_sink_is_mounted_into_both_and_the_candidate_into_executors() -> None:
-    sink = {"parquet": {"path": "x", "volume": {"persistentVolumeClaim": {"claimName": "results"}}}}
+@pytest.mark.parametrize("kind", [{"parquet": {}}, {"table": {"format": "Delta"}}], ids=["parquet", "table"])
+def test_sink_is_mounted_into_both_and_the_candidate_into_executors(kind: dict[str, dict[str, Any]]) -> None:
+    place = {"path": "x", "volume": {"persistentVolumeClaim": {"claimName": "results"}}}
+    sink = {name: {**settings, **place} for name, settings in kind.items()}
     launch = launched(backfill({"attempts": 1}, sink=sink), files=FILES._replace(candidate=("next.py",)))
     for template in (launch["spec"]["driver"]["template"], launch["spec"]["executor"]["template"]):
         assert volumes(template)["consumer-fleet-sink"]["persistentVolumeClaim"] == {"claimName": "results"}
@@ -296,20 +281,6 @@ def test_handler_of_an_image_is_not_mounted() -> None:
     assert [each["configMap"]["name"] for each in sources] == ["again-backfill"]
 
 
-def test_no_user_setting_replaces_what_isolates_a_run() -> None:
-    conf = launched(backfill({"attempts": 1}, spark={"sparkConf": {"spark.sql.shuffle.partitions": "8"}}))["spec"][
-        "sparkConf"
-    ]
-    assert conf["spark.sql.shuffle.partitions"] == "8"
-    assert conf["spark.kubernetes.executor.disableConfigMap"] == "true"
-
-
-@pytest.mark.parametrize(("tasks", "cores", "pods"), [(2, 1, 2), (3, 2, 2), (1, 4, 1), (8, 4, 2)])
-def test_there_are_as_many_executors_as_tasks_need(tasks: int, cores: int, pods: int) -> None:
-    body = backfill({"attempts": 1}, parallelism=tasks, spark={"executor": {"cores": cores}})
-    assert launched(body)["spec"]["executor"]["instances"] == pods
-
-
 def test_application_is_run_once_and_kept_for_a_day() -> None:
     body = launched()
     spec = body["spec"]
@@ -320,37 +291,6 @@ def test_application_is_run_once_and_kept_for_a_day() -> None:
     assert spec["driver"]["memory"] == spec["executor"]["memory"] == "512m"
     assert (spec["driver"]["memoryOverhead"], spec["executor"]["memoryOverhead"]) == ("200m", "256m")
     assert (spec["driver"]["coreRequest"], spec["executor"]["coreRequest"]) == ("100m", "250m")
-
-
-@pytest.mark.parametrize(
-    ("quantity", "spark"),
-    [
-        ("512Mi", "512m"),
-        ("2Gi", "2048m"),
-        ("1.5Gi", "1536m"),
-        ("1Ti", "1048576m"),
-        ("512M", "489m"),
-        ("1e9", "954m"),
-        (536_870_913, "513m"),
-    ],
-)
-def test_memory_is_whole_mebibytes_of_the_jvm_and_never_less_than_asked_for(quantity: str | int, spark: str) -> None:
-    size = {"memory": quantity, "memoryOverhead": quantity}
-    spec = launched(backfill({"attempts": 1}, spark={"driver": size, "executor": size}))["spec"]
-    for role in ("driver", "executor"):
-        assert (spec[role]["memory"], spec[role]["memoryOverhead"]) == (spark, spark)
-
-
-@pytest.mark.parametrize(("quantity", "spark"), [("0.5", "0.5"), ("500m", "500m"), (2, "2")])
-def test_request_of_processors_is_a_quantity_for_spark_too(quantity: str | int, spark: str) -> None:
-    spec = launched(backfill({"attempts": 1}, spark={"driver": {"coreRequest": quantity}}))["spec"]
-    assert spec["driver"]["coreRequest"] == spark
-
-
-@pytest.mark.parametrize("text", ["512MB", "1 Gi", "half"])
-def test_size_that_is_no_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValidationError):
-        backfill({"attempts": 1}, spark={"driver": {"memory": text}})
 
 
 SUBMISSION = """failed to submit spark application: failed to run spark-submit: WARNING: Using incubator modules
@@ -395,24 +335,3 @@ def test_states_of_applications() -> None:
     assert (failed.driver_pod, len(failed.message), failed.taken, failed.submitted) == ("p", 4096, True, True)
     over = {state for state in SparkState if state.over}
     assert over == {SparkState.ABSENT, SparkState.SUCCEEDED, SparkState.FAILED}
-
-
-def test_placement_and_limits_are_the_run_s_own() -> None:
-    placement = {
-        "nodeSelector": {"pool": "spot"},
-        "tolerations": [{"key": "spot", "operator": "Exists"}],
-        "priorityClassName": "batch",
-    }
-    spark = {"placement": placement, "executor": {"coreLimit": "2"}}
-    group = builders.consumer_group(template={"spec": {"priorityClassName": "live", "nodeSelector": {"pool": "main"}}})
-    given = backfill(spark=spark)
-    made = manifests.application(given, group, builders.kafka_cluster(), SourceFiles(), image="spark:1")["spec"]
-    for role in ("driver", "executor"):
-        pod = made[role]["template"]["spec"]
-        assert {key: pod[key] for key in placement} == placement
-    assert made["executor"]["coreLimit"] == "2"
-    assert "coreLimit" not in made["driver"]
-    part = backfill(spark={"placement": {"priorityClassName": "batch"}})
-    made = manifests.application(part, group, builders.kafka_cluster(), SourceFiles(), image="spark:1")["spec"]
-    pod = made["driver"]["template"]["spec"]
-    assert (pod["priorityClassName"], pod["nodeSelector"]) == ("batch", {"pool": "main"})

@@ -20,6 +20,7 @@ from fleet_operator.planning.backfill.ranges import (
     range_status,
     read_range,
     resolve,
+    take_sample,
 )
 from tests.unit.planning import builders
 from tests.unit.planning.backfill.things import backfill, reading
@@ -233,6 +234,45 @@ def test_cluster_that_nobody_knows_is_no_other_one() -> None:
         assert find_other_cluster(found, seen) is None
     earlier = resolved(TIMES, reading())
     assert find_other_cluster(earlier, builders.observation(cluster_id="cluster-b")) is None, "resolved without an id"
+
+
+@pytest.mark.parametrize(
+    ("size", "taken"),
+    [
+        ("1%", {0: 10, 1: 1, 2: 1}),
+        ("0.001%", {0: 1, 1: 1, 2: 1}),
+        ("50%", {0: 500, 1: 2, 2: 5}),
+        ("100", {0: 88, 1: 3, 2: 9}),
+        ("3", {0: 1, 1: 1, 2: 1}),
+        ("2", {0: 1, 2: 1}),
+        ("20", {0: 9, 1: 3, 2: 8}),
+        ("5000", {0: 1000, 1: 3, 2: 9}),
+    ],
+)
+def test_sample_is_the_beginning_of_each_partition_s_range(size: str, taken: dict[int, int]) -> None:
+    """Small partitions leave to others what they do not have."""
+    whole = ResolvedRange(topic="orders", ranges={0: (500, 1500), 1: (7, 10), 2: (0, 9)})
+    found = take_sample(whole, size)
+    assert {number: end - first for number, (first, end) in found.ranges.items()} == taken
+    assert all(first == whole.ranges[number][0] for number, (first, _) in found.ranges.items())
+    assert list(found.ranges) == sorted(found.ranges)
+    assert found.sampled_from == 1012
+
+
+def test_sample_of_nothing_is_nothing() -> None:
+    for size in ("1%", "100"):
+        found = take_sample(ResolvedRange(topic="orders", ranges={}), size)
+        assert (found.ranges, found.sampled_from) == ({}, 0)
+
+
+def test_sample_is_taken_of_a_resolved_range_and_kept_in_the_status() -> None:
+    wanted = {"last": {"seconds": 60}, "sample": "10%"}
+    found = resolved(wanted, reading())
+    assert (found.ranges, found.sampled_from) == ({0: (20, 28), 1: (20, 28)}, 160)
+    status = range_status(found)
+    assert status["sampledFrom"] == 160
+    assert read_range(backfill(status, range=wanted)) == found
+    assert "sampledFrom" not in range_status(resolved({"last": {"seconds": 60}}, reading()))
 
 
 def test_times_with_fractions_stay_exact() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fleet_consumer.contract.backfill_ledger import COUNTS, Comparison, Counts, Sample
@@ -9,13 +10,14 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.planning import times
 from fleet_operator.planning.backfill.attempts import AttemptEnd, end_status
 from fleet_operator.planning.backfill.phase import decide
+from fleet_operator.planning.backfill.ranges import range_status
 from fleet_operator.planning.backfill.readings import DriverEnd
-from fleet_operator.planning.backfill.spark import SeenApplication, SparkState
+from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState
 from fleet_operator.planning.backfill.status import project_backfill_status
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import renew_final_status
 from tests.unit.planning import builders
-from tests.unit.planning.backfill.things import RANGE, backfill, facts, ledger, progress
+from tests.unit.planning.backfill.things import RANGE, RANGED, backfill, facts, ledger, progress
 
 RUNNING = SeenApplication(state=SparkState.RUNNING, uid="a-1", taken=True)
 FAILED = SeenApplication(state=SparkState.FAILED, uid="a-1", taken=True)
@@ -47,6 +49,55 @@ def test_status_mirrors_the_ledger() -> None:
     assert (status["ratePerSecond"], status["estimatedEnd"]) == (2, "2027-01-15T08:00:08Z")
     assert (status["comparison"]["different"], len(status["comparison"]["samples"])) == (1, 10)
     assert status["applicationUid"] == "a-1"
+
+
+def test_status_leads_to_the_web_interface_while_a_driver_runs() -> None:
+    served = backfill({**RANGED, "attempts": 2}, spark={"ui": True})
+    note = progress(ledger(attempt=2))
+    assert projected(backfill=served, application=RUNNING, progress=note)["sparkUI"] == (
+        "kubectl --namespace shop port-forward pod/again-2-driver 4040, then http://localhost:4040"
+    )
+    assert "sparkUI" not in projected(application=RUNNING, progress=progress(ledger()))
+    for state in (COMPLETED, FAILED, NO_APPLICATION):
+        before = served.model_copy(update={"status": {**served.status, "sparkUI": "x"}})
+        assert "sparkUI" not in projected(backfill=before, application=state, progress=note)
+
+
+def test_repeated_tasks_are_told_if_there_are_any() -> None:
+    status = projected(application=RUNNING, progress=progress(ledger(repeated=3)))
+    assert status["repeatedTasks"] == 3
+    assert "repeatedTasks" not in projected(application=RUNNING, progress=progress(ledger()))
+
+
+SAMPLE = replace(RANGE, sampled_from=2_010)
+DRY = {"dryRun": True, "range": {"last": {"seconds": 60}, "sample": "1%"}}
+
+
+def estimated(**changes: Any) -> dict[str, Any]:
+    """The status of a dry run whose sample is done."""
+    counts = Counts(records_in=19, failed=1, bytes_in=3_000)
+    done = replace(COVERED, **{"counts": counts, "offsets_per_second": 0.5, **changes})
+    body = backfill({**range_status(SAMPLE), "attempts": 1}, **DRY)
+    return projected(backfill=body, resolved=SAMPLE, application=COMPLETED, progress=progress(done, covered=20))
+
+
+def test_sample_of_a_dry_run_tells_what_the_whole_range_takes() -> None:
+    status = estimated()
+    assert status["estimate"] == {"records": 1_910, "failed": 101, "bytes": 301_500, "seconds": 4_020}
+    assert set(status["records"]) == set(COUNTS)
+    complete = next(each for each in status["conditions"] if each["type"] == c.COMPLETE)
+    assert complete["message"] == (
+        "every record of the range was handled (dry run): the whole range has 2010 offsets with about 1910 records of "
+        "0.3 MiB, of which about 101 would fail; that takes about 1h7m at the rate of the sample"
+    )
+    ranged = next(each for each in status["conditions"] if each["type"] == c.RANGE_RESOLVED)
+    assert ranged["message"] == "the range has 20 offsets (a sample of 2010) in 2 partitions of topic 'orders'"
+    assert status["sampledFrom"] == 2_010
+
+
+def test_sample_without_a_rate_tells_no_time() -> None:
+    assert "seconds" not in estimated(offsets_per_second=0.0)["estimate"]
+    assert "estimate" not in projected(application=COMPLETED, progress=progress(COVERED, covered=20))
 
 
 def test_status_is_calm_while_the_ledger_stands_still() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.policies import parse_policies
 from fleet_operator.api.v1alpha1 import RetryPolicy
+from fleet_operator.planning import times
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, expand, read_policy
 from fleet_operator.planning.retry.records import (
@@ -23,7 +24,7 @@ from fleet_operator.planning.retry.records import (
     read_published,
 )
 from fleet_operator.planning.state.retries import RetriesState
-from fleet_operator.planning.status.retry import duration_text, project_retrypolicy_status
+from fleet_operator.planning.status.retry import project_retrypolicy_status
 from tests.unit.planning.builders import consumer_group
 
 HEADLINE = ["5m", "5m", "30m", "30m", "30m", "1h"]
@@ -97,8 +98,8 @@ def test_text_of_the_headline_sequence() -> None:
     revision = expand(policy())
     shown = shown_of(revision)
     assert (shown["delaysText"], shown["totalText"]) == ("5m,5m,30m,30m,30m,1h", "2h40m")
-    assert duration_text(90) == "1m30s"
-    assert duration_text(7 * 86_400 + 61) == "7d1m"
+    assert times.duration_text(90) == "1m30s"
+    assert times.duration_text(7 * 86_400 + 61) == "7d1m"
     many = replace(revision, content={**revision.content, "sequence": ["604799s"] * 200})
     assert len(shown_of(many)["delaysText"]) == 1024
 

@@ -177,21 +177,6 @@ def test_guard_pauses_while_the_live_group_is_behind_or_unknown() -> None:
     run(life)
 
 
-def test_dry_run_counts_without_spark() -> None:
-    async def life(world: World) -> None:
-        world.spark_installed = False
-        world.backfill(dryRun=True)
-        await world.live()
-        assert (world.status()["phase"], world.reason(), world.status()["offsetsTotal"]) == (
-            "Succeeded",
-            "AllCounted",
-            20,
-        )
-        assert {kind for _, kind, _ in world.kube.writes} == {BACKFILL.kind, OPERATOR_STATE.kind}
-
-    run(life)
-
-
 def test_empty_range_succeeds() -> None:
     async def life(world: World) -> None:
         world.sight.reading = lambda question: reading(
