@@ -12,6 +12,7 @@ from e2e.local_cluster.cache import cache_entry, fleet_home
 from e2e.local_cluster.commands import stream
 from e2e.local_cluster.errors import ClusterError
 from e2e.local_cluster.gomodules import MODULES
+from e2e.local_cluster.instance import CHECKOUT
 from e2e.local_cluster.steps import step
 
 __all__ = ["ensure_kafka_jars", "ensure_table_jars"]
@@ -30,7 +31,7 @@ KAFKA = _Jars("kafka", versions.KAFKA, MODULES / "kafka" / "pom.xml", {"kafka.ve
 TABLES = _Jars(
     "tables",
     versions.SPARK,
-    MODULES / "tables" / "pom.xml",
+    CHECKOUT / "examples" / "tables" / "pom.xml",
     {
         "delta.version": versions.DELTA,
         "iceberg.version": versions.ICEBERG,
