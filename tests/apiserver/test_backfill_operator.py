@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -281,6 +282,18 @@ def test_suspend_rate_and_guard_reach_the_driver(site: MakeSite, broker: KafkaBr
     assert application["spec"]["arguments"][-2:] == ["--attempt", "2"]
     assert spark.control(here).suspend is False
     assert spark.applications(here) == ["again-1", "again-2"]
+
+
+def test_sample_of_a_dry_run_says_what_the_range_takes(site: MakeSite, broker: KafkaBroker, topic: str) -> None:
+    sample, settings = {"last": {"seconds": 86400}, "sample": PARTITIONS}, {"ui": True, "dynamicAllocation": {}}
+    here = running(site, broker, "backfill-sample", dryRun=True, range=sample, spark=settings)
+    assert "port-forward pod/again-1-driver 4040" in here.get("backfills", "again")["status"]["sparkUI"]
+    done, whole = replace(spark.counts(PARTITIONS), bytes_in=60), PARTITIONS * RECORDS
+    spark.write_ledger(here, spark.ledger(1, {}, ended=True, counts=done, offsets_per_second=1.0))
+    spark.end_driver(here, 1)
+    spark.set_state(here, 1, "COMPLETED")
+    status = spark.wait_phase(here, "Succeeded", "AllHandled")
+    assert status["estimate"] == {"records": whole, "failed": 0, "bytes": 60 * RECORDS, "seconds": whole}
 
 
 def test_next_attempt_waits_for_the_last_pod_of_the_one_before(site: MakeSite, broker: KafkaBroker, topic: str) -> None:
