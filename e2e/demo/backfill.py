@@ -61,7 +61,12 @@ class Lake:
         return self._read("differences", backfill)
 
     def _read(self, command: str, backfill: Mapping[str, Any]) -> dict[str, Any]:
-        path = f"{MOUNT}/{backfill['spec']['sink']['parquet']['path']}/{backfill['metadata']['uid']}"
+        sink = backfill["spec"]["sink"]
+        path = (
+            f"{MOUNT}/{sink['table']['path']}"
+            if "table" in sink
+            else f"{MOUNT}/{sink['parquet']['path']}/{backfill['metadata']['uid']}"
+        )
         words = ["exec", POD, "--", "python", "/demo/lake.py", command, path]
         answer: dict[str, Any] = self._fleet.kubectl_json(*words, timeout_s=300.0)
         return answer

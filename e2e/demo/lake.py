@@ -16,11 +16,24 @@ import pyarrow.parquet  # type: ignore[import-not-found,unused-ignore]
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Every row below a folder of slices; files of writes that were not committed are none of it."""
+    """Every row of a folder of slices, or of a table; files of writes that were not committed are none of it."""
     found: list[dict[str, Any]] = []
-    for file in sorted(folder.glob("slice=*/*.parquet")):
+    for file in files_of(folder):
         found += pyarrow.parquet.ParquetFile(file).read().to_pylist()
     return found
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files that a table of Delta Lake names in its log; those of an Iceberg table, whose log is not read; or those
+    of all slices."""
+    log = sorted((folder / "_delta_log").glob("*.json"))
+    if not log:
+        return sorted([*folder.glob("slice=*/*.parquet"), *folder.glob("*/*/data/*.parquet")])
+    named: set[str] = set()
+    for entry in (json.loads(line) for file in log for line in file.read_text().splitlines()):
+        named |= {entry["add"]["path"]} if "add" in entry else set()
+        named -= {entry["remove"]["path"]} if "remove" in entry else set()
+    return sorted(folder / name for name in named)
 
 
 def count(folder: Path) -> dict[str, Any]:
@@ -32,6 +45,7 @@ def count(folder: Path) -> dict[str, Any]:
         "distinct": len({(row["partition"], row["offset"], row["output"]) for row in rows}),
         "checksum": sum(int.from_bytes(digest, "big") for digest in digests) % 2**64,
         "slices": len(list(folder.glob("slice=*"))),
+        "files": len(files_of(folder)),
     }
 
 
