@@ -27,6 +27,7 @@ LONG: Final = {
     "scaling-rules": "the rules of scaling over 42 simulated curves, compared with KEDA's, Flink's and the least fleet",
     "scaling": "a load step, a skewed topic and slow records on a real cluster, compared with KEDA and an HPA",
     "backfill": "backfills on Spark beside plain Python loops and a live worker",
+    "backfill-scale": "how many executors one driver of a Backfill keeps busy",
 }
 """The benchmarks that run by name or with --all: groups on three brokers, whose sessions have to expire, a million
 partitions, and delays."""

@@ -1,4 +1,4 @@
-"""The image of docs/backfill.md's recipe for tables: the Spark image of the checkout, with the jars of Delta and Iceberg."""
+"""The image of docs/backfill.md's recipe for tables: the checkout's Spark image with the jars of Delta and Iceberg."""
 
 from __future__ import annotations
 

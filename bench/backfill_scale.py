@@ -1,0 +1,122 @@
+"""How many executors one driver of a Backfill keeps busy: measured costs of slices, and a table that follows from them.
+
+A slice has a task for each core of the executors, and its tasks handle records for `slice.maxSeconds`. Between two
+slices nobody works: the driver plans, asks the brokers, writes its ledger twice, and starts the job. What that costs is
+measured here with tasks that do nothing, the ledger by its text and a request on loopback. A driver is saturated where
+executors work for less than nine tenths of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench.report import Load, additions, recorded, write
+from fleet_consumer.backfill.slices import Pace, plan_slice, without
+from fleet_consumer.contract.backfill_ledger import Ledger, ledger_text, parse_ledger
+from tests.support.spark import ensure_spark, submit_arguments
+
+JOB: Final = Path(__file__).with_name("backfill_scale_job.py")
+TASKS: Final = (2, 50, 100, 200, 400)
+EXECUTORS: Final = (1, 2, 5, 10, 20, 50, 100, 200)
+PARTITIONS: Final = 1_000
+SLICE_S: Final = 15.0
+REQUEST_S: Final = 0.02
+"""A write of a ConfigMap on a cluster at rest; each slice has two, and a read of its orders."""
+BROKERS_S: Final = 0.1
+"""The question for the bounds of the partitions, which one request to each broker answers."""
+SATURATED: Final = 0.9
+
+
+def slices_of_nothing() -> list[dict[str, float]]:
+    """What slices of tasks that do nothing cost, by their number."""
+    python = ensure_spark()
+    with tempfile.TemporaryDirectory(prefix="fleet-scale-") as scratch:
+        own = {"PATH": os.environ["PATH"], "HOME": scratch, "TMPDIR": scratch, "SPARK_LOCAL_IP": "127.0.0.1"}
+        own |= {"PYSPARK_PYTHON": str(python), **submit_arguments(Path(scratch), (), "--master local-cluster[1,2,600]")}
+        words = [str(python), str(JOB), *map(str, TASKS)]
+        done = subprocess.run(words, cwd=scratch, env=own, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr[-3000:])
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def planning_s(tasks: int) -> float:
+    """Seconds for the plan of a slice of 1,000 partitions, the ranges that remain, and the text of the ledger, twice."""
+    ledger = Ledger(attempt=1, remaining=dict.fromkeys(range(PARTITIONS), ((0, 10000000),)))
+    pace = Pace(slice_records=10_000_000, slice_seconds=15, tasks=tasks, ordered=True, observed=1e5)
+    began, rounds = time.perf_counter(), 3
+    for _ in range(rounds):
+        planned = plan_slice(ledger.remaining, pace)
+        without(ledger.remaining, [(each.partition, each.first, each.end) for task in planned for each in task])
+        for _ in range(2):
+            parse_ledger(ledger_text(ledger))
+    return (time.perf_counter() - began) / rounds
+
+
+def fitted(slices: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+    """The driver's seconds for a slice and for each task of it, by least squares over its processor time."""
+    points = [(each["tasks"], each["java"] + each["python"]) for each in slices]
+    count = len(points)
+    mean_x, mean_y = sum(x for x, _ in points) / count, sum(y for _, y in points) / count
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+    return max(0.0, mean_y - slope * mean_x), slope
+
+
+def measured() -> dict[str, Any]:
+    """Costs, and the share of the time for which executors work, by their number."""
+    slices = slices_of_nothing()
+    fixed, each = fitted(slices)
+    table = []
+    for executors in EXECUTORS:
+        planning = planning_s(executors)
+        idle = fixed + each * executors + planning + 3 * REQUEST_S + BROKERS_S
+        table.append({"executors": executors, "planning": planning, "idle": idle, "share": SLICE_S / (SLICE_S + idle)})
+    return {"slices": slices, "fixed": fixed, "task": each, "table": table}
+
+
+def page(figures: dict[str, Any]) -> list[str]:
+    """The result as Markdown."""
+    found = figures["scale"]
+    saturated = next((row["executors"] for row in found["table"] if row["share"] < SATURATED), None)
+    lines = [
+        "# Executors of a Backfill",
+        "",
+        f"The driver uses {found['fixed'] * 1000:.0f} ms of processor time for a slice, and",
+        f"{found['task'] * 1000:.1f} ms for each of its tasks, measured with tasks that do nothing in executors of their own. The table is simulated",
+        f"from that, with slices of {SLICE_S:.0f} s, {PARTITIONS:,} partitions and executors of one core.",
+        "",
+        "| Executors | Between two slices | Of it planning | Executors work |",
+        "|---|---|---|---|",
+    ]
+    for row in found["table"]:
+        share, planning = f"{row['share']:.1%}", f"{row['planning'] * 1000:.0f} ms"
+        lines.append(f"| {row['executors']} | {row['idle']:.2f} s | {planning} | {share} |")
+    if saturated is None:
+        end = f"No driver is saturated by up to {EXECUTORS[-1]} executors"
+    else:
+        end = f"A driver is saturated from {saturated} executors on"
+    lines += ["", f"{end}, which is where they work for less than {SATURATED:.0%} of the time."]
+    lines += ["", f"20 million additions in a Python function take {figures['additions_s']:.1f} s here."]
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    argparse.ArgumentParser(prog="python -m bench.backfill_scale", description=__doc__).parse_args(arguments)
+    load = Load()
+    figures = {"scale": measured(), "additions_s": additions()}
+    write(recorded("backfill-scale", figures, load), page(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
