@@ -50,7 +50,7 @@ def slices_of_nothing() -> list[dict[str, float]]:
 
 
 def planning_s(tasks: int) -> float:
-    """Seconds for the plan of a slice of 1,000 partitions, the ranges that remain, and the text of the ledger, twice."""
+    """Seconds for the plan of a slice of 1,000 partitions, what remains then, and the ledger's text, twice."""
     ledger = Ledger(attempt=1, remaining=dict.fromkeys(range(PARTITIONS), ((0, 10000000),)))
     pace = Pace(slice_records=10_000_000, slice_seconds=15, tasks=tasks, ordered=True, observed=1e5)
     began, rounds = time.perf_counter(), 3
@@ -91,7 +91,8 @@ def page(figures: dict[str, Any]) -> list[str]:
         "# Executors of a Backfill",
         "",
         f"The driver uses {found['fixed'] * 1000:.0f} ms of processor time for a slice, and",
-        f"{found['task'] * 1000:.1f} ms for each of its tasks, measured with tasks that do nothing in executors of their own. The table is simulated",
+        f"{found['task'] * 1000:.1f} ms for each of its tasks, measured with tasks that do nothing in executors of their",
+        "own. The table is simulated",
         f"from that, with slices of {SLICE_S:.0f} s, {PARTITIONS:,} partitions and executors of one core.",
         "",
         "| Executors | Between two slices | Of it planning | Executors work |",
