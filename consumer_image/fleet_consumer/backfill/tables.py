@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fleet_consumer.backfill.columns import TableRows
-from fleet_consumer.backfill.errors import BackfillFailed
+from fleet_consumer.backfill.errors import BackfillFailed, summary
 from fleet_consumer.backfill.rows import OUTPUT_COLUMNS, Columns, schema_of
 from fleet_consumer.contract.backfill_config import BackfillConfig, TableConfig
 
@@ -64,12 +64,19 @@ class Table(ABC):
         table = config.sink.table
         assert table is not None, "the sink is a table"
         self._spark, self._id, self._root, self._table = spark, config.id, root, table
+        self._others: Mapping[str, str] = {}  # columns of the table that the rows do not have
 
     def prepare(self) -> None:
         """Make the table if it is not there, or check its columns. Raises BackfillFailed."""
+        from pyspark.errors import AnalysisException
+
         self._check_classes()
         wanted = self._spark.createDataFrame([], schema_of(columns_of_table(self._table)))
-        known = self._known(wanted)
+        try:
+            known = self._known(wanted)
+        except AnalysisException as error:
+            raise BackfillFailed("TableRefused", f"{self._place}: {summary(str(error))}", final=True) from error
+        self._others = {name: kind for name, kind in known.items() if name not in wanted.columns}
         for field in wanted.schema.fields:
             kind = known.get(field.name)
             if kind is None or kind != field.dataType.simpleString():
@@ -83,7 +90,11 @@ class Table(ABC):
         was no publication before."""
 
     def divided(self, rows: DataFrame, size: int) -> DataFrame:
-        """The rows in files of a useful size, where `size` is that of the staged ones in bytes."""
+        """The rows as the table takes them, in files of a useful size; `size` is that of the staged ones in bytes."""
+        from pyspark.sql.functions import lit
+
+        for name, kind in self._others.items():
+            rows = rows.withColumn(name, lit(None).cast(kind))
         files = max(1, math.ceil(size / FILE_BYTES))
         columns = self._table.partition_by
         return rows.repartition(files, *columns) if columns else rows.coalesce(files)

@@ -92,9 +92,9 @@ def _stops_noted(report: TaskReport) -> Iterator[None]:
 
 def run_task(work: Work, task: Task, report: TaskReport) -> Iterator[pyarrow.RecordBatch]:
     """Play a task, and fill in its report."""
-    config = config_of(work.config)
-    handlers = LIVE if config.compare is None else config.compare.handlers
     with _stops_noted(report):
+        config = config_of(work.config)
+        handlers = LIVE if config.compare is None else config.compare.handlers
         processes = [_process(work.config, side) for side in ([LIVE, CANDIDATE] if handlers == BOTH else [handlers])]
         began = SystemClock().monotonic()
         play = _compared if handlers == BOTH else _single
@@ -108,10 +108,10 @@ def run_second_pass(
     work: Work, report: TaskReport, batches: Iterable[pyarrow.RecordBatch]
 ) -> Iterator[pyarrow.RecordBatch]:
     """Have the candidate handle the records of these answers of the live handler, and fill in the report."""
-    config = config_of(work.config)
-    ignored, clock = _ignored(config), SystemClock()
+    clock = SystemClock()
     began = clock.monotonic()
     with _stops_noted(report):
+        ignored = _ignored(config_of(work.config))
         for batch in batches:
             live = _by_place([column.to_pylist() for column in batch.columns])
             spans: dict[int, tuple[int, int]] = {}
