@@ -19,13 +19,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
-from fleet_consumer.assignors.interface import (
-    COOPERATIVE,
-    Assignment,
-    ClusterView,
-    RebalanceProtocol,
-    Subscription,
-)
+from fleet_consumer.assignors.interface import COOPERATIVE, Assignment, ClusterView, RebalanceProtocol, Subscription
 from fleet_consumer.assignors.loads import NOBODY, Loads, level, place
 from fleet_consumer.assignors.plans import gc_paused, java_key
 from fleet_consumer.assignors.reported_rates import (

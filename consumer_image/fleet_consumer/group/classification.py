@@ -153,10 +153,7 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
         # Java's client raises this itself for a wrong protocol name; brokers from 2.5 on (KIP-559) answer it.
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL: _JOIN_REFUSALS[ErrorCode.INCONSISTENT_GROUP_PROTOCOL],
     },
-    Api.HEARTBEAT: {
-        **_CURRENT_MEMBER,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
-    },
+    Api.HEARTBEAT: {**_CURRENT_MEMBER, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY},
     Api.OFFSET_COMMIT: {
         **_CURRENT_MEMBER,
         ErrorCode.REQUEST_TIMED_OUT: _LOST,

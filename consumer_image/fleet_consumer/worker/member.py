@@ -193,10 +193,7 @@ def member_document(state: WorkerState) -> dict[str, Any]:
         "revision": state.revision,
         "paused": paused[:ENTRIES_MAX],
         "pausedCount": len(paused),
-        "stuck": [
-            *stuck[:ENTRIES_MAX],
-            *({**entry, "message": ""} for entry in stuck[ENTRIES_MAX:PLACES_MAX]),
-        ],
+        "stuck": [*stuck[:ENTRIES_MAX], *({**entry, "message": ""} for entry in stuck[ENTRIES_MAX:PLACES_MAX])],
         "stuckCount": len(stuck),
         "error": None
         if error is None

@@ -179,12 +179,7 @@ class WorkerProcess:
             ),
             calls=self._calls,
             clock=self._clock,
-            duties=[
-                self._pass_on_signals,
-                self._look_at_setup,
-                self._look_at_stop,
-                self._note_calls,
-            ],
+            duties=[self._pass_on_signals, self._look_at_setup, self._look_at_stop, self._note_calls],
             on_hang=self._hung,
         )
         self._progress = PeriodicThread("progress", [] if local is None else [local.look], self._clock)

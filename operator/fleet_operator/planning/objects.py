@@ -34,12 +34,7 @@ def child_head(api_version: str, kind: str, name: str, *, owner: Owner, labels: 
         "controller": True,
         "blockOwnerDeletion": True,
     }
-    metadata = {
-        "name": name,
-        "namespace": owner.namespace,
-        "labels": dict(labels),
-        "ownerReferences": [reference],
-    }
+    metadata = {"name": name, "namespace": owner.namespace, "labels": dict(labels), "ownerReferences": [reference]}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata}
 
 

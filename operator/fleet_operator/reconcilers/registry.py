@@ -16,13 +16,7 @@ from fleet_operator.clients import kinds
 from fleet_operator.clients.kinds import View
 from fleet_operator.planning.labels import GROUP_LABEL, REDRIVE_LABEL
 from fleet_operator.planning.retry.intent import read_policy
-from fleet_operator.planning.trimming import (
-    trim_config_map,
-    trim_job,
-    trim_pod,
-    trim_resource,
-    trim_stateful_set,
-)
+from fleet_operator.planning.trimming import trim_config_map, trim_job, trim_pod, trim_resource, trim_stateful_set
 from fleet_operator.reconcilers import routing
 from fleet_operator.reconcilers.backfill.reconciler import Backfills
 from fleet_operator.reconcilers.claims import claimant_of, had_retries

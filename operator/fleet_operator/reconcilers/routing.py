@@ -33,11 +33,7 @@ CALM_SECONDS: Final = 10.0
 SETTLE_SECONDS: Final = 0.2
 """Time for which a change of a child waits for those that follow it."""
 
-OWNERS: Final = (
-    (REDRIVE_LABEL, kinds.REDRIVE),
-    (BACKFILL_LABEL, kinds.BACKFILL),
-    (GROUP_LABEL, kinds.CONSUMER_GROUP),
-)
+OWNERS: Final = ((REDRIVE_LABEL, kinds.REDRIVE), (BACKFILL_LABEL, kinds.BACKFILL), (GROUP_LABEL, kinds.CONSUMER_GROUP))
 """Labels that name a child's owner; the first that it has counts."""
 
 RUNS: Final = (kinds.REDRIVE, kinds.BACKFILL, kinds.OFFSET_RESET)

@@ -78,8 +78,7 @@ class Background:
             return
         self._running.add(work)
         task = asyncio.create_task(
-            self._run(work, make, seconds, (pause, after_failure), failed),
-            name=f"{work}-of-{self.name}",
+            self._run(work, make, seconds, (pause, after_failure), failed), name=f"{work}-of-{self.name}"
         )
         self.tasks.running.add(task)
         task.add_done_callback(self.tasks.running.discard)

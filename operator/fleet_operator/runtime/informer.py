@@ -32,12 +32,7 @@ class Informer:
     """Watches of some kinds in some namespaces (none named: all). `run` once, while the sweeper of the same runs."""
 
     def __init__(
-        self,
-        kube: KubeClient,
-        watched: Sequence[WatchedKind],
-        sink: Sink,
-        namespaces: Sequence[str],
-        sweeper: Sweeper,
+        self, kube: KubeClient, watched: Sequence[WatchedKind], sink: Sink, namespaces: Sequence[str], sweeper: Sweeper
     ) -> None:
         self._kube = kube
         self._watched = watched

@@ -124,13 +124,7 @@ class StatusWriter:
     """Writes the status of all objects of one operator, out of one budget. Used on the event loop only."""
 
     def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        metrics: Metrics,
-        *,
-        writes_per_second: float,
-        urgent_fields: Collection[str],
+        self, store: Store, clock: Clock, metrics: Metrics, *, writes_per_second: float, urgent_fields: Collection[str]
     ) -> None:
         self._urgent_fields = urgent_fields
         self._store = store

@@ -92,8 +92,7 @@ MOVES: Mapping[State, Moves] = {
         _SUBSCRIBED, {Trigger.PLANNED: State.SYNCING, Trigger.PLAN_FAILED: State.UNJOINED, **_GIVEN_UP}
     ),
     State.SYNCING: _moves(
-        _SUBSCRIBED,
-        {Trigger.SYNC: (State.STABLE, State.UNJOINED), Trigger.SYNC_LOST: State.UNJOINED, **_GIVEN_UP},
+        _SUBSCRIBED, {Trigger.SYNC: (State.STABLE, State.UNJOINED), Trigger.SYNC_LOST: State.UNJOINED, **_GIVEN_UP}
     ),
     State.STABLE: _moves(
         _SUBSCRIBED,

@@ -19,13 +19,7 @@ from fleet_consumer.worker.consume.committing import Committing
 from fleet_consumer.worker.consume.lags import Ends
 from fleet_consumer.worker.consume.notes import Notes
 from fleet_consumer.worker.consume.parts import LoopParts, Topics
-from fleet_consumer.worker.consume.progress import (
-    BREAKER_OPEN,
-    PartitionProgress,
-    Partitions,
-    note_polled,
-    note_starts,
-)
+from fleet_consumer.worker.consume.progress import BREAKER_OPEN, PartitionProgress, Partitions, note_polled, note_starts
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")

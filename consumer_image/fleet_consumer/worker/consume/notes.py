@@ -17,13 +17,7 @@ from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.worker.consume.caution import Caution, poison, read_note
 from fleet_consumer.worker.consume.committing import Committing
 from fleet_consumer.worker.consume.parts import LoopParts
-from fleet_consumer.worker.consume.progress import (
-    SUSPECT,
-    PartitionProgress,
-    Partitions,
-    committable,
-    note_starts,
-)
+from fleet_consumer.worker.consume.progress import SUSPECT, PartitionProgress, Partitions, committable, note_starts
 from fleet_consumer.worker.consume.skips import skipped
 from fleet_consumer.worker.logs import fields
 

@@ -289,11 +289,7 @@ class Condition:
 
 
 def merge_conditions(
-    previous: Sequence[Mapping[str, Any]],
-    new: Iterable[Condition],
-    now_text: str,
-    *,
-    observed_generation: int,
+    previous: Sequence[Mapping[str, Any]], new: Iterable[Condition], now_text: str, *, observed_generation: int
 ) -> list[dict[str, Any]]:
     """Conditions for a status, in the order of `new`.
 

@@ -15,14 +15,7 @@ from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning.fleet.pod_wait import BRIEF
-from fleet_operator.planning.fleet.rollout_facts import (
-    CheckFacts,
-    PodFacts,
-    RolloutFacts,
-    Standing,
-    Stretch,
-    Watched,
-)
+from fleet_operator.planning.fleet.rollout_facts import CheckFacts, PodFacts, RolloutFacts, Standing, Stretch, Watched
 from fleet_operator.planning.problem import Problem
 
 LOOK_MAX_S: Final = 30.0

@@ -132,11 +132,7 @@ def check_pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
     spec = copy.deepcopy(dict(template["spec"]))
     worker = serve_nothing(spec, ["check", "--config", pod.WORKER_CONFIG])
     accompany(spec, worker)
-    spec |= {
-        "containers": [worker],
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": CHECK_GRACE_S,
-    }
+    spec |= {"containers": [worker], "restartPolicy": "Never", "terminationGracePeriodSeconds": CHECK_GRACE_S}
     return spec
 
 

@@ -35,13 +35,7 @@ from fleet_operator.planning.fleet.deadlines import (
     rollout_wait,
 )
 from fleet_operator.planning.fleet.readings import INIT_CONTAINER_FAILED
-from fleet_operator.planning.fleet.rollout_facts import (
-    CheckFacts,
-    FleetFacts,
-    PodFacts,
-    RevisionRecord,
-    RolloutFacts,
-)
+from fleet_operator.planning.fleet.rollout_facts import CheckFacts, FleetFacts, PodFacts, RevisionRecord, RolloutFacts
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.state.fleet import RevisionState
 
@@ -278,13 +272,7 @@ def _with_answer(
     record: RevisionRecord, state: RevisionState, problem: Problem, check: CheckFacts, now: float
 ) -> RevisionRecord:
     return replace(
-        record,
-        state=state,
-        since=now,
-        reason=problem.reason,
-        message=problem.message,
-        check=check.uid,
-        checked=False,
+        record, state=state, since=now, reason=problem.reason, message=problem.message, check=check.uid, checked=False
     )
 
 
@@ -399,10 +387,7 @@ def _cause(record: RevisionRecord) -> Problem | None:
 
 
 def stuck_pods(
-    fleet: FleetFacts | None,
-    pods: Iterable[PodFacts],
-    records: Mapping[str, RevisionRecord],
-    target: str | None,
+    fleet: FleetFacts | None, pods: Iterable[PodFacts], records: Mapping[str, RevisionRecord], target: str | None
 ) -> tuple[str, ...]:
     """Unready pods of refused revisions, once the StatefulSet is back at `target`.
 

@@ -130,11 +130,7 @@ def _flow_state(place: Place, flow: Mapping[str, int | None] | None, *, skipped:
 
 
 def _state(
-    place: Place,
-    counts: Mapping[str, int] | None,
-    observed: GroupObservation | None,
-    *,
-    skipped: bool,
+    place: Place, counts: Mapping[str, int] | None, observed: GroupObservation | None, *, skipped: bool
 ) -> SkipState | None:
     """State of one record; None while that cannot be known, and the last one stands."""
     if counts is None or observed is None:

@@ -106,10 +106,7 @@ def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image:
 def _pod_template(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image: str) -> dict[str, Any]:
     command = ["redrive", "--config", REDRIVE_CONFIG]
     template, worker, sources = run_pod(redrive, group, cluster, COMPONENT, command, image=image)
-    own = {
-        "name": naming.redrive_job(redrive.metadata.name),
-        "items": [{"key": REDRIVE_FILE, "path": REDRIVE_FILE}],
-    }
+    own = {"name": naming.redrive_job(redrive.metadata.name), "items": [{"key": REDRIVE_FILE, "path": REDRIVE_FILE}]}
     sources.insert(0, {"configMap": own})
     template["spec"].pop("initContainers", None)
     template["spec"] |= {"containers": [worker], "restartPolicy": "Never"}

@@ -26,11 +26,7 @@ def has_retries(pod_template: Mapping[str, Any]) -> bool:
 
 
 def retry_stateful_set(
-    group: ConsumerGroup,
-    *,
-    revision: str,
-    pod_template: Mapping[str, Any],
-    replicas: int,
+    group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any], replicas: int
 ) -> dict[str, Any]:
     """The retry workers' StatefulSet; `pod_template` is the revision's."""
     template = copy.deepcopy(dict(pod_template))

@@ -82,10 +82,7 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
     """The plan; `now` in epoch seconds."""
     seen = facts.view.flow
     flow = FlowFacts(
-        topics_ready=facts.view.topics.ready is True,
-        partitions=_partitions(facts),
-        seen=seen,
-        reached=facts.reached,
+        topics_ready=facts.view.topics.ready is True, partitions=_partitions(facts), seen=seen, reached=facts.reached
     )
     publication = next_publication(facts.group, facts.intent, facts.published, flow, now)
     ending_since = publication.ending_since if publication else None

@@ -193,11 +193,7 @@ class GroupView:
 
 
 def view_group(
-    group: ConsumerGroup,
-    observation: ClusterObservation | None,
-    retry: RetryIntent | None,
-    *,
-    own_cluster: bool = True,
+    group: ConsumerGroup, observation: ClusterObservation | None, retry: RetryIntent | None, *, own_cluster: bool = True
 ) -> GroupView:
     """The view; with `own_cluster` False no action is planned, as another Kafka cluster than the group's answers."""
     sources = _source_topics(group, observation)

@@ -192,10 +192,7 @@ class Allowance:
 
 
 def least_count(
-    dealing: Dealing,
-    counts: Iterable[int],
-    load: Mapping[Partition, float],
-    allowance: Allowance,
+    dealing: Dealing, counts: Iterable[int], load: Mapping[Partition, float], allowance: Allowance
 ) -> int | None:
     """The first of these numbers at which each worker can do its part, None where no number carries the load.
 

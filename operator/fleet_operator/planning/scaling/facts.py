@@ -11,12 +11,7 @@ from typing import Final
 
 from fleet_operator.api.v1alpha1.consumergroup import Scaling
 from fleet_operator.planning.lag import GroupLag
-from fleet_operator.planning.observation import (
-    GroupObservation,
-    MemberObservation,
-    ProgressSample,
-    WorkerObservation,
-)
+from fleet_operator.planning.observation import GroupObservation, MemberObservation, ProgressSample, WorkerObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.scaling.schedules import Bounds
 from fleet_operator.planning.state.sizing import SizingState

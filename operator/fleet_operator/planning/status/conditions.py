@@ -58,10 +58,7 @@ def project_conditions(
 
 
 def _ready(
-    facts: ConsumerGroupFacts,
-    previous: Sequence[Mapping[str, Any]],
-    roster: Roster | None,
-    problems: Sequence[Problem],
+    facts: ConsumerGroupFacts, previous: Sequence[Mapping[str, Any]], roster: Roster | None, problems: Sequence[Problem]
 ) -> Condition:
     """True while the newest revision runs, its wanted workers are ready and met no error of the deployment, and they
     have been Stable together.

@@ -130,12 +130,7 @@ def _upgrade(upgrade: Upgrade) -> dict[str, str]:
 
 
 def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str, Any]:
-    blank: dict[str, Any] = {
-        "assignor": "",
-        "members": [],
-        "behindText": UNKNOWN_TEXT,
-        "transitions": [],
-    }
+    blank: dict[str, Any] = {"assignor": "", "members": [], "behindText": UNKNOWN_TEXT, "transitions": []}
     kept = blank | {key: previous[key] for key in MIRRORED if key in previous}
     observed = facts.observed_group
     if observed is None:
@@ -161,10 +156,7 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[st
         seen["partitions"] = sum(counts.values())
     if lag is not None and lag.complete and lag.total is not None:
         bucket = lag_bucket(lag.total, previous.get("lagApproximate"))
-        seen |= {
-            "lagApproximate": bucket,
-            "behindText": behind_text(lag.behind, previous.get("behindText", "")),
-        }
+        seen |= {"lagApproximate": bucket, "behindText": behind_text(lag.behind, previous.get("behindText", ""))}
     before = previous.get("retry") or {}
     redriven = redriven_of(facts.redriven, facts.failed_topic_id)
     retry = retry_status(observed, facts.retry, before, facts.workers, redriven, facts.retries_kept.safe_until)

@@ -19,13 +19,7 @@ from fleet_operator.planning.state.upgrade import Upgrade
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 SPEC_MISTAKES: Final = frozenset(
-    {
-        c.SPEC_INVALID,
-        c.SPEC_TOO_LARGE,
-        c.TEMPLATE_REFUSED,
-        c.TOPIC_PATTERN_REFUSED,
-        c.HANDLER_CONTAINER_NOT_FOUND,
-    }
+    {c.SPEC_INVALID, c.SPEC_TOO_LARGE, c.TEMPLATE_REFUSED, c.TOPIC_PATTERN_REFUSED, c.HANDLER_CONTAINER_NOT_FOUND}
 )
 """Problems that nothing but a change of the spec can end; all others may pass."""
 

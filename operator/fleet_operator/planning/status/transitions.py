@@ -60,10 +60,7 @@ NameOf = Callable[[MemberName], str]
 
 
 def project_transitions(
-    previous: Mapping[str, Any],
-    observed: GroupObservation,
-    workers: Sequence[WorkerObservation],
-    name_of: NameOf,
+    previous: Mapping[str, Any], observed: GroupObservation, workers: Sequence[WorkerObservation], name_of: NameOf
 ) -> list[Entry]:
     """The entries, oldest first. `workers` are the reports of the main workers."""
     entries = [dict(entry) for entry in previous.get("transitions") or ()]

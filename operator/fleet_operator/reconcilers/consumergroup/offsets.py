@@ -28,11 +28,7 @@ NEVER_VISITED: Final = ExpiryMemory()
 
 
 def decide_offsets(
-    gathered: Gathered,
-    shown: GroupView,
-    parts: Iterable[PartPlan],
-    visits: Mapping[Part, ExpiryMemory],
-    now: float,
+    gathered: Gathered, shown: GroupView, parts: Iterable[PartPlan], visits: Mapping[Part, ExpiryMemory], now: float
 ) -> ExpiryDecision:
     """The decision for the group as it is `shown`.
 

@@ -193,11 +193,7 @@ def _find_hold(gathered: Gathered, roster: Roster | None, intent: RetryIntent | 
 
 
 def has_news(
-    session: GroupSession,
-    observed: GroupObservation,
-    lag: GroupLag,
-    reports: Sequence[WorkerObservation],
-    now: float,
+    session: GroupSession, observed: GroupObservation, lag: GroupLag, reports: Sequence[WorkerObservation], now: float
 ) -> bool:
     """Decide on an observation in which no more than offsets has changed; True if the group has to be reconciled."""
     load, before = session.load, session.memory.scale

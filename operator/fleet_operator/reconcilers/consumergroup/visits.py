@@ -37,7 +37,7 @@ VISITS_MAX: Final = 16
 STEP_SECONDS: Final = 0.5
 """Pause between two looks at a join that is under way."""
 ADVICE: Final = {
-    conditions.AUTHORIZATION_FAILED: "let the operator's principal Read the group, as the workers need it too",
+    conditions.AUTHORIZATION_FAILED: "let the operator's principal Read the group, as the workers need it too"
 }
 
 
