@@ -27,6 +27,7 @@ from yarl import URL
 from fleet_operator.clients import json_text
 from fleet_operator.clients.bodies import read_body, read_lines
 from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View, kind_of
+from fleet_operator.planning.foreign_json import read_object
 
 FIELD_MANAGER: Final = "consumer-fleet"
 """The one owner of every field the operator applies."""
@@ -150,12 +151,8 @@ def _error(status: int, text: str, where: str, retry_after: float | None) -> Kub
 
 def _message_of(text: str) -> str:
     """The message of a `Status` reply, or the start of whatever else came."""
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        parsed = None
-    message = parsed.get("message") if isinstance(parsed, dict) else None
-    return str(message or text)[:MESSAGE_CHARACTERS_MAX]
+    said = read_object(text) or {}
+    return str(said.get("message") or text)[:MESSAGE_CHARACTERS_MAX]
 
 
 def _retry_after(headers: Any) -> float | None:

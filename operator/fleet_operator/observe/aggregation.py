@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -219,12 +220,8 @@ def member(described: DescribedGroupMember, *, stable: bool) -> observation.Memb
     """One member; an assignment that we cannot read (another library's own form) counts as none."""
     assigned: dict[str, tuple[int, ...]] = {}
     if stable and described.member_assignment:
-        try:
-            blob = decode_assignment(described.member_assignment)
-        except MalformedMessage:
-            blob = None
-        if blob is not None:
-            listed = partitions_by_topic(blob.assigned_partitions)
+        with suppress(MalformedMessage):
+            listed = partitions_by_topic(decode_assignment(described.member_assignment).assigned_partitions)
             assigned = {topic: tuple(sorted(numbers)) for topic, numbers in listed.items()}
     return observation.MemberObservation(
         member_id=described.member_id,
