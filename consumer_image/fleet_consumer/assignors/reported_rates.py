@@ -63,7 +63,6 @@ NO_REPORT: Final = Report()
 
 
 def encode_report(report: Report) -> bytes:
-    """The bytes of a report."""
     return bytes((VERSION,)) + _section(report.own) + _section(report.kept)
 
 

@@ -363,7 +363,6 @@ def _owned_by_kind(
 
 
 def _cards(kinds: Kinds, topics: Iterable[str], free: Mapping[str, list[int]]) -> list[Cards]:
-    """The free partitions of each kind in the order of dealing."""
     decks = [Cards() for _ in kinds.sizes]
     for topic in topics:
         if topic in free:

@@ -335,7 +335,6 @@ class Consumer(Queries):
             self._engine.started().resume(tuple(partitions))
 
     def paused(self) -> frozenset[TopicPartition]:
-        """The paused partitions."""
         positions = self._engine.positions
         return frozenset() if positions is None else positions.paused
 

@@ -197,7 +197,6 @@ class Handover:
             return record
 
     def first_offsets(self) -> dict[TopicPartition, int]:
-        """The first offset of each partition that was not taken."""
         with self._lock:
             return self._firsts()
 

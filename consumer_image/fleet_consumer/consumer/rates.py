@@ -108,7 +108,6 @@ class RateWatch:
 
 
 def by_topic(rates: Mapping[TopicPartition, float]) -> dict[str, dict[int, float]]:
-    """Rates by topic and number."""
     grouped: dict[str, dict[int, float]] = {}
     for (topic, number), rate in rates.items():
         grouped.setdefault(topic, {})[number] = rate

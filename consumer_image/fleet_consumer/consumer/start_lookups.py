@@ -219,7 +219,6 @@ class StartLookups:
             self.pending[self._group.find_starts(query)] = frozenset(parts)
 
     def ended(self) -> Iterator[tuple[frozenset[TopicPartition], Ticket[Starts]]]:
-        """Take the lookups that have ended, with the partitions that each was for."""
         for ticket in [ticket for ticket in self.pending if ticket.done]:
             yield self.pending.pop(ticket), ticket
 

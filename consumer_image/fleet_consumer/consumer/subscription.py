@@ -88,7 +88,6 @@ class Subscription:
             raise errors.NotSubscribed("subscribe or assign first")
 
     def call_back(self, callback: CallBack) -> None:
-        """Run a callback that a rebalance waits for."""
         if callback.subscription != self._number:
             return  # From before `unsubscribe`, which has called back itself.
         # Whatever the user's code raises, the rebalance goes on: the coordinator thread is notified that this is done.

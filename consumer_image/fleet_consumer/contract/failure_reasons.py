@@ -11,8 +11,6 @@ from enum import StrEnum
 
 
 class FailureReason(StrEnum):
-    """The values of the header `kr-reason`."""
-
     EXHAUSTED = "exhausted"
     FATAL = "fatal"
     TIMEOUT = "timeout"

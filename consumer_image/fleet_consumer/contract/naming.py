@@ -191,7 +191,6 @@ def skip_config(name: str) -> str:
 
 
 def redrive_job(name: str) -> str:
-    """Job of a Redrive."""
     return f"{name}-redrive"
 
 

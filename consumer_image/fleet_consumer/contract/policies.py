@@ -138,7 +138,6 @@ class Policies:
 
     @property
     def newest(self) -> Policy:
-        """Revision that new failures follow."""
         return self.revisions[self.current]
 
     def of(self, revision: str | None) -> tuple[Policy, bool]:

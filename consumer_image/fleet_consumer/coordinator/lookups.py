@@ -114,7 +114,6 @@ class Attempt(Generic[T]):
 
 
 def name(partition: TopicPartition) -> str:
-    """A partition in messages."""
     return f"partition {partition.topic}-{partition.partition}"
 
 

@@ -94,8 +94,6 @@ News = messages.CallBack | messages.MembershipReport | messages.FinishCommit
 
 @dataclass(frozen=True, slots=True)
 class _Begin:
-    """Run a flow for a ticket."""
-
     flow: Flow[Any]
     ticket: Ticket[Any]
 

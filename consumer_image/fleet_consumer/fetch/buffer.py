@@ -80,7 +80,6 @@ class ReadAhead:
 
     @property
     def waiting(self) -> int:
-        """Records that wait to be taken."""
         return self.received - self.taken
 
     @property
@@ -90,7 +89,6 @@ class ReadAhead:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of the values that wait to be taken."""
         return self.received_bytes - self.taken_bytes
 
     # The reader's side.
@@ -103,7 +101,6 @@ class ReadAhead:
         self._queue.append((buffer, run, size))
 
     def put_out_of_range(self, buffer: PartitionBuffer, detail: str) -> None:
-        """Report that a partition's position is out of range."""
         self._queue.append((buffer, OutOfRange(detail), 0))
 
     def put_end(self, buffer: PartitionBuffer, offset: int) -> None:

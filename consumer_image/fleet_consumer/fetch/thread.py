@@ -162,7 +162,6 @@ class FetchThread:
         self._do(command)
 
     def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
-        """Hand out at most `limit` of the records that are there."""
         if limit and not self.read_ahead.waiting:
             self._read_in_turn(0.0, limit)
         return self.read_ahead.take(limit, on_out_of_range)

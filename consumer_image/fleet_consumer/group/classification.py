@@ -29,8 +29,6 @@ class Api(Enum):
 
 
 class Verdict(Enum):
-    """Reaction to an error code."""
-
     OK = auto()
     RETRY = auto()
     """Send the same request again, after the backoff."""

@@ -181,8 +181,6 @@ class RebalanceRequested(Message):
 
 
 class Answered(Message):
-    """A response arrived."""
-
     context: Context
     response: Any
 
@@ -246,8 +244,6 @@ class CalledBack(Message):
 
 
 class CommitRequested(Message):
-    """The user asked for a commit."""
-
     commit: Commit
 
 
@@ -325,8 +321,6 @@ class NotifyAssignor(Message):
 
 
 class CallBackKind(Enum):
-    """Kinds of rebalance callbacks."""
-
     ASSIGNED = "assigned"
     REVOKED = "revoked"
     LOST = "lost"

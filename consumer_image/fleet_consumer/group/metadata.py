@@ -31,7 +31,6 @@ def without(partitions: PartitionsByTopic, removed: Mapping[str, Sequence[int]])
 
 
 def by_topic(partitions: Iterable[tuple[str, int]]) -> PartitionsByTopic:
-    """Group single partitions by topic."""
     numbers: dict[str, list[int]] = {}
     for topic, number in partitions:
         numbers.setdefault(topic, []).append(number)

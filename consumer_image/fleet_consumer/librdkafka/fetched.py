@@ -193,7 +193,6 @@ class FetchedRun(Run):
         return list(map(Message.key, self._messages))
 
     def offsets(self) -> list[int]:
-        """The offset of each record."""
         found: list[Any] = list(map(Message.offset, self._messages))
         return found
 

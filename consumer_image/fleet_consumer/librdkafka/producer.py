@@ -110,7 +110,6 @@ class SendHandle:
         self.failed(error.name(), error.str() + ADVICE.get(error.code(), ""))
 
     def failed(self, reason: str, detail: str) -> None:
-        """Note that the record was not written."""
         self.error, self.done = ProduceFailed(self.topic, reason, detail), True
 
 

@@ -57,8 +57,6 @@ class SaslRefused(Exception):
 
 
 class Mechanism(Protocol):
-    """One SASL exchange."""
-
     complaint: str
     """The server's reason for a refusal, if the exchange itself gave one."""
 

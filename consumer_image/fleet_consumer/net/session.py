@@ -142,7 +142,6 @@ class AuthenticatedSession:
 
     @property
     def in_flight(self) -> list[Call[Any]]:
-        """The calls that wait for their response."""
         return [entry.call for entry in self._outstanding if entry.call is not None]
 
     @property

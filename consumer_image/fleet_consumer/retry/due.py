@@ -78,12 +78,10 @@ class DueClock:
 
     @property
     def waiting(self) -> dict[TopicPartition, Waiting]:
-        """The waiting partitions, with their heads."""
         return {partition: self._heads[partition] for partition in self._paused}
 
     @property
     def next_due_at(self) -> int | None:
-        """Due time of the first waiting head; None if none waits."""
         return min((self._heads[partition].due_at for partition in self._paused), default=None)
 
     def _due(self, partition: TopicPartition, record: Record, delay_ms: int, now_ms: int) -> int:

@@ -93,8 +93,6 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class ToFailed:
-    """The record has no attempt left."""
-
     topic: str
     failure: Failure
     headers: HeaderList

@@ -50,8 +50,6 @@ def identity(story: Story, key: bytes | None, value: bytes | None) -> RecordIden
 
 
 class Window:
-    """The recent records of one partition."""
-
     def __init__(self, size: int = WINDOW_RECORDS) -> None:
         self._size = size
         self._first_seen: dict[RecordIdentity, int] = {}

@@ -98,8 +98,6 @@ class JoinGroupRequest(Request[JoinGroupResponse]):
 
 
 class SyncGroupResponse(Response, api_key=14, versions=(0, 5), flexible_from=4, bytes_max=64 * 1024 * 1024):
-    """The receiver's own assignment."""
-
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     error_code: int = int16()
     protocol_type: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
@@ -134,8 +132,6 @@ class HeartbeatResponse(Response, api_key=12, versions=(0, 4), flexible_from=4, 
 
 
 class HeartbeatRequest(Request[HeartbeatResponse]):
-    """The member and its current generation."""
-
     group_id: str = string()
     generation_id: int = int32()
     member_id: str = string()
@@ -220,8 +216,6 @@ class ListedGroup(Structure):
 
 
 class ListGroupsResponse(Response, api_key=16, versions=(0, 5), flexible_from=3, bytes_max=32 * 1024 * 1024):
-    """The groups of this broker only."""
-
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     error_code: int = int16()
     groups: tuple[ListedGroup, ...] = array(ListedGroup)

@@ -88,8 +88,6 @@ class Message(Structure):
 
 
 class Response(Message):
-    """A broker's response."""
-
     __slots__ = ()
 
 

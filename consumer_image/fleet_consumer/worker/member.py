@@ -168,12 +168,10 @@ def _text(error: Exception) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """An error's CamelCase reason."""
     return str(getattr(error, "reason", type(error).__name__))
 
 
 def member_document(state: WorkerState) -> dict[str, Any]:
-    """The JSON behind /member."""
     session = state.session
     membership = session.consumer.membership() if session else Membership(group_id="", instance_id=state.instance_id)
     error = current_error(state) or state.handler_error()

@@ -229,7 +229,6 @@ def _assignments(members: Members) -> Mapping[str, Mapping[str, tuple[int, ...]]
 
 
 def _missing(members: Iterable[MemberObservation], among: Members) -> tuple[MemberName, ...]:
-    """The members that are not among others."""
     keys = {member.key for member in among}
     return tuple(
         MemberName(member.member_id, member.instance_id, member.client_id)

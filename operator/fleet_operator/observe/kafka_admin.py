@@ -74,7 +74,6 @@ class TopicChanges:
 
     @property
     def by_sort(self) -> dict[str, list[str]]:
-        """The topics by what was done to them."""
         return {"made": self.made, "grown": self.grown, "mended": self.mended, "deleted": self.deleted}
 
     @property
@@ -82,7 +81,6 @@ class TopicChanges:
         return tuple(name for names in self.by_sort.values() for name in names)
 
     def with_others(self, others: TopicChanges) -> TopicChanges:
-        """Both outcomes as one."""
         return TopicChanges(
             **{each.name: getattr(self, each.name) + getattr(others, each.name) for each in fields(self)}
         )

@@ -120,8 +120,6 @@ class MemberObservation:
 
 
 class MemberName(NamedTuple):
-    """The ids of a member that has joined or left."""
-
     member_id: str
     instance_id: str | None
     client_id: str
@@ -249,7 +247,6 @@ class GroupObservation:
 
     @property
     def hanging(self) -> dict[tuple[str, int], OpenTransaction]:
-        """The transactions that hang, in the order of their partitions."""
         return {key: found for key, found in sorted(self.open_transactions.items()) if found.hangs}
 
 

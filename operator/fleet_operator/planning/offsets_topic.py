@@ -57,7 +57,6 @@ class OffsetsTopicDecision:
 
 
 def decide_offsets_topic(observation: ClusterObservation, wanted: OffsetsTopic) -> OffsetsTopicDecision:
-    """The decision for an observation of a reachable cluster."""
     topic = observation.offsets_topic
     if observation.offsets_topic_error is not None:
         reason = observation.offsets_topic_error

@@ -67,7 +67,6 @@ class RunDecision:
 
     @classmethod
     def of(cls, phase: Phase, problem: Problem, act: Act = Act.NOTHING) -> Self:
-        """The decision for which a problem is the reason."""
         return cls(phase, problem.reason, problem.message, act)
 
     @property
@@ -142,7 +141,6 @@ def suspension(job: JobFacts | None) -> Act:
 
 
 def removal(job: JobFacts | None) -> Act:
-    """Delete the Job, if there is one."""
     return Act.DELETE if job is not None and not job.deleting else Act.NOTHING
 
 

@@ -68,7 +68,6 @@ class Context:
     chance: random.Random = field(default_factory=random.Random)
 
     def defaulted(self, group: ConsumerGroup) -> ConsumerGroup:
-        """The group with what this installation sets for all pods."""
         return leave_users_to_platform(group) if self.settings.platform_assigns_users else group
 
     def resync(self) -> float:

@@ -41,8 +41,6 @@ class UnusableSecretError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SecretReader:
-    """Reads the Secrets of one namespace."""
-
     kube: KubeClient
     namespace: str
 

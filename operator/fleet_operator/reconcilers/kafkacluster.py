@@ -189,7 +189,6 @@ class KafkaClusterReconciler:
         return Result(None if again is None else min(again, SECRET_SECONDS if waits_for_secret else CALM_SECONDS))
 
     def _open(self, key: Key) -> ClusterSession:
-        """The session of a KafkaCluster, a new one at its first reconcile."""
         session = self._sessions.get(key)
         if session is None:
             clock, again = self._context.clock, partial(self._context.queues[KAFKA_CLUSTER].add, key)

@@ -162,7 +162,6 @@ def owner_of_child(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
 
 
 def owner_of_state(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
-    """The object that a state belongs to."""
     for reference in body["metadata"].get("ownerReferences") or ():
         kind = STATE_OWNERS.get(reference.get("kind"))
         if kind is not None:

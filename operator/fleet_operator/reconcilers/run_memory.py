@@ -134,7 +134,6 @@ class Fields(Protocol):
 
 
 def pick(status: Mapping[str, Any], fields: Fields, decision: RunDecision) -> JsonObject:
-    """The remembered fields of a status; of an end all that is shown."""
     names = (*fields.remembered, *((*fields.counted, "conditions") if decision.is_final else ()))
     return {name: status[name] for name in names if name in status}
 

@@ -36,12 +36,10 @@ class StateTakenError(Exception):
 
 
 def state_name(kind: Kind, name: str) -> str:
-    """Name of the state of an object."""
     return f"{name}.{kind.kind.lower()}"
 
 
 def state_key(owner: JsonObject) -> Key:
-    """Namespace and name of the state of this object."""
     namespace, name = key_of(owner)
     return namespace, state_name(kind_of(owner), name)
 

@@ -59,8 +59,6 @@ ALWAYS_TOLD: Final = frozenset({conditions.READY, conditions.COMPLETE})
 
 
 class Turn(NamedTuple):
-    """A condition that turned."""
-
     type: Literal["Normal", "Warning"]
     reason: str
     note: str

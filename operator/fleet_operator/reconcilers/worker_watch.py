@@ -145,7 +145,6 @@ class WorkerWatch:
             fleet.due_at = min(fleet.due_at, self._clock.monotonic() + FRESH_SECONDS)
 
     async def keep_asking(self) -> None:
-        """Ask again and again. Never returns."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self._clock.monotonic()

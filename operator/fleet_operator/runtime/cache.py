@@ -51,7 +51,6 @@ def key_of(body: JsonObject) -> Key:
 
 
 def version_of(body: JsonObject) -> int:
-    """The resourceVersion as the number it compares as."""
     return int(body["metadata"]["resourceVersion"])
 
 

@@ -40,7 +40,6 @@ class LoopWatchdog:
         self._task = asyncio.create_task(self._tick(), name="loop-watchdog")
 
     async def stop(self) -> None:
-        """Stop measuring and disarm the dump."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -103,7 +102,6 @@ class HealthServer:
         self.ports = tuple(ports)
 
     async def stop(self) -> None:
-        """Close the ports."""
         for runner in self._runners:
             await runner.cleanup()
         self._runners.clear()

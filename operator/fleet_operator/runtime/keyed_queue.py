@@ -58,7 +58,6 @@ class _Line:
         self._waiting.setdefault(key[0], deque()).append((due, key))
 
     def first(self, wanted: Wanted) -> tuple[float, Key] | None:
-        """The next entry, which stays."""
         while self._waiting:
             namespace, entries = next(iter(self._waiting.items()))
             while entries:
@@ -176,7 +175,6 @@ class KeyedQueue:
         return None
 
     def failures(self, key: Key) -> int:
-        """The number of failures of a key in a row."""
         return self._failures.get(key, 0)
 
     def depth(self, now: float) -> int:

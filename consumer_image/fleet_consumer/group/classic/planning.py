@@ -47,7 +47,6 @@ def read_subscriptions(members: Iterable[JoinGroupResponseMember]) -> dict[str, 
 
 
 def wanted_topics(subscriptions: Mapping[str, Subscription]) -> frozenset[str]:
-    """All topics that members subscribe to."""
     return frozenset(topic for subscription in subscriptions.values() for topic in subscription.topics)
 
 

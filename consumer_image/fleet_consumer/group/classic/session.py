@@ -103,7 +103,6 @@ def on_heartbeat_response(member: MemberState, context: messages.ForHeartbeat, r
 
 
 def heartbeat(member: MemberState, now: float) -> None:
-    """Send a heartbeat when it is due."""
     beats = member.state in HEARTBEATING or member.joining_with_partitions
     due = beats and member.identity.valid and member.lookup.address is not None
     if due and not member.heartbeat.in_flight and now >= member.heartbeat.next_at:

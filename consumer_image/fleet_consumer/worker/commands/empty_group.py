@@ -108,7 +108,6 @@ class EmptyGroup:
         self._timeout_s = timeout_s
 
     def committed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Everything that the group has committed."""
         found = self.consumer.committed(None, self._timeout_s)
         return {part: entry for part, entry in found.items() if entry is not None}
 

@@ -118,7 +118,6 @@ class FailedRecord:
         }
 
     def line(self) -> str:
-        """One line of `list`."""
         fields = (self.place, instant(self.record.timestamp), self.origin or NONE, self.reason, self.error_class)
         message = self.message
         shown = message if len(message) <= LINE_CHARACTERS_MAX else message[:LINE_CHARACTERS_MAX] + "…"
@@ -179,7 +178,6 @@ class Counts:
         yield from order
 
     def line(self, names: tuple[str, ...], count: int) -> str:
-        """One line of `count`."""
         return "  ".join((f"{count:>9}", *map(escaped, names)))
 
     def row(self, names: tuple[str, ...], count: int) -> dict[str, Any]:
@@ -236,7 +234,6 @@ def _header_lines(headers: Headers) -> Iterator[str]:
 
 
 def _as_time(name: str, text: str) -> str:
-    """The time of a header that holds one, in words."""
     timed = name.startswith(HEADER_PREFIX) and name.endswith(("-at", "-timestamp", "-before"))
     return f"  ({instant(int(text))})" if timed and text.isdecimal() and len(text) <= 19 else ""
 

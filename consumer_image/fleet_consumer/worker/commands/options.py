@@ -112,7 +112,6 @@ created. Ctrl-C stops in order; the same command continues, also with waiting re
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of `fleet-consumer` and all of its commands."""
     root = argparse.ArgumentParser(prog="fleet-consumer", description="A worker of a Consumer Fleet.")
     root.add_argument("--version", action="version", version=f"fleet-consumer {own_version()}")
     commands = root.add_subparsers(dest="command", required=True)
@@ -350,7 +349,6 @@ def _add_topic_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    """A number of an option."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
@@ -378,7 +376,6 @@ def connection_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def brokers_of(options: argparse.Namespace) -> Brokers:
-    """The brokers of the options. Raises SettingsInvalid."""
     return parse_brokers(Section(connection_of(options), ""))
 
 

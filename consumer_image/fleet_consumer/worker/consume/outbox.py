@@ -59,7 +59,6 @@ class Outgoing:
 
     @property
     def error(self) -> ProduceFailed | None:
-        """The error of the latest send."""
         return self.withheld if self._handle is None else self._handle.error
 
     @property

@@ -265,14 +265,12 @@ class Pauses:
         self.reasons: Mapping[TopicPartition, frozenset[str]] = {}
 
     def pause(self, partition: TopicPartition, reason: str) -> None:
-        """Add a reason; the first one pauses."""
         known = self.reasons.get(partition, frozenset())
         if not known:
             self._consumer.pause([partition])
         self.reasons = {**self.reasons, partition: known | {reason}}
 
     def resume(self, partition: TopicPartition, reason: str) -> None:
-        """Take a reason away; the last one resumes."""
         known = self.reasons.get(partition, frozenset())
         if reason not in known:
             return

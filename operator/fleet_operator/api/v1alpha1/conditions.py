@@ -339,7 +339,6 @@ def invalid_status(
 
 
 def find_condition(conditions: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any] | None:
-    """The condition of this type, or None."""
     return next((condition for condition in conditions if condition.get("type") == kind), None)
 
 

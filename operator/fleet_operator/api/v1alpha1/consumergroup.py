@@ -69,8 +69,6 @@ class Handler(Model):
 
 
 class Log(Model):
-    """Log of the workers."""
-
     level: Literal["Debug", "Info", "Warning", "Error"] = "Info"
     format: Literal["Json", "Text"] = "Json"
 
@@ -100,8 +98,6 @@ Properties = Annotated[dict[str, Annotated[str, Field(max_length=1024)]], Field(
 
 
 class ConsumerSettings(Model):
-    """Consumer settings of each worker."""
-
     classic: Classic = Classic()
     static_membership: bool = True
     max_poll_interval_seconds: Seconds = 300
@@ -256,7 +252,6 @@ class Template(Model):
 
     @property
     def worker(self) -> dict[str, Any]:
-        """The additions to the worker's own container."""
         return next((each for each in self.spec.containers if each.get("name") == WORKER_CONTAINER), {})
 
     @property

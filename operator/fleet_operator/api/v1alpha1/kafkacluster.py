@@ -108,8 +108,6 @@ class OffsetsTopic(Model):
 
 
 class KafkaClusterSpec(Model):
-    """The wanted connection."""
-
     bootstrap_servers: Annotated[tuple[BootstrapServer, ...], Field(min_length=1, max_length=32)]
     tls: Tls | None = None
     sasl: Sasl | None = None

@@ -109,12 +109,10 @@ class RunResource(CustomResource):
 
     @property
     def group_key(self) -> tuple[str, str]:
-        """Namespace and name of the ConsumerGroup."""
         return self.metadata.namespace, self.spec.group_ref.name
 
     @property
     def is_final(self) -> bool:
-        """True if the run has ended."""
         return self.status.get("phase") in FINAL_PHASES
 
     @property

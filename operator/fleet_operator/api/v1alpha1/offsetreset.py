@@ -28,6 +28,4 @@ class OffsetResetSpec(RunSpec):
 
 
 class OffsetReset(RunResource):
-    """An OffsetReset object."""
-
     spec: OffsetResetSpec

@@ -49,8 +49,6 @@ class RedriveSpec(RunSpec):
 
 
 class Redrive(RunResource):
-    """A Redrive object."""
-
     spec: RedriveSpec
 
     @property

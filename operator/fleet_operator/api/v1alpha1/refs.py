@@ -11,7 +11,6 @@ Ref = tuple[str, str]
 
 
 def cluster_of(group: dict[str, Any]) -> Ref:
-    """The KafkaCluster of a ConsumerGroup."""
     return group["metadata"]["namespace"], group["spec"]["clusterRef"]["name"]
 
 
@@ -28,7 +27,6 @@ def source_of(group: dict[str, Any]) -> Ref | None:
 
 
 def group_of(run: dict[str, Any]) -> Ref:
-    """The ConsumerGroup of a Redrive or a Backfill."""
     return run["metadata"]["namespace"], run["spec"]["groupRef"]["name"]
 
 
@@ -39,7 +37,6 @@ def default_group_id(namespace: str, name: str) -> str:
 
 
 def group_id_of(group: dict[str, Any]) -> str:
-    """The Kafka group of a ConsumerGroup."""
     metadata = group["metadata"]
     return str(group["spec"].get("groupId") or default_group_id(metadata["namespace"], metadata["name"]))
 

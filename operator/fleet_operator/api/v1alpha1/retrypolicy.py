@@ -38,8 +38,6 @@ class When(Model):
 
 
 class Rule(Model):
-    """One rule of the classification."""
-
     when: When
     then: Literal["Retry", "Fail", "Drop"]
 
@@ -55,8 +53,6 @@ class Budget(Model):
 
 
 class RetryPolicySpec(Model):
-    """The rules."""
-
     sequence: Annotated[tuple[Delay, ...], Field(min_length=1, max_length=ATTEMPTS_MAX)] | None = None
     generate: Generate | None = None
     classify: Annotated[tuple[Rule, ...], Field(max_length=RULES_MAX)] = ()
@@ -67,6 +63,4 @@ class RetryPolicySpec(Model):
 
 
 class RetryPolicy(CustomResource):
-    """A RetryPolicy object."""
-
     spec: RetryPolicySpec

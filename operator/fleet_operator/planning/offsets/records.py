@@ -31,8 +31,6 @@ class Committed(NamedTuple):
 
 
 class ResetPhase(StrEnum):
-    """Phase of a reset, as in the status."""
-
     PENDING = "Pending"  # checked, or waiting; nothing is stopped
     STANDING_DOWN = "StandingDown"  # no main worker is wanted; waiting until the Kafka group is empty
     COMMITTING = "Committing"  # the offsets before and the new ones are on record

@@ -40,8 +40,6 @@ half done."""
 
 
 class ResetStep(StrEnum):
-    """A step in Kafka."""
-
     READ = "read"
     COMMIT = "commit"
 
@@ -219,7 +217,6 @@ def _read_of(facts: ResetFacts, record: ResetRecord) -> GroupOffsets | tuple[Pro
 
 
 def _finding(facts: ResetFacts, record: ResetRecord) -> Finding | None:
-    """The finding of this phase."""
     found = facts.finding
     return found if found is not None and found.phase is record.phase else None
 
@@ -290,5 +287,4 @@ def _with(record: ResetRecord, problem: Problem) -> ResetRecord:
 
 
 def ended(record: ResetRecord, phase: ResetPhase, problem: Problem, now: float) -> ResetRecord:
-    """The record of a reset that has come to its end."""
     return replace(_with(record, problem), phase=phase, note="", finished_at=times.to_text(now))

@@ -152,7 +152,6 @@ def _decision(
 def project_offset_reset_status(
     reset: OffsetReset, decision: OffsetResetDecision, obstacle: Problem | None, now: float
 ) -> dict[str, Any]:
-    """The whole status."""
     available = "nothing is in the way of the reset"
     verdicts = run_conditions(decision, obstacle, unready=UNREADY, available=available)
     shown, now_text = decision.record.shown(), times.to_text(now)

@@ -25,8 +25,6 @@ from fleet_operator.planning.retry.intent import RetryIntent
 
 
 class SkipState(StrEnum):
-    """State of a record that is to be passed by."""
-
     WAITING = "Waiting"  # not reached yet, or unknown
     SKIPPED = "Skipped"  # a worker wrote it to the failed topic; from a source topic, that is committed
     PASSED = "Passed"  # committed past it, and no worker reported a skip

@@ -84,7 +84,6 @@ def time_ms(spec: OffsetResetSpec) -> int | None:
 
 
 def topics_of(spec: OffsetResetSpec, sources: tuple[str, ...]) -> tuple[str, ...]:
-    """The topics that a reset sets."""
     if spec.offsets is not None:
         return tuple(dict.fromkeys(each.topic for each in spec.offsets))
     return spec.topics or sources

@@ -23,8 +23,6 @@ from fleet_operator.planning.problem import Problem, spec_problem
 
 
 class DelayState(StrEnum):
-    """State of a delay and its retry topic."""
-
     IN_USE = "InUse"  # a revision uses it
     DRAINING = "Draining"  # no revision uses it; retry workers still read the topic
     LEAVING = "Leaving"  # no worker reads the topic; it is deleted when nothing waits in it
@@ -82,7 +80,6 @@ class RetryIntent:
 
     @property
     def revisions(self) -> tuple[PolicyRevision, ...]:
-        """The published revisions and the wanted one."""
         return (*self.known, self.wanted) if self.wanted else self.known
 
     @property
@@ -120,7 +117,6 @@ def expand(policy: RetryPolicy) -> PolicyRevision:
 
 
 def read_policy(body: Mapping[str, Any]) -> PolicyRevision | Problem:
-    """The content of a RetryPolicy, or the problem with its spec."""
     name = f"RetryPolicy {body['metadata']['name']!r}"
     try:
         return expand(RetryPolicy.model_validate(body))

@@ -62,7 +62,6 @@ class Published:
         return sort_delays(delay for delay, state in self.retiring.items() if state is DelayState.LEAVING)
 
     def state(self, before: RetriesState) -> RetriesState:
-        """The group's state with this publication."""
         superseded = {each.hash: each.superseded_at for each in self.known if each.superseded_at is not None}
         return replace(
             before,

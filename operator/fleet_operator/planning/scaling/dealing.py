@@ -43,8 +43,6 @@ Owned = tuple[tuple[Partition, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class UsefulCounts:
-    """The useful numbers of workers, ascending."""
-
     counts: tuple[int, ...]
 
     @property
@@ -152,8 +150,6 @@ def _deal(dealing: Dealing, count: int) -> Owned:
 
 
 class _Worker:
-    """A worker's side of the assignor."""
-
     def __init__(self, assignor: str, rates: Mapping[Partition, float]) -> None:
         self._assignor = BUILT_IN[assignor]()
         self._rates = rates

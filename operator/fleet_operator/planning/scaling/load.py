@@ -318,7 +318,6 @@ def _capacity(facts: ScalingFacts, trail: Trail, now: float) -> float | None:
 
 
 def describe(load: Load) -> str:
-    """The load, and the number of workers that it takes."""
     capacity = "unknown" if load.capacity is None else f"{two_digits(load.capacity)} records/s"
     parts = [
         f"arrival {two_digits(load.arrival)} records/s",

@@ -76,12 +76,10 @@ class ConsumerGroupFacts:
 
     @property
     def fleet(self) -> FleetFacts | None:
-        """The main StatefulSet."""
         return self.parts[MAIN].fleet
 
     @property
     def pods(self) -> tuple[PodFacts, ...]:
-        """The main workers' pods."""
         return self.parts[MAIN].workers
 
     @property

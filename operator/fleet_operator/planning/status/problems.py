@@ -187,7 +187,6 @@ def deployment_problem(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def worker_problem(facts: ConsumerGroupFacts) -> Problem | None:
-    """Workers that run and report an error."""
     for worker in sorted(facts.workers, key=lambda worker: worker.pod):
         if worker.error_reason:
             named = worker.error_reason in (conditions.DATA_UNREADABLE, conditions.COMMITS_REFUSED)

@@ -119,7 +119,6 @@ def advanced_upgrade(facts: ConsumerGroupFacts) -> Upgrade | None:
 
 
 def updated_replicas(facts: ConsumerGroupFacts) -> int:
-    """Workers that run the newest revision."""
     return sum(pod.revision == facts.revision and not pod.deleting for pod in facts.pods)
 
 

@@ -56,13 +56,11 @@ def scaling_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: 
 
 
 def is_moved(before: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
-    """True if an entry has to be shown again."""
     exact = [{key: value for key, value in each.items() if key in EXACT} for each in (before, shown)]
     return exact[0] != exact[1] or not all(_is_near(before.get(name), shown.get(name)) for name in DRIFTING)
 
 
 def entry_of(decision: ScaleDecision) -> dict[str, Any]:
-    """The entry for a decision, without its time."""
     inputs = decision.inputs
     assert inputs is not None, "a decision by load"
     rates = {"arrivalPerSecond": inputs.arrival, "perReplicaPerSecond": inputs.capacity, "rawReplicas": inputs.raw}

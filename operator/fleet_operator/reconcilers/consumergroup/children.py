@@ -45,8 +45,6 @@ BUDGETED_WORKERS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """The children of one ConsumerGroup in one reconcile."""
-
     context: Context
     gathered: Gathered
     plan: Plan
@@ -145,7 +143,6 @@ class Children:
             await self._create(_watched(manifests.revision_config_map(group, revision)))
 
     async def _check(self) -> None:
-        """Delete and create check pods."""
         decision, revision = self.plan.fleet.decision, self.plan.fleet.wanted
         await self._delete_pods(self.gathered.checks, decision.delete_checks)
         if decision.run_check and revision is not None:

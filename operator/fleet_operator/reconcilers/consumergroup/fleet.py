@@ -152,7 +152,6 @@ def _main_part(found: FleetPart, decision: rollout.RolloutDecision, scale: Scale
 
 
 def _state_after(gathered: Gathered, wanted: Revision | None, decision: rollout.RolloutDecision) -> FleetState:
-    """The state of the fleet's revisions after a decision."""
     before, mark = gathered.state.fleet, decision.mark
     # A record may be left unread, or be missing for a while: what is known of its revision stays.
     seen = {(body["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION) for body in gathered.config_maps}

@@ -136,7 +136,6 @@ def show_group(series: GroupSeries, key: Key, facts: ConsumerGroupFacts, status:
 
 
 def group_values(facts: ConsumerGroupFacts, status: JsonObject) -> Values:
-    """The value of each gauge of a group."""
     observed = facts.observed_group
     lag = facts.view.lag if observed is not None else None
     retry = observed.retry if observed is not None else None
@@ -165,7 +164,6 @@ def scale_values(decision: ScaleDecision) -> Values:
 
 
 def retry_values(retry: RetryObservation | None) -> Values:
-    """The gauges of waiting retries."""
     return {
         "retry_waiting_records": None if retry is None else retry.waiting,
         "retry_due_lag_records": None if retry is None else retry.due_lag,

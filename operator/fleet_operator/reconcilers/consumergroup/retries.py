@@ -40,7 +40,6 @@ def decide_retries(gathered: Gathered, views: Views, memory: RetryMemory, now: f
 
 
 def retries_after(gathered: Gathered, retry: RetryPlan | None, shown: GroupView) -> RetriesState:
-    """The state of the retries after a plan."""
     state, observed = gathered.state.retries, shown.observed
     if retry is not None:
         state = replace(state, sizing=retry.memory.kept)

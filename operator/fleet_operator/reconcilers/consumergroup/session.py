@@ -156,7 +156,6 @@ class GroupSessions:
         return list(self._sessions)
 
     def drop(self, key: Key) -> GroupSession | None:
-        """The session of an object that is gone; None if there was none."""
         return self._sessions.pop(key, None)
 
 

@@ -50,7 +50,6 @@ def _usable_turn(gathered: Gathered, problem: Problem | None) -> Turn:
 
 
 def _image_after(gathered: Gathered, turn: Turn, *, default: str) -> WorkerImage:
-    """The workers' image after a turn."""
     chosen = choose_image(gathered.group, gathered.state.upgrade, gathered.parts[MAIN].body, default=default)
     return replace(chosen, name=default) if turn.image else chosen
 

@@ -36,7 +36,6 @@ class Views:
 
 
 def view_kafka(gathered: Gathered) -> Views:
-    """The views for what was gathered."""
     observation, intent = gathered.observation, _plan_intent(gathered)
     believable = believed(observation, gathered.group.group_id)
     view = _view(gathered, observation, intent)
