@@ -2,13 +2,15 @@
 
 `kubectl` and `helm` are the real ones. Instead of an engine and a registry there is the builder of the embedded
 cluster: `docker build` builds the same Dockerfile with the same words, `docker push` loads the image into the cluster
-under its name, `docker run` runs the command in a container of the image.
+under its name, `docker run` runs the command in a container of the image. `mvn` copies the jars that the tests have by
+the same POM.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from e2e.cluster import ROOT, Cluster
 from e2e.local_cluster.builder import Recipe, open_builder
 from e2e.local_cluster.cluster import LocalCluster
 from e2e.local_cluster.instance import Instance
+from e2e.local_cluster.jars import ensure_table_jars
 
 FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED_FILE: Final = re.compile(
@@ -60,6 +63,9 @@ class Reader:
         if program == "docker":
             done = {"build": self._build, "push": self._push, "run": self._run}[rest[0]](rest[1:])
             return done or ""
+        if program == "mvn":
+            self._collect(rest)
+            return ""
         rest = [str(self._files / word) if (self._files / word).is_file() else word for word in rest]
         rest = [str(ROOT / word) if (ROOT / word).is_dir() else word for word in rest]
         programs: dict[str, Callable[..., str]] = {"kubectl": self._cluster.kubectl, "helm": self._cluster.helm}
@@ -74,12 +80,32 @@ class Reader:
     def _build(self, words: list[str]) -> None:
         options = dict(zip(words[:-1:2], words[1:-1:2], strict=True))
         tag, context = options.pop("--tag"), self._folder / words[-1]
-        recipe = Recipe(dockerfile=context / options.pop("--file", "Dockerfile"))
+        recipe = Recipe(dockerfile=self._filled(context / options.pop("--file", "Dockerfile"), options))
         assert not options, f"not an option of this reader: {options}"
         with open_builder() as builder:
             title = tag.rpartition("/")[2].partition(":")[0]
             builder.build(context, tag=tag, title=title, recipe=recipe)
         self._images.append(tag)
+
+    def _filled(self, dockerfile: Path, options: dict[str, str]) -> Path:
+        """The Dockerfile, with the argument that `--build-arg` gives as its default."""
+        name, given, value = options.pop("--build-arg", "").partition("=")
+        if not given:
+            return dockerfile
+        text, times = re.subn(rf"(?m)^ARG {name}=.*$", f"ARG {name}={value}", dockerfile.read_text())
+        assert times == 1, f"{dockerfile} has no argument {name}"
+        filled = self._files / "Dockerfile.filled"
+        filled.write_text(text)
+        return filled
+
+    def _collect(self, words: Sequence[str]) -> None:
+        """Copy the POM's folder to the reader's files, and the jars into the folder that the command names in it."""
+        file, pom, goal, scope, target = words
+        assert (file, goal, scope) == ("--file", "dependency:copy-dependencies", "-DincludeScope=runtime"), words
+        option, _, folder = target.partition("=")
+        assert option == "-DoutputDirectory", words
+        shutil.copytree((ROOT / pom).parent, (self._files / pom).parent)
+        shutil.copytree(ensure_table_jars(), (self._files / pom).parent / folder)
 
     def _push(self, words: list[str]) -> None:
         (tag,) = words

@@ -12,51 +12,86 @@ from e2e.cluster import ROOT
 from e2e.conftest import Fleets
 from e2e.demo.backfill import Backfills, Lake, make_volume, remove_volume
 from e2e.install import Installation
-from e2e.reader import Reader, commands, sections
+from e2e.local_cluster.access import foreign_kubeconfig
+from e2e.local_cluster.images import SPARK, build_images
+from e2e.reader import FENCE, Reader, commands, sections
 from e2e.test_readme import examples
 
 PAGE = "docs/backfill.md"
-TITLES = ("Run one", "Faster, slower, not now", "Go on after a failure", "Compare before you ship")
+TITLES = (
+    *("Size it first", "Replay to a table", "Replay to a topic", "Faster, slower, not now", "Go on after a failure"),
+    *("Compare before you ship", "See inside"),
+)
+BACKFILLS = ["orders-compare", "orders-delta", "orders-dry", "orders-sample", "orders-table", "orders-topic"]
+ORDERS = b'{"item": "tea", "count": 2}\n{"item": "green tea", "count": 1}\n'
+REPLAYED = "page-orders-replayed"
+SPARK_IMAGE = "SPARK_IMAGE=registry.example.com/consumer-fleet-spark:0.2.0"
 
 
+@pytest.mark.skipif(foreign_kubeconfig() is not None, reason="an image is built into the embedded cluster")
 @pytest.mark.together("spark")
-def test_reader_of_the_page_runs_a_backfill_and_a_comparison(
+def test_reader_of_the_page_sizes_replays_and_compares(
     installation: Installation, fleets: Fleets, tmp_path: Path
 ) -> None:
     page = sections(PAGE)
     installation.install_spark_operator()
+    build_images(SPARK)
     with fleets.named("backfill-page", topics=False) as fleet:
         fleet.name, fleet.source, fleet.output = "page-orders", "page-orders", "page-orders-done"
         fleet.group_id = f"{fleet.namespace}.{fleet.name}"
         fleet.make_topics()
+        fleet.inside("create-topics", REPLAYED)
         orders = renamed(examples()[0])
         fleet.cluster.apply(orders, namespace=fleet.namespace)
         fleet.wait_stable(members=2)
-        fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\ntwo teas\n")
+        fleet.inside("write", "--topic", fleet.source, stdin=ORDERS)
         fleet.wait_drained()
         make_volume(fleet, installation.instance, "results")
         reader = Reader(installation.cluster, installation.instance, PAGE, tmp_path, in_clone=False)
         for file in tmp_path.glob("*.yaml"):
             file.write_text(renamed(file.read_text()))
         lake = Lake(fleet, installation.instance, image=installation.spark_image)
+        outputs: dict[str, str] = {}
         try:
             with described_failure(BackfillScene(fleet, Backfills(fleet), lake, installation.spark_image)):
-                outputs = [
-                    reader.types([words[0], "--namespace", fleet.namespace, *words[1:]])
-                    for title in TITLES
-                    for words in commands(page[title])
-                ]
+                for words in (words for title in TITLES for words in commands(page[title])):
+                    here = ["--namespace", fleet.namespace] if words[0] == "kubectl" else []
+                    built = {SPARK_IMAGE: f"SPARK_IMAGE={SPARK.tag}"}
+                    outputs[" ".join(words)] = reader.types([words[0], *here, *words[1:]], instead=built)
+                replayed = fleet.inside("read", "--topic", REPLAYED)["values"]
+            written = files(installation, fleet.namespace)
         finally:
             reader.close()
             remove_volume(fleet, "results")
-        assert outputs[2] == "2", "the dry run counts both orders"
-        table, row = outputs[6].splitlines()[0].split(), outputs[6].splitlines()[-1]
-        shown = next(line for line in page["Run one"].splitlines() if line.startswith("NAME ")).split()
-        assert table == shown
-        assert "Succeeded" in row, outputs[6]
-        compared = json.loads(outputs[-1])
-        assert (compared["equal"], compared["different"]) == (0, 2), compared
-        assert {sample["live"] != sample["candidate"] for sample in compared["samples"]} == {True}
+    check(outputs, page["Replay to a table"])
+    assert sorted(replayed) == sorted(ORDERS.decode().upper().splitlines())
+    assert len({name for name in written if name.startswith("orders/") and "/slice=" in name}) >= 1, written
+    assert "delta/orders/_delta_log/00000000000000000001.json" in written, "the table was made, and has one publication"
+    assert not [name for name in written if "_fleet/" in name], "nothing is left staged"
+
+
+def check(outputs: dict[str, str], table: str) -> None:
+    """What the commands have printed."""
+    assert outputs["kubectl get backfill orders-dry -o jsonpath={.status.offsetsTotal}"] == "2"
+    estimate = json.loads(outputs["kubectl get backfill orders-sample -o jsonpath={.status.estimate}"])
+    assert (estimate["records"], estimate["failed"]) == (2, 0), estimate
+    head, row = outputs["kubectl get backfills orders-table"].splitlines()
+    shown = next(line for line in table.splitlines() if line.startswith("NAME "))
+    assert head.split() == shown.split()
+    assert "Succeeded" in row, row
+    compared = json.loads(outputs["kubectl get backfill orders-compare -o jsonpath={.status.comparison}"])
+    assert (compared["equal"], compared["different"]) == (0, 2), compared
+    assert {sample["live"] != sample["candidate"] for sample in compared["samples"]} == {True}
+    rows = [line.split() for line in outputs["kubectl get backfills -o wide"].splitlines()[1:]]
+    assert [(cells[0], cells[2]) for cells in rows] == [(name, "Succeeded") for name in BACKFILLS], rows
+    (log,) = [text for command, text in outputs.items() if command.startswith("kubectl logs")]
+    assert "backfill ends" in log
+
+
+def files(installation: Installation, namespace: str) -> set[str]:
+    """Names of the files on the page's volume."""
+    folder = installation.instance.directory / "volumes" / namespace / "results"
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in (".parquet", ".json")}
 
 
 def renamed(text: str) -> str:
@@ -66,10 +101,11 @@ def renamed(text: str) -> str:
     """
     for word in ("metadata: {name: orders}", "groupRef: {name: orders}", "topics: [orders]"):
         text = text.replace(word, word.replace("orders", "page-orders"))
-    return text.replace("orders-done", "page-orders-done")
+    return text.replace("orders-done", "page-orders-done").replace("orders-replayed", REPLAYED)
 
 
 def test_no_command_of_the_page_is_left_out() -> None:
     page = sections(PAGE)
     assert tuple(title for title, text in page.items() if commands(text)) == TITLES
-    assert (ROOT / PAGE).read_text().count("```console") == len(TITLES)
+    text = (ROOT / PAGE).read_text()
+    assert text.count("```console") == [language for language, _ in FENCE.findall(text)].count("console")

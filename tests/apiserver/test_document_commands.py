@@ -213,6 +213,22 @@ def test_commands_about_the_offsets_topic(place: Callable[..., Reader]) -> None:
     assert groups.splitlines()[1].split() == ["orders", "1", "true"]
 
 
+def test_documented_backfills_are_accepted(place: Callable[..., Reader]) -> None:
+    """Those with an object store and a catalog of one's own, too, which no test of the page runs."""
+    reader = place("docs-backfill")
+    found = [body for text in blocks("docs/backfill.md", "yaml") for body in yaml.safe_load_all(text)]
+    whole, parts = [body for body in found if "kind" in body], [body for body in found if "kind" not in body]
+    reader.apply(*whole)
+    stored = reader.kubectl("get", "backfills", "-o", "name").split()
+    assert len(stored) == len([body for body in whole if body["kind"] == "Backfill"]) >= 7
+    (catalog,) = parts
+    (lake,) = [body for body in whole if body["metadata"]["name"] == "orders-lake"]
+    reader.apply({**lake, "metadata": {"name": "orders-catalog"}, "spec": {**lake["spec"], **catalog}})
+    for line in commands("docs/backfill.md"):
+        if " patch " in line:
+            reader.types(line)
+
+
 def test_documented_rollout_commands(place: Callable[..., Reader]) -> None:
     page = "docs/rollouts.md"
     reader = place("docs-rollouts")

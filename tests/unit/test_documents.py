@@ -100,8 +100,8 @@ def test_installation_is_of_the_version_that_the_changelog_describes() -> None:
     version = re.findall(r"^## (\d+\.\d+\.\d+)", PAGES["CHANGELOG.md"], re.MULTILINE)[0]
     found = {
         tag
-        for page in ("docs/install.md", "docs/own-image.md")
-        for tag in re.findall(r"/consumer-fleet-(?:operator|consumer):([\w.]+)", PAGES[page])
+        for page in ("docs/install.md", "docs/own-image.md", "docs/backfill.md")
+        for tag in re.findall(r"/consumer-fleet-(?:operator|consumer|spark):([\w.]+)", PAGES[page])
     }
     assert found == {version}
 
@@ -197,11 +197,12 @@ def test_fields_exist() -> None:
     heads = {head for spec in specs for head in spec["properties"]}
     for page, text in MANUALS.items():
         for name in quoted(text):
-            # Names of files and of Secrets' keys, and Kafka's settings that are times or about its own topic.
+            # Names of files and of Secrets' keys, Kafka's settings that are times or about its own topic, and those of
+            # Spark's history server.
             others = (".py", ".json", ".md", ".yaml", ".crt", ".key", ".ms", ".minutes")
             if not re.fullmatch(r"[a-z]\w*(\.[a-z]\w*)+", name) or name.endswith(others):
                 continue
-            if name.startswith("offsets.topic."):
+            if name.startswith(("offsets.topic.", "spark.history.")):
                 continue
             whole = name.split(".")
             if page == "docs/library.md" and whole[0] in LIBRARY:
