@@ -1,4 +1,4 @@
-"""How many executors one driver of a Backfill keeps busy: measured costs of slices, and a table that follows from them.
+"""The number of executors that one driver of a Backfill keeps busy: measured costs of slices, and what follows.
 
 A slice has a task for each core of the executors, and its tasks handle records for `slice.maxSeconds`. Between two
 slices nobody works: the driver plans, asks the brokers, writes its ledger twice, and starts the job. What that costs is
@@ -37,7 +37,7 @@ SATURATED: Final = 0.9
 
 
 def slices_of_nothing() -> list[dict[str, float]]:
-    """What slices of tasks that do nothing cost, by their number."""
+    """The costs of slices of tasks that do nothing, by their number."""
     python = ensure_spark()
     with tempfile.TemporaryDirectory(prefix="fleet-scale-") as scratch:
         own = {"PATH": os.environ["PATH"], "HOME": scratch, "TMPDIR": scratch, "SPARK_LOCAL_IP": "127.0.0.1"}

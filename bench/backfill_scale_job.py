@@ -1,4 +1,4 @@
-"""The driver's side of the scale table, in the environment that has Spark: what a slice of so many tasks costs.
+"""The driver's side of the scale table, in the environment that has Spark: the costs of a slice of so many tasks.
 
 The tasks do nothing. Executors are processes of their own, so that what the driver's process uses is its alone. Prints
 one JSON object for each number of tasks: seconds of a slice, and processor seconds of the driver's JVM and of its

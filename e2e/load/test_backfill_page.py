@@ -71,7 +71,7 @@ def test_reader_of_the_page_sizes_replays_and_compares(
 
 
 def check(outputs: dict[str, str], table: str) -> None:
-    """What the commands have printed."""
+    """The output of the commands."""
     assert outputs["kubectl get backfill orders-dry -o jsonpath={.status.offsetsTotal}"] == "2"
     estimate = json.loads(outputs["kubectl get backfill orders-sample -o jsonpath={.status.estimate}"])
     assert (estimate["records"], estimate["failed"]) == (2, 0), estimate
