@@ -19,13 +19,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.report import Load, additions, recorded, write
+from bench.report import ROOT, Load, additions, recorded, write
+from e2e.local_cluster.kafka_node import find_java
 from fleet_consumer.backfill.slices import Pace, plan_slice, without
 from fleet_consumer.contract.backfill_ledger import Ledger, ledger_text, parse_ledger
 from tests.support.spark import ensure_spark, submit_arguments
 
-JOB: Final = Path(__file__).with_name("backfill_scale_job.py")
-TASKS: Final = (2, 50, 100, 200, 400)
+TASKS: Final = (2, 50, 100, 200)
+CORES: Final = 2
 EXECUTORS: Final = (1, 2, 5, 10, 20, 50, 100, 200)
 PARTITIONS: Final = 1_000
 SLICE_S: Final = 15.0
@@ -39,10 +40,18 @@ SATURATED: Final = 0.9
 def slices_of_nothing() -> list[dict[str, float]]:
     """The costs of slices of tasks that do nothing, by their number."""
     python = ensure_spark()
+    packages = next(python.parents[1].glob("lib/python*/site-packages/pyspark"))
     with tempfile.TemporaryDirectory(prefix="fleet-scale-") as scratch:
         own = {"PATH": os.environ["PATH"], "HOME": scratch, "TMPDIR": scratch, "SPARK_LOCAL_IP": "127.0.0.1"}
-        own |= {"PYSPARK_PYTHON": str(python), **submit_arguments(Path(scratch), (), "--master local-cluster[1,2,600]")}
-        words = [str(python), str(JOB), *map(str, TASKS)]
+        own |= {"SPARK_HOME": str(packages), "JAVA_HOME": str(find_java().resolve().parents[1])}
+        own |= {
+            "PYTHONPATH": str(ROOT),
+            "PYSPARK_PYTHON": str(python),
+            **submit_arguments(
+                Path(scratch), (), f"--master local-cluster[1,{CORES},600]", "--conf spark.executor.memory=600m"
+            ),
+        }
+        words = [str(python), "-m", "bench.backfill_scale_job", *map(str, TASKS)]
         done = subprocess.run(words, cwd=scratch, env=own, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
@@ -62,9 +71,8 @@ def planning_s(tasks: int) -> float:
     return (time.perf_counter() - began) / rounds
 
 
-def fitted(slices: Sequence[Mapping[str, float]]) -> tuple[float, float]:
-    """The driver's seconds for a slice and for each task of it, by least squares over its processor time."""
-    points = [(each["tasks"], each["java"] + each["python"]) for each in slices]
+def fitted(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Seconds for a slice and for each task of it, by least squares."""
     count = len(points)
     mean_x, mean_y = sum(x for x, _ in points) / count, sum(y for _, y in points) / count
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
@@ -73,14 +81,20 @@ def fitted(slices: Sequence[Mapping[str, float]]) -> tuple[float, float]:
 
 def measured() -> dict[str, Any]:
     """Costs, and the share of the time for which executors work, by their number."""
-    slices = slices_of_nothing()
-    fixed, each = fitted(slices)
+    return scaled(slices_of_nothing())
+
+
+def scaled(slices: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """The table that follows from these costs."""
+    fixed, each = fitted([(found["tasks"], found["java"] + found["python"]) for found in slices])
+    _, task = fitted([(found["tasks"], CORES * found["seconds"]) for found in slices])
     table = []
     for executors in EXECUTORS:
         planning = planning_s(executors)
         idle = fixed + each * executors + planning + 3 * REQUEST_S + BROKERS_S
-        table.append({"executors": executors, "planning": planning, "idle": idle, "share": SLICE_S / (SLICE_S + idle)})
-    return {"slices": slices, "fixed": fixed, "task": each, "table": table}
+        share = SLICE_S / (SLICE_S + idle + task)
+        table.append({"executors": executors, "planning": planning, "idle": idle, "share": share})
+    return {"slices": list(slices), "fixed": fixed, "task": each, "executor": task, "table": table}
 
 
 def page(figures: dict[str, Any]) -> list[str]:
@@ -91,9 +105,9 @@ def page(figures: dict[str, Any]) -> list[str]:
         "# Executors of a Backfill",
         "",
         f"The driver uses {found['fixed'] * 1000:.0f} ms of processor time for a slice, and",
-        f"{found['task'] * 1000:.1f} ms for each of its tasks, measured with tasks that do nothing, in",
-        f"executors of their own. The table is simulated from that: slices of {SLICE_S:.0f} s,",
-        f"{PARTITIONS:,} partitions, executors of one core.",
+        f"{found['task'] * 1000:.1f} ms for each of its tasks; an executor spends {found['executor'] * 1000:.0f} ms on a",
+        f"task that does nothing. The table is simulated from that: slices of {SLICE_S:.0f} s, {PARTITIONS:,}",
+        "partitions, executors of one core.",
         "",
         "| Executors | Between two slices | Of it planning | Executors work |",
         "|---|---|---|---|",
@@ -115,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argparse.ArgumentParser(prog="python -m bench.backfill_scale", description=__doc__).parse_args(arguments)
     load = Load()
     figures = {"scale": measured(), "additions_s": additions()}
-    write(recorded("backfill-scale", figures, load), page(figures))
+    write(recorded("backfill_scale", figures, load), page(figures))
     return 0
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark import AccumulatorParam, TaskContext
 from pyspark.sql import SparkSession
 
-ROUNDS = 5
+ROUNDS = 3
 
 
 class Reports(AccumulatorParam):  # type: ignore[misc]
