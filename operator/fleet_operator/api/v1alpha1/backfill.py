@@ -238,7 +238,7 @@ class ExecutorSize(Model):
     """Size of an executor's pod."""
 
     memory: Quantity = "512Mi"
-    memory_overhead: Quantity = "256Mi"
+    memory_overhead: Quantity = "384Mi"
     cores: Cores = 1
     core_request: Quantity = "250m"
     core_limit: Quantity | None = None

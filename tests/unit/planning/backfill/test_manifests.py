@@ -289,7 +289,7 @@ def test_application_is_run_once_and_kept_for_a_day() -> None:
     assert (spec["restartPolicy"], spec["timeToLiveSeconds"]) == ({"type": "Never"}, 86_400)
     assert (spec["mainApplicationFile"], spec["image"]) == ("local:///opt/fleet/backfill.py", "spark:1")
     assert spec["driver"]["memory"] == spec["executor"]["memory"] == "512m"
-    assert (spec["driver"]["memoryOverhead"], spec["executor"]["memoryOverhead"]) == ("200m", "256m")
+    assert (spec["driver"]["memoryOverhead"], spec["executor"]["memoryOverhead"]) == ("200m", "384m")
     assert (spec["driver"]["coreRequest"], spec["executor"]["coreRequest"]) == ("100m", "250m")
 
 
