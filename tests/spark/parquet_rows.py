@@ -9,12 +9,17 @@ from pathlib import Path
 import pyarrow.parquet
 
 
+def text(value: object) -> str:
+    """The value of a column that JSON does not have."""
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
 def main(folder: str) -> None:
     """Print in the order of slices and files; a folder that is still being written has no finished files."""
     files = sorted(path for path in Path(folder).rglob("*.parquet") if "_temporary" not in path.parts)
     for path in files:
         for row in pyarrow.parquet.ParquetFile(path).read().to_pylist():
-            print(json.dumps({"slice": path.parent.name, **row}, default=lambda raw: raw.decode("latin-1")))
+            print(json.dumps({"slice": path.parent.name, **row}, default=text))
 
 
 if __name__ == "__main__":

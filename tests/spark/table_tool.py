@@ -81,14 +81,14 @@ def publish_twice(spark: SparkSession, kind: str, place: str, root: str) -> None
         spark.sql(f"CREATE TABLE {place} (more string, n int) USING iceberg")
     one = made("one", "Append")
     for first, end, number, is_first in ((0, 10, 4, True), (0, 10, 4, True), (10, 30, 9, False), (10, 30, 9, False)):
-        one.publish(rows(first, end), number, first=is_first)
+        one.publish(one.divided(rows(first, end), 0), number, first=is_first)
         count("one")
     if kind != "Parquet":
         two = made("two", "Replace")
         for _ in range(2):
-            two.publish(rows(100, 105), 3, first=True)
+            two.publish(two.divided(rows(100, 105), 0), 3, first=True)
             count("two")
-        two.publish(rows(105, 107), 6, first=False)
+        two.publish(two.divided(rows(105, 107), 0), 6, first=False)
         count("two")
 
 
