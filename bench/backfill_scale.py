@@ -1,9 +1,10 @@
 """The number of executors that one driver of a Backfill keeps busy: measured costs of slices, and what follows.
 
 A slice has a task for each core of the executors, and its tasks handle records for `slice.maxSeconds`. Between two
-slices nobody works: the driver plans, asks the brokers, writes its ledger twice, and starts the job. What that costs is
-measured here with tasks that do nothing, the ledger by its text and a request on loopback. A driver is saturated where
-executors work for less than nine tenths of the time.
+slices nobody works: the driver plans, asks the brokers, writes its ledger twice, and starts the job. The job is
+measured with tasks that do nothing, the plan and the ledger's text with 1,000 partitions; the time that the API server
+and the brokers take for their answers is assumed. A driver is saturated where executors work for less than nine tenths
+of the time.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ EXECUTORS: Final = (1, 2, 5, 10, 20, 50, 100, 200)
 PARTITIONS: Final = 1_000
 SLICE_S: Final = 15.0
 REQUEST_S: Final = 0.02
-"""A write of a ConfigMap on a cluster at rest; each slice has two, and a read of its orders."""
+"""Assumed: a request for a ConfigMap. Each slice has two writes of the ledger, and a read of its orders."""
 BROKERS_S: Final = 0.1
-"""The question for the bounds of the partitions, which one request to each broker answers."""
+"""Assumed: the question for the bounds of the partitions, which one request to each broker answers."""
 SATURATED: Final = 0.9
 
 
@@ -60,7 +61,7 @@ def slices_of_nothing() -> list[dict[str, float]]:
 
 def planning_s(tasks: int) -> float:
     """Seconds for the plan of a slice of 1,000 partitions, what remains then, and the ledger's text, twice."""
-    ledger = Ledger(attempt=1, remaining=dict.fromkeys(range(PARTITIONS), ((0, 10000000),)))
+    ledger = Ledger(attempt=1, remaining=dict.fromkeys(range(PARTITIONS), ((0, 10_000_000),)))
     pace = Pace(slice_records=10_000_000, slice_seconds=15, tasks=tasks, ordered=True, observed=1e5)
     began, rounds = time.perf_counter(), 3
     for _ in range(rounds):
@@ -107,7 +108,8 @@ def page(figures: dict[str, Any]) -> list[str]:
         f"The driver uses {found['fixed'] * 1000:.0f} ms of processor time for a slice, and",
         f"{found['task'] * 1000:.1f} ms for each of its tasks; an executor spends {found['executor'] * 1000:.0f} ms on",
         f"a task that does nothing. The table is simulated from that: slices of {SLICE_S:.0f} s, {PARTITIONS:,}",
-        "partitions, executors of one core.",
+        f"partitions, executors of one core. Assumed are {REQUEST_S * 1000:.0f} ms for each of three requests to the",
+        f"API server, and {BROKERS_S * 1000:.0f} ms for the answer of the brokers.",
         "",
         "| Executors | Between two slices | Of it planning | Executors work |",
         "|---|---|---|---|",
