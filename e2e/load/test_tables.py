@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +16,18 @@ import pytest
 from e2e.backfill_scene import BackfillScene, Standing, backfill_scene, described_failure
 from e2e.cluster import PATIENCE_S, conditions, eventually
 from e2e.conftest import Fleets
+from e2e.demo.backfill import BACKFILL_SECONDS_MAX, FINAL
 from e2e.demo.flights import first_flights
 from e2e.install import Installation
 from e2e.load.test_backfills import shown, wait_attempt
 from e2e.local_cluster.access import foreign_kubeconfig
 from e2e.table_image import load_table_image
 from tests.support.together import Later
+
+pytestmark = [
+    pytest.mark.skipif(foreign_kubeconfig() is not None, reason="the image is built into the embedded cluster"),
+    pytest.mark.together("spark"),
+]
 
 FLIGHTS = int(os.environ.get("FLEET_FLIGHTS", "40000"))
 SLICES = 24
@@ -48,42 +56,41 @@ def handler(scene: BackfillScene, broken_from: int | None) -> dict[str, Any]:
     return source
 
 
-def table(image: str, **given: Any) -> dict[str, Any]:
+def table(scene: BackfillScene, **given: Any) -> dict[str, Any]:
     """The sink and the image of a Backfill to a table on the scene's volume."""
     volume = {"persistentVolumeClaim": {"claimName": "lake"}}
-    return {"sink": {"table": {"volume": volume, **given}}, "spark": {"image": image}}
+    return {"sink": {"table": {"volume": volume, **given}}, "spark": {"image": scene.spark_image}}
+
+
+@contextmanager
+def table_scene(installation: Installation, fleets: Fleets) -> Iterator[BackfillScene]:
+    flights, _ = first_flights(FLIGHTS)
+    with backfill_scene(installation, fleets, "tables", flights=flights) as scene:
+        yield replace(scene, spark_image=load_table_image(installation.instance))
 
 
 @pytest.fixture(scope="session")
-def lakehouse_later(installation: Installation, fleets: Fleets) -> Iterator[Later[tuple[BackfillScene, str]]]:
-    flights, _ = first_flights(FLIGHTS)
-
-    def made() -> Any:
-        return backfill_scene(installation, fleets, "tables", flights=flights)
-
-    with Later(made) as later:
+def lakehouse_later(installation: Installation, fleets: Fleets) -> Iterator[Later[BackfillScene]]:
+    with Later(lambda: table_scene(installation, fleets)) as later:
         yield later
 
 
 @pytest.fixture
 def lakehouse(lakehouse_later: Later[BackfillScene]) -> BackfillScene:
-    """A fleet that has handled its flights."""
+    """A fleet that has handled its flights; its image has the libraries of tables."""
     return lakehouse_later.get()
 
 
-@pytest.mark.skipif(foreign_kubeconfig() is not None, reason="the image is built into the embedded cluster")
-@pytest.mark.together("spark")
 def test_flights_are_in_a_delta_table_once_though_handler_driver_and_operator_failed(
     installation: Installation, lakehouse: BackfillScene
 ) -> None:
-    image = load_table_image(installation.instance)
     with described_failure(lakehouse) as scene:
-        fleet, before = scene.fleet, None
+        fleet = scene.fleet
         ends = fleet.inside("committed", "--topic", fleet.source, "--group", fleet.group_id)
         fleet.deploy(handler(scene, ends["0"] // 3))
         before = Standing.of(fleet)
         sized = {"slice": {"maxRecords": max(100, FLIGHTS // SLICES)}}
-        wanted = scene.plain("delta", **table(image, format="Delta", path="delta"), **sized)
+        wanted = scene.plain("delta", **table(scene, format="Delta", path="delta"), **sized)
         failed = scene.run(wanted, "Failed")
         assert "broken on purpose" in conditions(failed)["Failed"]["message"], failed["status"]
         assert 0 < scene.lake.count(failed)["rows"] < FLIGHTS, "what is before the record is in the table"
@@ -111,15 +118,10 @@ def test_flights_are_in_a_delta_table_once_though_handler_driver_and_operator_fa
         assert written["files"] <= 8, written
 
 
-@pytest.mark.skipif(foreign_kubeconfig() is not None, reason="the image is built into the embedded cluster")
-@pytest.mark.together("spark")
-def test_flights_are_in_an_iceberg_table_whose_executors_come_with_the_work(
-    installation: Installation, lakehouse: BackfillScene
-) -> None:
+def test_flights_are_in_an_iceberg_table_whose_executors_come_with_the_work(lakehouse: BackfillScene) -> None:
     """With dynamic allocation, the web interface and the event log; and a sample of it first."""
-    image = load_table_image(installation.instance)
     with described_failure(lakehouse) as scene:
-        sink = table(image, format="Iceberg", path="iceberg", name="lake.shop.flights")
+        sink = table(scene, format="Iceberg", path="iceberg", name="lake.shop.flights")
         sampled = scene.plain("sampled", dryRun=True, **sink)
         sampled["spec"]["range"] = {**sampled["spec"]["range"], "sample": "5%"}
         sampled["spec"]["onError"] = "Skip"
@@ -133,7 +135,7 @@ def test_flights_are_in_an_iceberg_table_whose_executors_come_with_the_work(
         sink["spark"] |= {"dynamicAllocation": {"minExecutors": 1}, "ui": True, "eventLog": True}
         sized = {"slice": {"maxRecords": max(100, FLIGHTS // SLICES)}, "onError": "Skip"}
         scene.backfills.apply(scene.plain("iceberg", **sink, **sized))
-        most = 0
+        seen = {0}
 
         def told() -> str:
             status = scene.backfills.status("iceberg")
@@ -141,10 +143,14 @@ def test_flights_are_in_an_iceberg_table_whose_executors_come_with_the_work(
             return str(status["sparkUI"])
 
         assert "port-forward pod/iceberg-1-driver 4040" in eventually(told, timeout_s=PATIENCE_S, what="the interface")
-        while scene.backfills.status("iceberg").get("phase") not in ("Succeeded", "Failed"):
-            most = max(most, len(scene.pods("iceberg", "executor")))
+
+        def ended() -> bool:
+            seen.add(len(scene.pods("iceberg", "executor")))
+            return scene.backfills.status("iceberg")["phase"] in FINAL
+
+        eventually(ended, timeout_s=BACKFILL_SECONDS_MAX, what="the end of the run")
         found = scene.backfills.wait("iceberg", "Succeeded")
-        print(shown(found["status"]), f"executors: up to {most}")
+        print(shown(found["status"]), f"executors: up to {max(seen)}")
         expected, written = scene.expect(), scene.lake.count(found)
         assert (written["rows"], written["checksum"]) == (expected["out"], expected["checksum"])
-        assert most == 2, "a second executor came for the tasks that waited"
+        assert max(seen) == 2, "a second executor came for the tasks that waited"
