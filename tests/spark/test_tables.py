@@ -186,12 +186,3 @@ def test_image_without_the_libraries_says_so_at_once(
         driver = scene.run(code=20, sink=changes)
         assert driver.result["reason"] == reason
         assert scene.ledger.counts.records_in == 0
-
-
-def test_event_log_is_written_next_to_the_results(place: Place, tmp_path: Path) -> None:
-    with Scene(place, tmp_path, handler=HANDLER) as scene:
-        scene.send(4)
-        scene.run(sink=scene.parquet, eventLog=True)
-        files = [file.name for file in (scene.sink / "_fleet" / "events").rglob("*_local-*") if file.stat().st_size]
-        assert [name for name in files if name.startswith("events_")], files
-        assert not [name for name in files if name.endswith(".inprogress")], "it was closed in order"
