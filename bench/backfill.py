@@ -1,8 +1,9 @@
 """Backfills on Spark's local master, beside plain Python loops and a live worker over the same records.
 
-Everything runs on one machine, one side after the other, in rounds. The rate of a Backfill is that from the end of its
-first slice, of 5,000 records, to the end of its last one, with all that is between slices: Spark's start and end are
-stated apart. Three runs take half an hour.
+Everything runs on one machine, one side after the other, in rounds, and the side that begins changes from round to
+round. A ratio is that of the two sides of one round. The rate of a Backfill is that from the end of its first slice, of
+5,000 records, to the end of its last one, with all that is between slices: Spark's start and end are stated apart. Each
+side takes half a minute, because Java still compiles its code during the first ten seconds. Three rounds take as long.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from tests.support.spark import ensure_spark
 from tests.support.writing import SureProducer
 
 HANDLERS: Final = {"single": "handle", "batch": "handle_batch"}
-CORES: Final = (1, 2)
-RECORDS: Final = 1_000_000
+RECORDS: Final = {1: 1_500_000, 2: 3_000_000}
+"""The records of a run by its cores."""
+SPREAD: Final = 2_000_000
+"""The records of the topics that differ in partitions alone."""
 SLICE: Final = 10_000_000
 """The default of `slice.maxRecords`; that of `slice.maxSeconds` is 15."""
 PARTITIONS: Final = (2, 40, 200)
@@ -66,7 +69,7 @@ class Bench:
         """A topic with so many records in so many partitions."""
         name = f"flights-{partitions}-{records}"
         self._place.kafka.create(name, partitions=partitions)
-        room = {"queue.buffering.max.messages": 2 * RECORDS, "queue.buffering.max.kbytes": 1 << 20}
+        room = {"queue.buffering.max.messages": records + 1, "queue.buffering.max.kbytes": 2 << 20}
         producer = SureProducer({"bootstrap.servers": self._place.bootstrap, "linger.ms": 50, **room})
         for number in range(records):
             producer.produce(name, flight(number), partition=number % partitions)
@@ -133,10 +136,10 @@ class Bench:
         return (last - first) / (ended - began)
 
 
-def measured(bench: Bench, runs: int) -> dict[str, Any]:
-    """All sides, in rounds; medians."""
-    topic = bench.topic(MANY, RECORDS)
-    others = {count: bench.topic(count, RECORDS) for count in PARTITIONS}
+def measured(bench: Bench, runs: int) -> dict[str, list[float]]:
+    """Each side's figure of each round."""
+    topic = bench.topic(MANY, max(RECORDS.values()))
+    others = {count: bench.topic(count, SPREAD) for count in PARTITIONS}
     waiting = bench.topic(4, WAITING)
     found: dict[str, list[float]] = {}
 
@@ -144,19 +147,33 @@ def measured(bench: Bench, runs: int) -> dict[str, Any]:
         found.setdefault(side, []).append(value)
         print(f"  {side}: {value:,.1f}", file=sys.stderr, flush=True)
 
-    for _ in range(runs):
-        for cores in CORES:
-            for kind, name in HANDLERS.items():
-                note(f"{kind}/{cores}/loop", RECORDS / bench.loop(topic, MANY, RECORDS, cores, name))
-                run = bench.backfill(topic, MANY, RECORDS, cores, name)
-                note(f"{kind}/{cores}/backfill", run.rate)
-                note(f"{kind}/{cores}/start", run.start)
-        for count, other in others.items():
-            note(f"partitions/{count}", bench.backfill(other, count, RECORDS, 2, "handle").rate)
+    def loop(kind: str, cores: int) -> None:
+        records = RECORDS[cores]
+        note(f"{kind}/{cores}/loop", records / bench.loop(topic, MANY, records, cores, HANDLERS[kind]))
+
+    def backfill(kind: str, cores: int) -> None:
+        run = bench.backfill(topic, MANY, RECORDS[cores], cores, HANDLERS[kind])
+        note(f"{kind}/{cores}/backfill", run.rate)
+        note(f"{kind}/{cores}/start", run.start)
+
+    for number in range(runs):
+        turn = -1 if number % 2 else 1
+        for cores in RECORDS:
+            for kind in HANDLERS:
+                for side in (loop, backfill)[::turn]:
+                    side(kind, cores)
+        for count, other in list(others.items())[::turn]:
+            note(f"partitions/{count}", bench.backfill(other, count, SPREAD, 2, "handle").rate)
         calls = {"handler.concurrency": CALLS}
         note("waiting/backfill", bench.backfill(waiting, 4, WAITING, 1, "wait", **calls).rate)
         note("waiting/live", bench.live(waiting))
-    return {side: statistics.median(values) for side, values in found.items()}
+    return found
+
+
+def ratio(sides: dict[str, list[float]], one: str, other: str) -> str:
+    """The median of the rounds' ratios, and those of all rounds."""
+    ratios = [mine / theirs for mine, theirs in zip(sides[one], sides[other], strict=True)]
+    return f"{statistics.median(ratios):.2f} ({', '.join(f'{each:.2f}' for each in ratios)})"
 
 
 def page(figures: dict[str, Any]) -> list[str]:
@@ -165,27 +182,33 @@ def page(figures: dict[str, Any]) -> list[str]:
     lines = [
         "# Backfill",
         "",
-        f"Records of 330 bytes (JSON) on Spark's local master; medians of {runs} runs. The rate is that of a million",
-        "records in slices of 15 seconds, with all that is between slices, without Spark's start and end.",
+        f"Records of 330 bytes (JSON) on Spark's local master; medians of {runs} rounds, and in brackets the ratio of",
+        f"each round. The rate is that of {RECORDS[1]:,} records with one core and {RECORDS[2]:,} with two, in slices",
+        "of 15 seconds, with all that is between slices, without Spark's start and end. The broker, Spark's driver and",
+        "Java's threads share the two cores with the handlers.",
         "",
-        "| Handler | Cores | Beside plain loops with the same handler | Records/s | Start and end |",
+        "| Handler | Cores | Compared with plain loops around the same handler | Records/s | Start and end |",
         "|---|---|---|---|---|",
     ]
+    median = {side: statistics.median(values) for side, values in sides.items()}
     for kind in HANDLERS:
-        for cores in CORES:
-            rate, loop, start = (sides[f"{kind}/{cores}/{what}"] for what in ("backfill", "loop", "start"))
-            lines.append(f"| {kind} | {cores} | {rate / loop:.2f} | {rate:,.0f} | {start:.0f} s |")
-    live, backfill = sides["waiting/live"], sides["waiting/backfill"]
+        for cores in RECORDS:
+            side = f"{kind}/{cores}"
+            compared = ratio(sides, f"{side}/backfill", f"{side}/loop")
+            rate, start = median[f"{side}/backfill"], median[f"{side}/start"]
+            lines.append(f"| {kind} | {cores} | {compared} | {rate:,.0f} | {start:.0f} s |")
+    live, backfill = median["waiting/live"], median["waiting/backfill"]
     lines += [
         "",
         f"A handler that waits 50 ms, {CALLS} calls at once: {backfill:,.0f} records/s in a task, {live:,.0f} in a",
-        f"live worker ({backfill / live:.2f}).",
+        f"live worker: {ratio(sides, 'waiting/backfill', 'waiting/live')}.",
         "",
-        "| Partitions, with two cores | Records/s | Beside 2 partitions |",
+        f"| Partitions, with two cores and {SPREAD:,} records | Records/s | Compared with {PARTITIONS[0]} partitions |",
         "|---|---|---|",
     ]
-    first = sides[f"partitions/{PARTITIONS[0]}"]
-    lines += [f"| {n} | {sides[f'partitions/{n}']:,.0f} | {sides[f'partitions/{n}'] / first:.2f} |" for n in PARTITIONS]
+    for count in PARTITIONS:
+        compared = ratio(sides, f"partitions/{count}", f"partitions/{PARTITIONS[0]}")
+        lines.append(f"| {count} | {median[f'partitions/{count}']:,.0f} | {compared} |")
     lines += ["", f"20 million additions in a Python function take {figures['additions_s']:.1f} s here."]
     return lines
 
