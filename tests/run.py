@@ -75,7 +75,7 @@ STAGES: tuple[Stage, ...] = (
         Suite("worker", ("tests/worker",), 660),
         Suite("retries", ("tests/retries",), 540),
         Suite("faults", ("tests/faults",), 480),
-        Suite("spark", ("tests/spark",), 420),
+        Suite("spark", ("tests/spark",), 780),
         Suite("interop", ("tests/interop",), 240),
     ),
     # Each beside nothing else: pods fill the processors, and whatever runs next to them starves, or they do.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from e2e.backfill_scene import (
+    SPARK_ROLE,
     BackfillScene,
     Standing,
     Watch,
@@ -149,6 +150,29 @@ def test_deaths_cost_an_attempt_and_never_a_record(installation: Installation, m
         assert (written["rows"], written["checksum"]) == (wanted["out"], wanted["checksum"])
         assert found["status"]["attempts"] >= 3, found["status"]
         assert found["status"]["records"]["in"] == wanted["in"], found["status"]
+
+
+@pytest.mark.together("spark")
+def test_drained_node_lets_the_task_in_hand_end(months: BackfillScene) -> None:
+    """`kubectl drain` ends an executor; nothing of its task is done twice, and another executor goes on."""
+    with described_failure(months) as scene:
+        fleet, days = scene.fleet, {"time": {**MONTH["time"], "to": "2013-01-04T00:00:00Z"}}
+        paced = {"rate": {"recordsPerSecond": 60}, "slice": {"maxRecords": 600, "maxSeconds": 10}, "parallelism": 1}
+        scene.backfills.apply(scene.parquet("drained", range=days, **paced))
+        scene.wait_slices("drained", 1)
+        (executor,) = scene.pods("drained", "executor")
+        node = fleet.kubectl_json("get", "pod", executor, "--output=json")["spec"]["nodeName"]
+        only = f"--pod-selector={SPARK_ROLE}=executor,consumerfleet.io/backfill=drained"
+        try:
+            print(fleet.kubectl("drain", node, only, "--force", "--ignore-daemonsets", "--delete-emptydir-data"))
+        finally:
+            fleet.kubectl("uncordon", node)
+        found = scene.backfills.wait("drained", "Succeeded")
+        print(shown(found["status"]))
+        wanted, written = scene.expect("--to-ms", "1357257600000"), scene.lake.count(found)
+        assert (written["rows"], written["checksum"]) == (wanted["out"], wanted["checksum"])
+        assert (found["status"]["attempts"], found["status"].get("repeatedTasks", 0)) == (1, 0), found["status"]
+        assert executor not in scene.pods("drained", "executor")
 
 
 def wait_attempt(scene: BackfillScene, name: str, attempt: int) -> int:
