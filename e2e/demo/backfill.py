@@ -18,6 +18,8 @@ KIND: Final = "backfills.consumerfleet.io"
 CLAIM: Final = "lake"
 POD: Final = "demo-lake"
 MOUNT: Final = "/lake"
+BUCKETS: Final = "buckets"
+"""The folder of the volume with the buckets of an object store, if there is one."""
 SCRIPT: Final = Path(__file__).parent / "lake.py"
 BACKFILL_SECONDS_MAX: Final = 600.0
 FINAL: Final = ("Succeeded", "Failed", "Cancelled")
@@ -63,10 +65,11 @@ class Lake:
     def _read(self, command: str, backfill: Mapping[str, Any]) -> dict[str, Any]:
         sink = backfill["spec"]["sink"]
         path = (
-            f"{MOUNT}/{sink['table']['path']}"
+            sink["table"]["path"].replace("s3a://", f"{BUCKETS}/")
             if "table" in sink
-            else f"{MOUNT}/{sink['parquet']['path']}/{backfill['metadata']['uid']}"
+            else f"{sink['parquet']['path']}/{backfill['metadata']['uid']}"
         )
+        path = f"{MOUNT}/{path}"
         words = ["exec", POD, "--", "python", "/demo/lake.py", command, path]
         answer: dict[str, Any] = self._fleet.kubectl_json(*words, timeout_s=300.0)
         return answer

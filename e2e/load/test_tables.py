@@ -21,6 +21,7 @@ from e2e.demo.flights import first_flights
 from e2e.install import Installation
 from e2e.load.test_backfills import shown, wait_attempt
 from e2e.local_cluster.access import foreign_kubeconfig
+from e2e.object_store import start_object_store, stored
 from e2e.table_image import load_table_image
 from tests.support.together import Later
 
@@ -118,10 +119,13 @@ def test_flights_are_in_a_delta_table_once_though_handler_driver_and_operator_fa
         assert written["files"] <= 8, written
 
 
-def test_flights_are_in_an_iceberg_table_whose_executors_come_with_the_work(lakehouse: BackfillScene) -> None:
+def test_flights_are_in_an_iceberg_table_on_s3_whose_executors_come_with_the_work(
+    installation: Installation, lakehouse: BackfillScene
+) -> None:
     """With dynamic allocation, the web interface and the event log; and a sample of it first."""
     with described_failure(lakehouse) as scene:
-        sink = table(scene, format="Iceberg", path="iceberg", name="lake.shop.flights")
+        start_object_store(installation.instance, scene)
+        sink = stored(scene, format="Iceberg", path="iceberg", name="lake.shop.flights")
         sampled = scene.plain("sampled", dryRun=True, **sink)
         sampled["spec"]["range"] = {**sampled["spec"]["range"], "sample": "5%"}
         sampled["spec"]["onError"] = "Skip"
