@@ -86,6 +86,16 @@ BACKFILL_RULES: list[tuple[str, JsonObject, str]] = [
     ("a Delta table with a name", table("s3a://b/c", name="lake.a.b"), "name is the table's name in a catalog"),
     ("Parquet that replaces", table("s3a://b/c", format="Parquet", mode="Replace"), "mode Replace is for Delta"),
     (
+        "a Parquet table with the column of its folders",
+        table("s3a://b/c", format="Parquet", columns=[{"name": "Slice", "type": "int"}]),
+        "a Parquet table cannot have a column slice",
+    ),
+    (
+        "columns that differ in case alone",
+        table("s3a://b/c", columns=[{"name": "a", "type": "int"}, {"name": "A", "type": "int", "field": "b"}]),
+        "names of columns must differ by more than upper and lower case",
+    ),
+    (
         "a table divided by what it has not",
         table("s3a://b/c", columns=[{"name": "a", "type": "int"}], partitionBy=["b"]),
         "partitionBy must name columns",
@@ -219,6 +229,7 @@ BACKFILL_SCHEMA: list[tuple[str, JsonObject, str]] = [
 
 BACKFILL_ACCEPTED: list[tuple[str, JsonObject]] = [
     ("a Backfill of a day", backfill()),
+    ("a Delta table with a column slice", table("s3a://b/c", columns=[{"name": "slice", "type": "int"}])),
     *(
         (f"{size} as the {field}", backfill({"spec.spark": {"driver": {field: size}, "executor": {field: size}}}))
         for field, sizes in (
