@@ -22,9 +22,9 @@ from fleet_consumer.backfill.brokers_view import BrokersView
 from fleet_consumer.backfill.engine import SparkEngine
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded
 from fleet_consumer.backfill.run import Engine, Parts, Run
-from fleet_consumer.backfill.work import BOTH, Work, policies_text
+from fleet_consumer.backfill.work import Work, policies_text
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.contract.backfill_config import BackfillConfig, load_config
+from fleet_consumer.contract.backfill_config import BOTH, BackfillConfig, load_config
 from fleet_consumer.contract.backfill_ledger import RunProblem, Suspect
 from fleet_consumer.contract.pod import BACKFILL_CONFIG, EXIT_OK, EXIT_SETTINGS, EXIT_SUPERSEDED, EXIT_SURROUNDINGS
 from fleet_consumer.contract.policies import PolicyInvalid

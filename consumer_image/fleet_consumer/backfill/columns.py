@@ -24,7 +24,6 @@ class TableRows:
     """Makes rows of the declared columns."""
 
     def __init__(self, columns: Sequence[ColumnConfig]) -> None:
-        self.kinds = {each.name: each.type for each in columns}
         self._columns = [(each, (each.field or each.name).split("."), converter(each.type)) for each in columns]
         self._reads_value = any(each.source == "Value" for each in columns)
         exact = any(each.type.startswith(DECIMAL) for each in columns)

@@ -10,12 +10,12 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded, meaning
-from fleet_consumer.backfill.rows import ANSWER_COLUMNS, DIFFERENCE_COLUMNS, schema_of
+from fleet_consumer.backfill.rows import ANSWER_COLUMNS, DIFFERENCE_COLUMNS, columns_of, schema_of
 from fleet_consumer.backfill.slices import Task, TaskReport
 from fleet_consumer.backfill.tables import STAGING, TABLES, Table, table_settings
-from fleet_consumer.backfill.task import columns_of, second_pass_function, task_function
+from fleet_consumer.backfill.task import second_pass_function, task_function
 from fleet_consumer.backfill.work import Work
-from fleet_consumer.contract.backfill_config import BackfillConfig
+from fleet_consumer.contract.backfill_config import BOTH, CANDIDATE, LIVE, BackfillConfig
 from fleet_consumer.worker.logs import fields
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ BATCH_ROWS: Final = 1_000
 """Rows of one Arrow batch of stored answers."""
 ALIVE_S: Final = 5.0
 """The interval at which progress within a job is told."""
-FOLDERS: Final = {"Live": "live", "Candidate": "differences", "Both": "differences"}
+FOLDERS: Final = {LIVE: "live", CANDIDATE: "differences", BOTH: "differences"}
 """Folders of a comparison below the Backfill's own."""
 
 SETTINGS: Final = {
@@ -106,7 +106,7 @@ class SparkEngine:
     def play_second_pass(self, slice_number: int, work: Work) -> dict[int, TaskReport]:
         """Have the candidate handle the records of one slice of the first pass, and compare with the answers of that;
         the reports of the tasks."""
-        path = f"{self._root()}/{self._config.id}/{FOLDERS['Live']}/slice={slice_number:06d}"
+        path = f"{self._root()}/{self._config.id}/{FOLDERS[LIVE]}/slice={slice_number:06d}"
         function = second_pass_function(work, slice_number, self._reports)
         answers = self._asked(lambda: self._spark.read.schema(schema_of(ANSWER_COLUMNS)).parquet(path))
         self._write(answers.mapInArrow(function, schema_of(DIFFERENCE_COLUMNS)), slice_number)

@@ -32,10 +32,10 @@ from fleet_consumer.backfill.marks import Marks
 from fleet_consumer.backfill.orders import Order, Part, Ready
 from fleet_consumer.backfill.outcomes import Answered, Handled, Outcomes
 from fleet_consumer.backfill.slices import Task, TaskReport
-from fleet_consumer.backfill.work import CANDIDATE, GROUP_S, Pacer, Selection, config_of, connection_of, log_as
+from fleet_consumer.backfill.work import GROUP_S, Pacer, Selection, config_of, connection_of, log_as
 from fleet_consumer.backfill.writing import Writers
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.contract.backfill_config import BackfillConfig
+from fleet_consumer.contract.backfill_config import CANDIDATE, BackfillConfig
 from fleet_consumer.contract.backfill_ledger import RunProblem
 from fleet_consumer.contract.pod import POD_NAME
 from fleet_consumer.contract.worker_config import WorkerConfig

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from fleet_consumer.contract.backfill_config import BOTH, BackfillConfig
 from fleet_consumer.record import Headers
 
 if TYPE_CHECKING:
@@ -67,6 +68,16 @@ class Rows:
 def encoded_headers(headers: Headers) -> list[tuple[str, bytes | None]] | None:
     """The headers as a row has them."""
     return [(name, value) for name, value in headers] or None
+
+
+def columns_of(config: BackfillConfig) -> Columns:
+    """The columns of the rows that a task of this Backfill gives back."""
+    table = config.sink.table
+    if table is not None and table.columns is not None:
+        return {each.name: each.type for each in table.columns}
+    if config.compare is None:
+        return OUTPUT_COLUMNS
+    return DIFFERENCE_COLUMNS if config.compare.handlers == BOTH else ANSWER_COLUMNS
 
 
 def schema_of(columns: Columns) -> str:

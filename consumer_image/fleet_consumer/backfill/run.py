@@ -30,9 +30,9 @@ from fleet_consumer.backfill.slices import (
     total_of,
     without,
 )
-from fleet_consumer.backfill.work import BOTH, CANDIDATE, LIVE, Work
+from fleet_consumer.backfill.work import Work
 from fleet_consumer.clock import Clock
-from fleet_consumer.contract.backfill_config import BackfillConfig
+from fleet_consumer.contract.backfill_config import BOTH, CANDIDATE, LIVE, BackfillConfig
 from fleet_consumer.contract.backfill_ledger import Comparison, Control, Counts, Ledger, RunProblem, Suspect
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.worker.logs import fields

@@ -13,10 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from fleet_consumer.backfill.columns import TableRows
 from fleet_consumer.backfill.errors import BackfillFailed, summary
-from fleet_consumer.backfill.rows import OUTPUT_COLUMNS, Columns, schema_of
-from fleet_consumer.contract.backfill_config import BackfillConfig, TableConfig
+from fleet_consumer.backfill.rows import columns_of, schema_of
+from fleet_consumer.contract.backfill_config import BackfillConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,11 +35,6 @@ CLASSES: Final = {"Delta": DELTA["spark.sql.catalog.spark_catalog"], "Iceberg": 
 BACKFILL: Final = "fleet.backfill"
 SLICES: Final = "fleet.slices"
 """Properties of a snapshot: whose rows it added, and up to which slice (exclusive)."""
-
-
-def columns_of_table(table: TableConfig) -> Columns:
-    """The columns of a table and of what is staged for it."""
-    return OUTPUT_COLUMNS if table.columns is None else TableRows(table.columns).kinds
 
 
 def table_settings(config: BackfillConfig, root: str, given: Callable[[str], bool]) -> Mapping[str, str]:
@@ -64,6 +58,7 @@ class Table(ABC):
         table = config.sink.table
         assert table is not None, "the sink is a table"
         self._spark, self._id, self._root, self._table = spark, config.id, root, table
+        self._columns = columns_of(config)
         self._others: Mapping[str, str] = {}  # columns of the table that the rows do not have
 
     def prepare(self) -> None:
@@ -71,7 +66,7 @@ class Table(ABC):
         from pyspark.errors import AnalysisException
 
         self._check_classes()
-        wanted = self._spark.createDataFrame([], schema_of(columns_of_table(self._table)))
+        wanted = self._spark.createDataFrame([], schema_of(self._columns))
         try:
             known = self._known(wanted)
         except AnalysisException as error:

@@ -15,12 +15,11 @@ from fleet_consumer.backfill.children import Died, HandlerProcess
 from fleet_consumer.backfill.comparing import Ignored, judged
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.orders import Order, Part
-from fleet_consumer.backfill.rows import ANSWER_COLUMNS, DIFFERENCE_COLUMNS, OUTPUT_COLUMNS, Columns, Rows, batch_of
+from fleet_consumer.backfill.rows import DIFFERENCE_COLUMNS, Rows, batch_of, columns_of
 from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport, behind, offsets_of, part_of, shortened
-from fleet_consumer.backfill.tables import columns_of_table
-from fleet_consumer.backfill.work import BOTH, CANDIDATE, LIVE, Pacer, Work, config_of
+from fleet_consumer.backfill.work import Pacer, Work, config_of
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.contract.backfill_config import BackfillConfig
+from fleet_consumer.contract.backfill_config import BOTH, CANDIDATE, LIVE, BackfillConfig
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,13 +31,6 @@ PIECE_S: Final = 1.0
 
 _PROCESSES: dict[tuple[str, str], HandlerProcess] = {}
 """The handlers' processes of this Python worker, by the settings and the side."""
-
-
-def columns_of(config: BackfillConfig) -> Columns:
-    """The rows that a task of this Backfill gives back."""
-    if config.compare is None:
-        return OUTPUT_COLUMNS if config.sink.table is None else columns_of_table(config.sink.table)
-    return DIFFERENCE_COLUMNS if config.compare.handlers == BOTH else ANSWER_COLUMNS
 
 
 def task_function(
@@ -97,10 +89,11 @@ def run_task(work: Work, task: Task, report: TaskReport) -> Iterator[pyarrow.Rec
         handlers = LIVE if config.compare is None else config.compare.handlers
         processes = [_process(work.config, side) for side in ([LIVE, CANDIDATE] if handlers == BOTH else [handlers])]
         began = SystemClock().monotonic()
+        columns = columns_of(config)
         play = _compared if handlers == BOTH else _single
         for rows in play(work, task, report, *processes):
             if rows and rows[0]:
-                yield batch_of(columns_of(config), rows)
+                yield batch_of(columns, rows)
         report.seconds = SystemClock().monotonic() - began
 
 

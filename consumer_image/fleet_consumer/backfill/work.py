@@ -24,10 +24,6 @@ from fleet_consumer.record import Headers
 from fleet_consumer.worker.config.settings import CredentialsUnreadable, connection_settings, with_environment
 from fleet_consumer.worker.logs import JsonFormatter, TextFormatter, in_hand
 
-LIVE: Final = "Live"
-CANDIDATE: Final = "Candidate"
-BOTH: Final = "Both"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:

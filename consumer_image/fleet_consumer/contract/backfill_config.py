@@ -24,7 +24,10 @@ TIME_MAX: Final = 2**53
 PROGRESS_S: Final = 900
 ORDERINGS: Final = ("Partition", "None")
 ON_ERROR: Final = ("Fail", "Skip", "FailedTopic")
-PASSES: Final = ("Both", "Live", "Candidate")
+LIVE: Final = "Live"
+CANDIDATE: Final = "Candidate"
+BOTH: Final = "Both"
+PASSES: Final = (BOTH, LIVE, CANDIDATE)
 """Handlers that a driver of a comparison calls: both side by side, or one of them where their images differ."""
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from fleet_consumer.contract import fields
-from fleet_consumer.contract.backfill_config import PASSES, is_range
+from fleet_consumer.contract.backfill_config import BOTH, PASSES, is_range
 from fleet_consumer.contract.section import Section, SettingsInvalid
 
 LEDGER_KEY: Final = "ledger.json"
@@ -140,7 +140,7 @@ class Ledger:
     """
 
     attempt: int = fields.integer()
-    handlers: str = fields.choice(*PASSES, default="Both")
+    handlers: str = fields.choice(*PASSES, default=BOTH)
     remaining: Ranges = fields.read_by(_remaining)
     slices_done: int = fields.integer(default=0)
     slices_left: int = fields.integer(default=0)

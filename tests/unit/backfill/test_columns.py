@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from fleet_consumer.backfill.columns import TableRows
-from fleet_consumer.contract.backfill_config import ColumnConfig
+from fleet_consumer.backfill.rows import OUTPUT_COLUMNS, columns_of
+from fleet_consumer.contract.backfill_config import ColumnConfig, parse_config
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.retry.failure import OutputRefused
+from tests.unit.backfill.documents import backfill_document, table_section
 
 RECORD = Record(topic="flights", partition=3, offset=7, timestamp=1_769_860_800_123, key=b"k", value=b"v", headers=())
 
@@ -121,3 +123,10 @@ def test_columns_of_the_record_need_no_value_that_is_json() -> None:
     assert row(b"\xff", *columns, key=b"me") == ["flights", 3, 7, at, "me"]
     with pytest.raises(OutputRefused, match="column 'Key'"):
         row(None, *columns, key=b"\xff")
+
+
+def test_staged_rows_have_the_names_and_types_of_the_table() -> None:
+    sink = {"topic": None, "parquet": None, "table": table_section()}
+    assert columns_of(parse_config(backfill_document(sink=sink))) == {"n": "int"}
+    sink["table"] = table_section(columns=None)
+    assert columns_of(parse_config(backfill_document(sink=sink))) == OUTPUT_COLUMNS
