@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded, meaning
 from fleet_consumer.backfill.rows import ANSWER_COLUMNS, DIFFERENCE_COLUMNS, columns_of, schema_of
 from fleet_consumer.backfill.slices import Task, TaskReport
-from fleet_consumer.backfill.tables import STAGING, TABLES, Table, table_settings
+from fleet_consumer.backfill.tables import STAGING, TABLES, Table, folder_of_slice, number_of_slice, table_settings
 from fleet_consumer.backfill.task import second_pass_function, task_function
 from fleet_consumer.backfill.work import Work
 from fleet_consumer.contract.backfill_config import BOTH, CANDIDATE, LIVE, BackfillConfig
@@ -106,8 +106,8 @@ class SparkEngine:
     def play_second_pass(self, slice_number: int, work: Work) -> dict[int, TaskReport]:
         """Have the candidate handle the records of one slice of the first pass, and compare with the answers of that;
         the reports of the tasks."""
-        path = f"{self._root()}/{self._config.id}/{FOLDERS[LIVE]}/slice={slice_number:06d}"
         function = second_pass_function(work, slice_number, self._reports)
+        path = self._slice(slice_number, LIVE)
         answers = self._asked(lambda: self._spark.read.schema(schema_of(ANSWER_COLUMNS)).parquet(path))
         self._write(answers.mapInArrow(function, schema_of(DIFFERENCE_COLUMNS)), slice_number)
         found = self._taken(slice_number)
@@ -117,13 +117,11 @@ class SparkEngine:
         return found
 
     def _write(self, rows: DataFrame, slice_number: int) -> None:
-        path = self._path(slice_number)
-
         def run() -> None:
-            if path is None:
+            if self._config.sink.folder is None:
                 rows.write.format("noop").mode("append").save()
             else:
-                rows.write.mode("overwrite").parquet(path)
+                rows.write.mode("overwrite").parquet(self._slice(slice_number))
 
         self._watched(run)
 
@@ -135,7 +133,7 @@ class SparkEngine:
 
     def publish(self, first: int, end: int) -> None:
         """Make the rows of these slices, the end exclusive, a part of the table, unless it has them."""
-        table, paths = self._table, [str(self._path(number)) for number in range(first, end)]
+        table, paths = self._table, [self._slice(number) for number in range(first, end)]
         assert table is not None, "the sink is a table"
 
         def run() -> None:
@@ -146,10 +144,9 @@ class SparkEngine:
 
     def discard(self, first: int, end: int | None = None) -> None:
         """Remove the files of these slices: they are published, or an attempt has left them behind."""
-        base = self._path(None)
-        if base is not None:
+        if self._config.sink.folder is not None:
             chosen = range(first, sys.maxsize if end is None else end)
-            self._asked(lambda: self._delete(base, lambda name: _number(name) in chosen))
+            self._asked(lambda: self._delete(chosen))
 
     def close(self) -> None:
         self._spark.stop()
@@ -170,15 +167,15 @@ class SparkEngine:
         assert folder is not None, "this Backfill writes files"
         return (folder if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", folder) else f"file://{folder}").rstrip("/")
 
-    def _path(self, number: int | None) -> str | None:
-        """The folder of a slice, or with None that of all slices; None if nothing is written."""
-        if self._config.sink.folder is None:
-            return None
+    def _slices(self, handlers: str | None = None) -> str:
+        """The folder of all slices; `handlers` are those of another pass of the comparison."""
         compare = self._config.compare
         above = "" if self._config.sink.table is None else f"/{STAGING}"
-        below = "" if compare is None else f"/{FOLDERS[compare.handlers]}"
-        base = f"{self._root()}{above}/{self._config.id}{below}"
-        return base if number is None else f"{base}/slice={number:06d}"
+        below = "" if compare is None else f"/{FOLDERS[handlers or compare.handlers]}"
+        return f"{self._root()}{above}/{self._config.id}{below}"
+
+    def _slice(self, number: int, handlers: str | None = None) -> str:
+        return f"{self._slices(handlers)}/{folder_of_slice(number)}"
 
     def _events(self) -> str:
         """The folder of the event log, which Spark wants to be there when it starts."""
@@ -203,13 +200,13 @@ class SparkEngine:
         folder = context._jvm.org.apache.hadoop.fs.Path(path)
         return folder.getFileSystem(context._jsc.hadoopConfiguration()), folder
 
-    def _delete(self, base: str, chosen: Callable[[str], bool]) -> None:
-        files, folder = self._files(base)
+    def _delete(self, chosen: range) -> None:
+        files, folder = self._files(self._slices())
         if not files.exists(folder):
             return
         for status in files.listStatus(folder):
             path = status.getPath()
-            if chosen(path.getName()):
+            if number_of_slice(path.getName()) in chosen:
                 files.delete(path, True)
                 LOG.info("files of a slice removed", extra=fields(path=path.toString()))
 
@@ -260,9 +257,3 @@ class SparkEngine:
             # py4j's and Spark's own errors; their texts hold the causes.
             LOG.debug("Spark failed", exc_info=True)
             raise meaning(str(error)) from error
-
-
-def _number(name: str) -> int:
-    """The number of a slice's folder, -1 for other names."""
-    found = re.fullmatch(r"slice=(\d+)", name)
-    return int(found[1]) if found else -1

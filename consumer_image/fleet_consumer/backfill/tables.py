@@ -9,6 +9,7 @@ the snapshot, Parquet by the name of the folder.
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,17 @@ CLASSES: Final = {"Delta": DELTA["spark.sql.catalog.spark_catalog"], "Iceberg": 
 BACKFILL: Final = "fleet.backfill"
 SLICES: Final = "fleet.slices"
 """Properties of a snapshot: whose rows it added, and up to which slice (exclusive)."""
+
+
+def folder_of_slice(number: int) -> str:
+    """The name of the folder with the rows of a slice, or with those of a publication up to that slice."""
+    return f"slice={number:06d}"
+
+
+def number_of_slice(folder: str) -> int:
+    """The number of the slice whose folder has this name, -1 for other names."""
+    found = re.fullmatch(r"slice=(\d+)", folder)
+    return int(found[1]) if found else -1
 
 
 def table_settings(config: BackfillConfig, root: str, given: Callable[[str], bool]) -> Mapping[str, str]:
@@ -118,7 +130,7 @@ class ParquetTable(Table):
 
     def publish(self, rows: DataFrame, end: int, *, first: bool) -> None:
         written = rows.write.mode("overwrite").partitionBy(*self._table.partition_by)
-        written.parquet(f"{self._root}/{self._id}/slice={end - 1:06d}")
+        written.parquet(f"{self._root}/{self._id}/{folder_of_slice(end - 1)}")
 
     def _known(self, wanted: DataFrame) -> Mapping[str, str]:
         return _types(wanted)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from fleet_consumer.backfill.engine import SparkEngine
+from fleet_consumer.contract.backfill_config import CANDIDATE, LIVE, parse_config
+from tests.unit.backfill.documents import backfill_document, compare_section
 
 
 def engine(master: str, registered: int, **conf: str) -> SparkEngine:
@@ -31,3 +33,12 @@ def test_tasks_wait_where_spark_may_ask_for_executors() -> None:
 
 def test_cores_of_a_local_master_are_its_threads() -> None:
     assert engine("local[3]", 1).cores == 3
+
+
+def test_candidate_reads_answers_where_the_live_pass_wrote_them() -> None:
+    live, candidate = (SparkEngine.__new__(SparkEngine) for _ in range(2))
+    for made, handlers in ((live, LIVE), (candidate, CANDIDATE)):
+        sink = {"topic": None, "parquet": "/sink"}
+        made._config = parse_config(backfill_document(compare=compare_section(handlers), sink=sink))
+    assert live._slice(7) == candidate._slice(7, LIVE) == "file:///sink/0d9c2f3e/live/slice=000007"
+    assert candidate._slice(7) == "file:///sink/0d9c2f3e/differences/slice=000007"
