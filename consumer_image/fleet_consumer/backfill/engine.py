@@ -65,6 +65,7 @@ class SparkEngine:
 
         self._config = config
         self._alive = alive
+        self._file_system: Any = None
         settings = {**SETTINGS, **self._asked(self._own_settings)}
         if master is not None:
             settings["spark.master"] = master
@@ -179,14 +180,9 @@ class SparkEngine:
 
     def _events(self) -> str:
         """The folder of the event log, which Spark wants to be there when it starts."""
-        from pyspark import SparkContext
-
         path = f"{self._root()}/{STAGING}/events"
-        SparkContext._ensure_initialized()
-        jvm = SparkContext._jvm
-        conf = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(jvm.org.apache.spark.SparkConf())
-        folder = jvm.org.apache.hadoop.fs.Path(path)
-        folder.getFileSystem(conf).mkdirs(folder)
+        files, folder = self._files(path)
+        files.mkdirs(folder)
         return path
 
     def _size(self, path: str) -> int:
@@ -195,10 +191,19 @@ class SparkEngine:
         return int(files.getContentSummary(folder).getLength())
 
     def _files(self, path: str) -> tuple[Any, Any]:
-        """Hadoop's file system of a path, and the path as it takes it."""
-        context = self._spark.sparkContext
-        folder = context._jvm.org.apache.hadoop.fs.Path(path)
-        return folder.getFileSystem(context._jsc.hadoopConfiguration()), folder
+        """Hadoop's file system of a path below the root, and the path as it takes it; also before there is a session.
+
+        Its settings are those that spark-submit was given, as a session has them; they are read once.
+        """
+        from pyspark import SparkContext
+
+        SparkContext._ensure_initialized()
+        jvm: Any = SparkContext._jvm
+        folder = jvm.org.apache.hadoop.fs.Path(path)
+        if self._file_system is None:
+            conf = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(jvm.org.apache.spark.SparkConf())
+            self._file_system = folder.getFileSystem(conf)
+        return self._file_system, folder
 
     def _delete(self, chosen: range) -> None:
         files, folder = self._files(self._slices())
