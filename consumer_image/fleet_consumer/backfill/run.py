@@ -258,8 +258,8 @@ class Run:
         self._note(outcome, max(1e-3, self._parts.clock.monotonic() - began), pace, rate)
         try:
             self._judge(outcome)
-        except BackfillFailed:
-            self._publish(engine, due=True)
+        except BackfillFailed as error:
+            self._publish_before(error, engine)
             raise
 
     def _pace(self, engine: Engine, control: Control) -> Pace:
@@ -348,6 +348,17 @@ class Run:
         self._write(replace(self._ledger, published=end))
         engine.discard(published, end)
         LOG.info("rows published", extra=fields(slices=end - published, slicesPublished=end))
+
+    def _publish_before(self, error: BackfillFailed, engine: Engine) -> None:
+        """Publish what is before the error that ends the attempt.
+
+        Where that fails, the error says so too, and is final only if another attempt cannot publish either.
+        """
+        try:
+            self._publish(engine, due=True)
+        except BackfillFailed as unpublished:
+            message = f"{error}; the rows before it are not published: {unpublished}"
+            raise BackfillFailed(error.reason, message, final=unpublished.final) from unpublished
 
     def _note(self, outcome: SliceOutcome, seconds: float, pace: Pace, rate: int | None) -> None:
         assert self._ledger is not None

@@ -36,6 +36,7 @@ class World:
         self.discarded: list[int] = []
         self.publications: list[tuple[int, int]] = []
         self.publication_fails = False
+        self.failure_is_final = False
         self.cleared: list[tuple[int, int]] = []
         self.second: list[int] = []
         self.answers: list[TaskReport] = []
@@ -104,7 +105,7 @@ class World:
     def publish(self, first: int, end: int) -> None:
         self.publications.append((first, end))
         if self.publication_fails:
-            raise BackfillFailed("SliceFailed", "the store is away", final=False)
+            raise BackfillFailed("SliceFailed", "the store is away", final=self.failure_is_final)
 
     def discard(self, first: int, end: int | None = None) -> None:
         if end is None:

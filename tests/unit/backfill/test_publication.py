@@ -10,7 +10,7 @@ from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.run import GROUP_SLICES
 from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport
 from fleet_consumer.contract.backfill_ledger import Control
-from tests.unit.backfill.attempt import World, play
+from tests.unit.backfill.attempt import World, failed, play
 from tests.unit.backfill.documents import table_section
 
 
@@ -82,6 +82,26 @@ def test_run_that_a_record_ends_publishes_what_is_before_it() -> None:
     with pytest.raises(BackfillFailed, match="ValueError"):
         play(here)
     assert here.publications == [(0, here.written[-1].slices_done)]
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_publication_that_fails_hides_no_failed_record(final: bool) -> None:
+    """Nor does the record end the run while another attempt may publish what is before it."""
+    here = world()
+
+    def fail(planned: TaskRange, report: TaskReport) -> None:
+        if here.played[-1][0] == 1:
+            report.failure = FailedRecord(planned.partition, planned.first, "ValueError", "no")
+            report.covered = []
+
+    here.change, here.publication_fails, here.failure_is_final = fail, True, final
+    _, error = failed(
+        here, "partition 0 offset 25: ValueError: no.*; the rows before it are not published: the store is away"
+    )
+    assert (error.reason, error.final) == ("HandlerFailed", final)
+    here.publication_fails = False
+    _, error = failed(here, "ValueError: no.*FailedTopic$")
+    assert (error.reason, error.final, here.written[-1].published) == ("HandlerFailed", True, 1)
 
 
 def test_sinks_of_other_kinds_publish_nothing() -> None:
