@@ -97,7 +97,6 @@ class _Attempt:
             wait=threading.Event().wait,
         )
         self._run = Run(self._config, self._options.attempt, parts)
-        self._run.begin()
         with ExitStack() as ends:
 
             def start() -> Engine:

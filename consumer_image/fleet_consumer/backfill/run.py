@@ -120,28 +120,24 @@ class Parts:
 
 
 class Run:
-    """One attempt. `begin` claims the ledger; `go` returns when all is covered or the control says stop."""
+    """One attempt. `go` returns when all is covered or the control says stop."""
 
     def __init__(self, config: BackfillConfig, attempt: int, parts: Parts) -> None:
+        """Claim the ledger: read it, and write it as this attempt's. Raises Superseded and SettingsInvalid."""
         self._config = config
         self._attempt = attempt
         self._parts = parts
         self._orders = Orders()
-        self._observed = 0.0
         self._handled = self._poison = self._deaths = 0
         # The most offsets of a task while an executor's death is being looked into.
         self._careful: int | None = None
-        self._ledger: Ledger | None = None
-
-    def begin(self) -> None:
-        """Read the ledger, and write it as this attempt's. Raises Superseded and SettingsInvalid."""
-        stored = self._parts.ledgers.read()
-        ledger = self._start() if stored is None else self._resumed(stored)
-        self._observed = ledger.offsets_per_second
-        self._write(ledger)
+        stored = parts.ledgers.read()
+        self._ledger = self._start() if stored is None else self._resumed(stored)
+        self._observed = self._ledger.offsets_per_second
+        self._write(self._ledger)
         LOG.info(
             "backfill begins" if stored is None else "backfill goes on",
-            extra=fields(backfill=self._config.id, attempt=self._attempt, offsets=ledger.offsets_left),
+            extra=fields(backfill=config.id, attempt=attempt, offsets=self._ledger.offsets_left),
         )
 
     def go(self, start: Callable[[], Engine]) -> bool:
@@ -149,7 +145,6 @@ class Run:
 
         `start` makes the engine, which takes a while: at the first use, and not for a run that has nothing to do.
         """
-        assert self._ledger is not None, "call begin first"
         engine: Engine | None = None
         while self._ledger.remaining or self._is_unpublished:
             control = self._await_go()
@@ -168,9 +163,8 @@ class Run:
         return True
 
     def fail(self, problem: RunProblem) -> None:
-        """Write the last word of an attempt that ends with an error; nothing if the ledger was never read."""
-        if self._ledger is not None:
-            self._write(replace(self._ledger, problem=problem, ended=True, slice_offsets=0))
+        """Write the last word of an attempt that ends with an error."""
+        self._write(replace(self._ledger, problem=problem, ended=True, slice_offsets=0))
 
     @property
     def _pass(self) -> str:
@@ -219,7 +213,6 @@ class Run:
             self._parts.wait(POLL_S)
 
     def _pause(self, why: str) -> None:
-        assert self._ledger is not None
         paused = replace(self._ledger, throttled_by=GUARD, throttle_message=why, slice_offsets=0)
         if self._ledger.throttled_by != GUARD:
             LOG.info("backfill pauses", extra=fields(cause=why))
@@ -227,7 +220,6 @@ class Run:
             self._write(paused)
 
     def _play(self, engine: Engine, control: Control) -> None:
-        assert self._ledger is not None
         ledger, config = self._ledger, self._config
         pace = self._pace(engine, control)
         second = self._pass == CANDIDATE
@@ -305,7 +297,6 @@ class Run:
 
     def _executors_lost(self, error: ExecutorsLost, planned: Sequence[Task]) -> BackfillFailed:
         """The error with the record at which a task died that took nothing else; it is a suspect from now on."""
-        assert self._ledger is not None
         # A task of a second pass takes the answers of some files, whatever is planned.
         if error.task is None or error.task >= len(planned) or self._pass == CANDIDATE:
             return error
@@ -321,13 +312,11 @@ class Run:
 
     def _discard(self, engine: Engine) -> None:
         """Remove files of slices that are not in the ledger. Raises Superseded, or they may be a newer attempt's."""
-        assert self._ledger is not None
         self._parts.ledgers.read()
         engine.discard(self._ledger.slices_done)
 
     @property
     def _is_unpublished(self) -> bool:
-        assert self._ledger is not None
         return self._config.sink.table is not None and self._ledger.published < self._ledger.slices_done
 
     def _publish(self, engine: Engine, *, due: bool) -> None:
@@ -335,7 +324,6 @@ class Run:
 
         The ledger names the slices before: a publication whose end a death has hidden is tried again with the same.
         """
-        assert self._ledger is not None
         if not self._is_unpublished:
             return
         published, end = self._ledger.published, self._ledger.publishing
@@ -361,7 +349,6 @@ class Run:
             raise BackfillFailed(error.reason, message, final=unpublished.final) from unpublished
 
     def _note(self, outcome: SliceOutcome, seconds: float, pace: Pace, rate: int | None) -> None:
-        assert self._ledger is not None
         ledger = self._ledger
         second = self._pass == CANDIDATE
         whole = outcome.problem is None and not outcome.died
@@ -408,7 +395,6 @@ class Run:
         )
 
     def _end(self) -> None:
-        assert self._ledger is not None
         ended = replace(self._ledger, ended=True, slice_offsets=0, throttled_by="", throttle_message="")
         self._write(ended)
         LOG.info("backfill ends", extra=fields(offsetsLeft=ended.offsets_left, slices=ended.slices_done))

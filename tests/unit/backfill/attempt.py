@@ -119,15 +119,12 @@ class World:
 
 
 def play(world: World, attempt: int = 1) -> bool:
-    run = world.run(attempt)
-    run.begin()
-    return run.go(world.start)
+    return world.run(attempt).go(world.start)
 
 
 def failed(world: World, match: str) -> tuple[Run, BackfillFailed]:
     """An attempt that an error with such a message ends, and the error."""
     run = world.run()
-    run.begin()
     with pytest.raises(BackfillFailed, match=match) as raised:
         run.go(world.start)
     return run, raised.value

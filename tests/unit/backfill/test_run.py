@@ -185,10 +185,11 @@ def test_brokers_are_asked_before_a_slice_is_announced() -> None:
     assert len(world.written) == 1
 
 
-def test_unread_ledger_is_not_written_over_by_a_problem() -> None:
+def test_ledger_that_cannot_be_claimed_is_not_written() -> None:
     world = World()
-    run = world.run()
-    run.fail(RunProblem(reason="x", message="y", final=True))
+    world.superseded = True
+    with pytest.raises(Superseded):
+        world.run()
     assert world.written == []
 
 
@@ -236,17 +237,16 @@ def test_passes_that_do_not_fit_the_ledger_are_refused() -> None:
     world = World(compare=compare_section("Candidate"), sink=sink)
     world.stored = Ledger(attempt=1, handlers="Live", remaining={0: ((0, 5),)})
     with pytest.raises(SettingsInvalid, match="5 offsets left"):
-        world.run(2).begin()
+        world.run(2)
     world.stored = Ledger(attempt=1, handlers="Both", remaining={})
     with pytest.raises(SettingsInvalid, match="pass Both"):
-        world.run(2).begin()
+        world.run(2)
     assert world.written == []
 
 
 def test_superseded_passes_through() -> None:
     world = World()
     run = world.run()
-    run.begin()
 
     def write(ledger: Ledger) -> None:
         raise Superseded("newer")
@@ -273,7 +273,6 @@ def test_superseded_attempt_removes_no_files() -> None:
     """Those of its slice may be the newer attempt's by now."""
     world = World()
     run = world.run()
-    run.begin()
 
     def start() -> World:
         world.superseded = True
