@@ -10,10 +10,10 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded, meaning
-from fleet_consumer.backfill.rows import ANSWER_COLUMNS, DIFFERENCE_COLUMNS, columns_of, schema_of
+from fleet_consumer.backfill.rows import ANSWER_COLUMNS, columns_of, schema_of
 from fleet_consumer.backfill.slices import Task, TaskReport
 from fleet_consumer.backfill.tables import STAGING, TABLES, Table, folder_of_slice, number_of_slice, table_settings
-from fleet_consumer.backfill.task import second_pass_function, task_function
+from fleet_consumer.backfill.task import task_function
 from fleet_consumer.backfill.work import Work
 from fleet_consumer.contract.backfill_config import BOTH, CANDIDATE, LIVE, BackfillConfig
 from fleet_consumer.worker.logs import fields
@@ -107,10 +107,10 @@ class SparkEngine:
     def play_second_pass(self, slice_number: int, work: Work) -> dict[int, TaskReport]:
         """Have the candidate handle the records of one slice of the first pass, and compare with the answers of that;
         the reports of the tasks."""
-        function = second_pass_function(work, slice_number, self._reports)
+        function = task_function(work, slice_number, None, self._reports)
         path = self._slice(slice_number, LIVE)
         answers = self._asked(lambda: self._spark.read.schema(schema_of(ANSWER_COLUMNS)).parquet(path))
-        self._write(answers.mapInArrow(function, schema_of(DIFFERENCE_COLUMNS)), slice_number)
+        self._write(answers.mapInArrow(function, schema_of(columns_of(self._config))), slice_number)
         found = self._taken(slice_number)
         if len(found) != (tasks := answers.rdd.getNumPartitions()):
             seen = f"{len(found)} of {tasks} tasks of the slice reported"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fleet_consumer.contract.backfill_config import BOTH, BackfillConfig
+from fleet_consumer.contract.backfill_config import LIVE, BackfillConfig
 from fleet_consumer.record import Headers
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def columns_of(config: BackfillConfig) -> Columns:
         return {each.name: each.type for each in table.columns}
     if config.compare is None:
         return OUTPUT_COLUMNS
-    return DIFFERENCE_COLUMNS if config.compare.handlers == BOTH else ANSWER_COLUMNS
+    return ANSWER_COLUMNS if config.compare.handlers == LIVE else DIFFERENCE_COLUMNS
 
 
 def schema_of(columns: Columns) -> str:

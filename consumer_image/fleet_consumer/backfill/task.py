@@ -8,14 +8,15 @@ of its ranges then, and a single record in the end, so that one that ends execut
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from fleet_consumer.backfill.children import Died, HandlerProcess
 from fleet_consumer.backfill.comparing import Ignored, judged
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.orders import Order, Part
-from fleet_consumer.backfill.rows import DIFFERENCE_COLUMNS, Rows, batch_of, columns_of
+from fleet_consumer.backfill.rows import Rows, batch_of, columns_of
 from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport, behind, offsets_of, part_of, shortened
 from fleet_consumer.backfill.work import Pacer, Work, config_of
 from fleet_consumer.clock import SystemClock
@@ -34,27 +35,11 @@ _PROCESSES: dict[tuple[str, str], HandlerProcess] = {}
 
 
 def task_function(
-    work: Work, number: int, planned: Sequence[Task], reports: Any
+    work: Work, number: int, planned: Sequence[Task] | None, reports: Any
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """The function for `mapInArrow` over one row for each task; `reports` is the driver's accumulator, keyed by slice
-    and task."""
+    """The function for `mapInArrow` over one row for each task or, with None planned, over the stored answers of the
+    first pass of a comparison; `reports` is the driver's accumulator, keyed by slice and task."""
 
-    def play(task: int, attempt: int, report: TaskReport, batches: Iterable[Any]) -> Iterator[Any]:
-        for _ in batches:
-            """The row says nothing; its partition is the task."""
-        return run_task(work, part_of(planned[task], attempt), report)
-
-    return _reporting(play, number, reports)
-
-
-def second_pass_function(work: Work, number: int, reports: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """The function for `mapInArrow` over the stored answers of the first pass of a comparison."""
-    return _reporting(lambda _task, _attempt, report, batches: run_second_pass(work, report, batches), number, reports)
-
-
-def _reporting(
-    play: Callable[[int, int, TaskReport, Iterable[Any]], Iterator[Any]], number: int, reports: Any
-) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
@@ -62,65 +47,60 @@ def _reporting(
         assert context is not None, "Spark runs this"
         task, attempt = context.partitionId(), context.attemptNumber()
         report = TaskReport(repeated=int(attempt > 0))
-        yield from play(task, attempt, report, batches)
+        if planned is None:
+            yield from run_second_pass(work, report, batches)
+        else:
+            for _ in batches:
+                """The row says nothing; its partition is the task."""
+            yield from run_task(work, part_of(planned[task], attempt), report)
         # Only a task that came to its end reports.
         reports.add({(number, task): report})
 
     return run
 
 
-@contextmanager
-def _stops_noted(report: TaskReport) -> Iterator[None]:
-    """Note in the report of a task why it has to stop, and have the next one begin with new processes."""
-    try:
-        yield
-    except Died as death:
-        report.died += death.suspects
-        _forget_dead()
-    except BackfillFailed as error:
-        report.problem = error.problem
-        _forget_dead()
-
-
 def run_task(work: Work, task: Task, report: TaskReport) -> Iterator[pyarrow.RecordBatch]:
     """Play a task, and fill in its report."""
-    with _stops_noted(report):
-        config = config_of(work.config)
-        handlers = LIVE if config.compare is None else config.compare.handlers
-        processes = [_process(work.config, side) for side in ([LIVE, CANDIDATE] if handlers == BOTH else [handlers])]
-        began = SystemClock().monotonic()
-        columns = columns_of(config)
-        play = _compared if handlers == BOTH else _single
-        for rows in play(work, task, report, *processes):
-            if rows and rows[0]:
-                yield batch_of(columns, rows)
-        report.seconds = SystemClock().monotonic() - began
+
+    def play(*processes: HandlerProcess) -> Iterator[list[list[Any]]]:
+        handle = _single if len(processes) == 1 else _compared
+        return handle(work, task, report, *processes)
+
+    return _run(work, report, play)
 
 
 def run_second_pass(
     work: Work, report: TaskReport, batches: Iterable[pyarrow.RecordBatch]
 ) -> Iterator[pyarrow.RecordBatch]:
     """Have the candidate handle the records of these answers of the live handler, and fill in the report."""
-    clock = SystemClock()
-    began = clock.monotonic()
-    with _stops_noted(report):
-        ignored = _ignored(config_of(work.config))
-        for batch in batches:
-            live = _by_place([column.to_pylist() for column in batch.columns])
-            spans: dict[int, tuple[int, int]] = {}
-            for partition, offset in sorted(live):
-                spans[partition] = (spans.get(partition, (offset, 0))[0], offset + 1)
-            task = tuple(TaskRange(part, first, end) for part, (first, end) in spans.items())
-            order = Order(work, task, bounded=False)
-            found, candidate = _gathered(list(_process(work.config, CANDIDATE).play(order)))
-            if found.problem is not None:
-                report.problem = found.problem
-                break
-            rows = _differences(live, candidate, ignored, report)
-            report.add(found)
-            if rows:
-                yield batch_of(DIFFERENCE_COLUMNS, rows.columns)
-    report.seconds = clock.monotonic() - began
+    return _run(work, report, partial(_second, work, batches, report))
+
+
+def _run(
+    work: Work, report: TaskReport, play: Callable[..., Iterator[list[list[Any]]]]
+) -> Iterator[pyarrow.RecordBatch]:
+    """Batches of the rows that `play` yields with the processes of this pass.
+
+    The report says why a task has to stop; the next one begins with new processes then.
+    """
+    try:
+        config = config_of(work.config)
+        columns = columns_of(config)
+        handlers = LIVE if config.compare is None else config.compare.handlers
+        sides = (LIVE, CANDIDATE) if handlers == BOTH else (handlers,)
+        processes = [_process(work.config, side) for side in sides]
+        clock = SystemClock()
+        began = clock.monotonic()
+        for rows in play(*processes):
+            if rows and rows[0]:
+                yield batch_of(columns, rows)
+        report.seconds = clock.monotonic() - began
+    except Died as death:
+        report.died += death.suspects
+        _forget_dead()
+    except BackfillFailed as error:
+        report.problem = error.problem
+        _forget_dead()
 
 
 def _ignored(config: BackfillConfig) -> Ignored:
@@ -158,7 +138,9 @@ def _compared(
     while left and pacer.may_take(offsets_of(shortened(left, size))):
         piece, began = _without_suspects(shortened(left, size), work), clock.monotonic()
         playing = [process.play(Order(work, piece, bounded=False)) for process in (live, candidate)]
-        (found, ours), (other, theirs) = map(_gathered, _in_turns(playing))
+        # In turns: neither waits for long until its part is taken.
+        turns = zip(*zip_longest(*playing), strict=True)
+        (found, ours), (other, theirs) = (_gathered(filter(None, parts)) for parts in turns)
         if problem := found.problem or other.problem:
             report.problem = problem
             return
@@ -169,6 +151,26 @@ def _compared(
         left = behind(left, piece)
         size = max(1, min(PIECE_MAX, 2 * size, int(size * PIECE_S / max(clock.monotonic() - began, 1e-3))))
     report.waited = pacer.waited
+
+
+def _second(
+    work: Work, batches: Iterable[pyarrow.RecordBatch], report: TaskReport, candidate: HandlerProcess
+) -> Iterator[list[list[Any]]]:
+    """The candidate over the records of stored answers, batch by batch; yields the differences."""
+    ignored = _ignored(config_of(work.config))
+    for batch in batches:
+        live = _by_place([column.to_pylist() for column in batch.columns])
+        spans: dict[int, tuple[int, int]] = {}
+        for partition, offset in sorted(live):
+            spans[partition] = (spans.get(partition, (offset, 0))[0], offset + 1)
+        task = tuple(TaskRange(part, first, end) for part, (first, end) in spans.items())
+        found, answers = _gathered(candidate.play(Order(work, task, bounded=False)))
+        if found.problem is not None:
+            report.problem = found.problem
+            return
+        rows = _differences(live, answers, ignored, report)
+        report.add(found)
+        yield rows.columns
 
 
 def _without_suspects(piece: Task, work: Work) -> Task:
@@ -183,25 +185,11 @@ def _without_suspects(piece: Task, work: Work) -> Task:
     return piece
 
 
-def _in_turns(playing: Sequence[Iterator[Part]]) -> list[list[Part]]:
-    """All parts of each, taken in turns: none waits for long until its part is taken."""
-    found: list[list[Part]] = [[] for _ in playing]
-    open_ = list(enumerate(playing))
-    while open_:
-        for entry in list(open_):
-            part = next(entry[1], None)
-            if part is None:
-                open_.remove(entry)
-            else:
-                found[entry[0]].append(part)
-    return found
-
-
 Answers = dict[tuple[int, int], list[Any]]
 """Rows of answers by partition and offset."""
 
 
-def _gathered(parts: Sequence[Part]) -> tuple[TaskReport, Answers]:
+def _gathered(parts: Iterable[Part]) -> tuple[TaskReport, Answers]:
     """The whole report, and the answers."""
     report, answers = TaskReport(), Answers()
     for part in parts:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +15,13 @@ from fleet_consumer.backfill.children import Died
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.orders import Order, Part
 from fleet_consumer.backfill.slices import TaskRange, TaskReport, part_of
-from fleet_consumer.backfill.task import run_task
+from fleet_consumer.backfill.task import run_second_pass, run_task
 from fleet_consumer.backfill.work import Work
 from fleet_consumer.contract.backfill_ledger import Suspect
 from tests.unit.backfill.documents import backfill_document, compare_section
 
 PARQUET = {"topic": None, "parquet": "/sink"}
+WORK = Work(config="{}", policies=None, seconds=60.0, rate=None, limits={})
 
 
 class Process:
@@ -124,6 +127,45 @@ def test_suspect_of_a_comparison_is_a_piece_of_its_own(tasks: Tasks) -> None:
         (TaskRange(0, 51, 60),),
     ]
     assert report.compared == {"equal": 60}
+
+
+class Batch:
+    """Stored answers of the live handler to these records of partition 0, as Spark's worker gives them."""
+
+    def __init__(self, *offsets: int) -> None:
+        (part,) = (each for each in Process("Live").play(Order(WORK, (TaskRange(0, 0, 99),))) if each.rows)
+        rows = [row for row in zip(*part.rows, strict=True) if row[2] in offsets]
+        self.columns = [
+            SimpleNamespace(to_pylist=lambda values=values: list(values)) for values in zip(*rows, strict=True)
+        ]
+
+
+def second_pass(tasks: Tasks, *batches: Any) -> TaskReport:
+    text = json.dumps(backfill_document(compare=compare_section("Candidate"), sink=PARQUET))
+    report = TaskReport()
+    for _ in run_second_pass(replace(WORK, config=text), report, batches):
+        """`rows` has them."""
+    return report
+
+
+def test_second_pass_handles_the_spans_of_stored_answers_and_compares(tasks: Tasks) -> None:
+    """A record that has no stored answer was not there for the live handler, and differs."""
+    tasks.processes = {"Candidate": Process("Candidate", differs=frozenset({5}))}
+    report = second_pass(tasks, Batch(2, 3, 5), Batch(8, 10))
+    orders = tasks.processes["Candidate"].orders
+    assert [each.ranges for each in orders] == [(TaskRange(0, 2, 6),), (TaskRange(0, 8, 11),)]
+    assert not any(each.bounded for each in orders)
+    assert [row[1:3] for row in tasks.rows] == [(0, 4), (0, 5), (0, 9)]
+    assert report.compared == {"equal": 4, "different": 3}
+    assert report.covered == [(0, 2, 6), (0, 8, 11)]
+    assert report.seconds > 0
+
+
+def test_death_in_a_second_pass_is_told(tasks: Tasks) -> None:
+    tasks.processes = {"Candidate": Process("Candidate", dies_at=8)}
+    report = second_pass(tasks, Batch(2), Batch(8), Batch(9))
+    assert [(each.offset, each.side) for each in report.died] == [(8, "Candidate")]
+    assert report.covered == [(0, 2, 3)]
 
 
 def test_process_that_cannot_start_is_a_problem_of_the_report(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
