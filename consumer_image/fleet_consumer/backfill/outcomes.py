@@ -148,7 +148,8 @@ class Handled(Outcomes):
         if self.ends(error):
             # It is not covered, and so not counted: the next attempt begins with it.
             self.ended = True
-            report.failure = FailedRecord(record.partition, record.offset, failure.error_class, failure.message)
+            stopped = FailedRecord(record.partition, record.offset, failure.error_class, failure.message)
+            report.failures.append(stopped)
             return
         report.records_in += 1
         report.failed += 1

@@ -7,7 +7,7 @@ says so. After a kill in between the next attempt plays the slice of that number
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -15,7 +15,6 @@ from fleet_consumer.backfill.errors import ADVICE, BackfillFailed, ExecutorsLost
 from fleet_consumer.backfill.slices import (
     FailedRecord,
     Pace,
-    SliceOutcome,
     Task,
     TaskRange,
     TaskReport,
@@ -33,7 +32,7 @@ from fleet_consumer.backfill.slices import (
 from fleet_consumer.backfill.work import Work
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.backfill_config import BOTH, CANDIDATE, LIVE, BackfillConfig
-from fleet_consumer.contract.backfill_ledger import Comparison, Control, Counts, Ledger, RunProblem, Suspect
+from fleet_consumer.contract.backfill_ledger import Comparison, Control, Ledger, RunProblem, Suspect
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.worker.logs import fields
 
@@ -237,16 +236,16 @@ class Run:
         try:
             if second:
                 reports = engine.play_second_pass(ledger.slices_done, work)
-                outcome = total_of(reports)
+                outcome = total_of(reports.values())
             else:
                 reports = engine.play(ledger.slices_done, planned, work)
                 outcome = outcome_of(planned, reports)
         except ExecutorsLost as error:
             raise self._executors_lost(error, planned) from error
         # Of the tasks alone: the job around them costs the same for any size.
-        worked = sum(report.seconds for report in reports.values()) / max(1, len(reports))
+        worked = outcome.seconds / max(1, len(reports))
         self._observed = outcome.offsets / max(worked, 1e-3)
-        self._take_care(outcome, planned)
+        self._take_care(reports.values(), planned)
         self._note(outcome, max(1e-3, self._parts.clock.monotonic() - began), pace, rate)
         try:
             self._judge(outcome)
@@ -266,25 +265,26 @@ class Run:
             careful=self._careful,
         )
 
-    def _take_care(self, outcome: SliceOutcome, planned: Sequence[Task]) -> None:
+    def _take_care(self, reports: Iterable[TaskReport], planned: Sequence[Task]) -> None:
         """Make tasks small after one whose executor died, so that the record which ends executors is soon alone; and
         twice as large behind each slice in which none died."""
-        if outcome.repeated:
-            self._careful = max(1, outcome.shortest)
+        repeated = [report.offsets for report in reports if report.repeated]
+        if repeated:
+            self._careful = max(1, min(repeated))
         elif self._careful is not None:
             largest = max(map(offsets_of, planned), default=0)
             self._careful = None if largest < self._careful else 2 * self._careful
 
-    def _judge(self, outcome: SliceOutcome) -> None:
+    def _judge(self, outcome: TaskReport) -> None:
         """Raise BackfillFailed for what a task has stopped for. What the slice has covered is noted by then."""
         if outcome.failure is not None:
-            raise self._handler_failed(outcome.failure, outcome.failures)
+            raise self._handler_failed(outcome.failure, len(outcome.failures))
         if outcome.problem is not None:
             problem = outcome.problem
             raise BackfillFailed(problem.reason, problem.message, final=problem.final)
-        self._handled += outcome.counts.records_in
+        self._handled += outcome.records_in
         self._poison += outcome.poison
-        well = outcome.counts.records_in > outcome.poison
+        well = outcome.records_in > outcome.poison
         self._deaths = 0 if well else self._deaths + bool(outcome.died)
         seen = ""
         if self._poison >= POISON_MAX and self._poison > POISON_SHARE * self._handled:
@@ -348,14 +348,14 @@ class Run:
             message = f"{error}; the rows before it are not published: {unpublished}"
             raise BackfillFailed(error.reason, message, final=unpublished.final) from unpublished
 
-    def _note(self, outcome: SliceOutcome, seconds: float, pace: Pace, rate: int | None) -> None:
+    def _note(self, outcome: TaskReport, seconds: float, pace: Pace, rate: int | None) -> None:
         ledger = self._ledger
         second = self._pass == CANDIDATE
         whole = outcome.problem is None and not outcome.died
         if second and not whole:
             # It goes through the answers of a slice as a whole, or once more.
-            outcome = replace(outcome, covered=(), counts=Counts(), comparison=Comparison())
-        handled = outcome.counts.records_in + outcome.counts.dropped
+            outcome = TaskReport(waited=outcome.waited, died=outcome.died, repeated=outcome.repeated)
+        handled = outcome.records_in + outcome.dropped
         remaining = without(ledger.remaining, outcome.covered)
         if second and whole and ledger.slices_left <= 1:
             # Behind the last answers of the first pass there are no records.
@@ -386,8 +386,8 @@ class Run:
             extra=fields(
                 slice=ledger.slices_done,
                 offsets=outcome.offsets,
-                records=outcome.counts.records_in,
-                failed=outcome.counts.failed,
+                records=outcome.records_in,
+                failed=outcome.failed,
                 seconds=round(seconds, 1),
                 perSecond=round(handled / seconds, 1),
                 offsetsLeft=done.offsets_left,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Final
 
 from fleet_consumer.backfill.errors import BackfillFailed
@@ -132,10 +132,6 @@ def _cut_in_parts(remaining: Ranges, offsets: int, tasks: int) -> list[Task]:
     return parts
 
 
-def _size(covered: Iterable[tuple[int, int, int]]) -> int:
-    return sum(end - first for _, first, end in covered)
-
-
 def shortened(task: Task, most: int) -> Task:
     """The first `most` offsets of a task, at least one."""
     kept, left = [], max(1, most)
@@ -201,11 +197,13 @@ class FailedRecord:
 
 @dataclass(slots=True)
 class TaskReport:
-    """One task's summary. `covered` are the offsets (partition, first, end) of which all is handled, written and
-    acknowledged; what a task has taken beyond them is not counted, and comes again.
+    """The summary of a task, of a part of one, or of all tasks of a slice. `covered` are the offsets (partition, first,
+    end) of which all is handled, written and acknowledged; what a task has taken beyond them is not counted, and comes
+    again.
 
-    `waited` are the seconds that the rate limit cost. `died` are the records that the handler's process had in hand
-    when it died, `problem` is why the task stopped otherwise. `repeated`: Spark has begun it again.
+    `waited` are the seconds that the rate limit cost. `failures` are the records at which tasks stopped. `died` are the
+    records that the handler's process had in hand when it died, `problem` is why a task stopped otherwise. `repeated`
+    counts tasks that Spark has begun again.
     """
 
     covered: list[tuple[int, int, int]] = field(default_factory=list)
@@ -217,13 +215,23 @@ class TaskReport:
     bytes_in: int = 0
     seconds: float = 0.0
     waited: float = 0.0
-    failure: FailedRecord | None = None
+    failures: list[FailedRecord] = field(default_factory=list)
     died: list[Suspect] = field(default_factory=list)
     poison: int = 0
     problem: RunProblem | None = None
     repeated: int = 0
     compared: dict[str, int] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def offsets(self) -> int:
+        """The number of covered offsets."""
+        return sum(end - first for _, first, end in self.covered)
+
+    @property
+    def failure(self) -> FailedRecord | None:
+        """The first of the records at which tasks stopped."""
+        return min(self.failures, key=lambda each: (each.partition, each.offset), default=None)
 
     @property
     def counts(self) -> Counts:
@@ -236,13 +244,14 @@ class TaskReport:
         return Comparison(**self.compared, samples=tuple(self.samples))
 
     def add(self, part: TaskReport) -> None:
-        """Add what a part of the task has done."""
-        self.covered += part.covered
-        for name in (*COUNTED, "waited", "poison"):
+        """Add what a part of the task, or one of the tasks, has done."""
+        for name in (*COUNTED, "covered", "seconds", "waited", "failures", "died", "poison", "repeated"):
             setattr(self, name, getattr(self, name) + getattr(part, name))
-        self.failure = self.failure or part.failure
-        self.died += part.died
-        self.problem = self.problem or part.problem
+        problems = [each for each in (self.problem, part.problem) if each is not None]
+        # One that would come again ends the run, whatever another may be.
+        self.problem = max(problems, key=lambda each: each.final, default=None)
+        self.compared = dict(Counter(self.compared) + Counter(part.compared))
+        self.samples = (self.samples + part.samples)[:SAMPLES_MAX]
 
     def note(self, verdict: str, sample: Sample | None) -> None:
         """Count one comparison by the field of `Comparison`."""
@@ -251,29 +260,7 @@ class TaskReport:
             self.samples.append(sample)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceOutcome:
-    """The outcome of a slice: the covered offsets (partition, first, end), counts, and the first failed record."""
-
-    covered: tuple[tuple[int, int, int], ...]
-    counts: Counts
-    comparison: Comparison
-    failure: FailedRecord | None
-    failures: int
-    waited: float
-    died: tuple[Suspect, ...]
-    poison: int
-    problem: RunProblem | None
-    repeated: int
-    shortest: int
-    """The fewest offsets that a task has covered which Spark had begun again."""
-
-    @property
-    def offsets(self) -> int:
-        return _size(self.covered)
-
-
-def outcome_of(planned: Sequence[Task], reports: Mapping[int, TaskReport]) -> SliceOutcome:
+def outcome_of(planned: Sequence[Task], reports: Mapping[int, TaskReport]) -> TaskReport:
     """The outcome of a slice from the reports of its tasks, by their places in it. Raises BackfillFailed if one lacks,
     or says that it has done what it was not asked for."""
     if set(reports) != set(range(len(planned))):
@@ -284,28 +271,16 @@ def outcome_of(planned: Sequence[Task], reports: Mapping[int, TaskReport]) -> Sl
             if not any(each.partition == part and each.first <= first <= end <= each.end for each in task):
                 seen = f"task {number} says that it has read partition {part} from {first} to {end}, which it was not"
                 raise BackfillFailed("SliceIncomplete", f"{seen} to read; the slice is repeated", final=False)
-    return total_of(reports)
+    return total_of(reports.values())
 
 
-def total_of(reports: Mapping[int, TaskReport]) -> SliceOutcome:
+def total_of(reports: Iterable[TaskReport]) -> TaskReport:
     """The outcome of tasks that chose their ranges themselves."""
-    found = [report.failure for report in reports.values() if report.failure is not None]
-    failures = sorted(found, key=lambda each: (each.partition, each.offset))
-    problems = [report.problem for report in reports.values() if report.problem is not None]
-    return SliceOutcome(
-        covered=tuple(sorted(each for report in reports.values() for each in report.covered if each[1] < each[2])),
-        counts=reduce(Counts.plus, (report.counts for report in reports.values()), Counts()),
-        comparison=reduce(merged, (report.comparison for report in reports.values()), Comparison()),
-        failure=failures[0] if failures else None,
-        failures=len(failures),
-        waited=sum(report.waited for report in reports.values()),
-        died=tuple(each for report in reports.values() for each in report.died),
-        poison=sum(report.poison for report in reports.values()),
-        # One that would come again ends the run, whatever another may be.
-        problem=next((each for each in problems if each.final), problems[0] if problems else None),
-        repeated=sum(report.repeated for report in reports.values()),
-        shortest=min((_size(each.covered) for each in reports.values() if each.repeated), default=0),
-    )
+    total = TaskReport()
+    for report in reports:
+        total.add(report)
+    total.covered = sorted(each for each in total.covered if each[1] < each[2])
+    return total
 
 
 def suspected(known: Iterable[Suspect], died: Iterable[Suspect], remaining: Ranges) -> tuple[Suspect, ...]:

@@ -75,7 +75,7 @@ def test_run_that_a_record_ends_publishes_what_is_before_it() -> None:
 
     def fail(planned: TaskRange, report: TaskReport) -> None:
         if here.played[-1][0] == 1:
-            report.failure = FailedRecord(planned.partition, planned.first, "ValueError", "no")
+            report.failures = [FailedRecord(planned.partition, planned.first, "ValueError", "no")]
             report.covered = []
 
     here.change = fail
@@ -91,7 +91,7 @@ def test_publication_that_fails_hides_no_failed_record(final: bool) -> None:
 
     def fail(planned: TaskRange, report: TaskReport) -> None:
         if here.played[-1][0] == 1:
-            report.failure = FailedRecord(planned.partition, planned.first, "ValueError", "no")
+            report.failures = [FailedRecord(planned.partition, planned.first, "ValueError", "no")]
             report.covered = []
 
     here.change, here.publication_fails, here.failure_is_final = fail, True, final

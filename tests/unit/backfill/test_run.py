@@ -121,7 +121,7 @@ def test_failed_record_ends_the_run_and_what_is_done_stays() -> None:
 
     def fail(planned: TaskRange, report: TaskReport) -> None:
         if planned.first == 25:
-            report.failure = FailedRecord(0, 31, "ValueError", "no id")
+            report.failures = [FailedRecord(0, 31, "ValueError", "no id")]
             report.covered, report.records_in = [(0, 25, 31)], 6
 
     world.change = fail
