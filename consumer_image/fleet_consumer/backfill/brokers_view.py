@@ -31,7 +31,7 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.backfill")
 
 MISSING_TRIES: Final = 10
-"""A topic is missing if brokers say so again and again: one that has just started may not know it."""
+"""A topic is missing, or another one, if brokers say so again and again: one that has just started may not know it."""
 TRIES: Final = 30
 """Tries for any other answer: leaders move, and brokers restart, within a minute or two."""
 PAUSE_S: Final = 2.0
@@ -84,21 +84,19 @@ class BrokersView:
 
     def _bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
         """The log start and end of each partition, asked until all have a leader that answers."""
-        missing = lost = failed = 0
+        lost = failed = 0
         deadline = self._clock.monotonic() + PATIENCE_S
         while True:
             try:
                 return self._asked(partitions)
-            except TopicMissing as error:
-                missing += 1
-                if missing >= MISSING_TRIES:
-                    raise BackfillFailed("SourceTopicNotFound", str(error), final=True) from error
             except BackfillFailed as error:
                 failed += 1
-                # As with a missing topic: a broker that was away may still know the one that was deleted.
+                # A broker that was away may still know a topic that was deleted, and not yet one that was made.
                 lost += error.final
-                if lost >= MISSING_TRIES or failed >= TRIES or self._clock.monotonic() >= deadline:
+                if lost >= MISSING_TRIES:
                     raise
+                if failed >= TRIES or self._clock.monotonic() >= deadline:
+                    raise BackfillFailed(error.reason, str(error), final=False) from error
                 LOG.info("brokers are asked again", extra=fields(error=str(error)))
             self._wait(PAUSE_S)
 
@@ -111,8 +109,8 @@ class BrokersView:
                 if missing := sorted(set(partitions) - known):
                     raise TopicMissing(f"topic {topic!r} has no partition {missing[0]}")
                 found = reader.bounds(TopicPartition(topic, each) for each in partitions)
-        except TopicMissing:
-            raise
+        except TopicMissing as error:
+            raise BackfillFailed("SourceTopicNotFound", str(error), final=True) from error
         except (ConsumerError, SettingsRefused) as error:
             raise BackfillFailed(error.reason, str(error), final=False) from error
         bounds = {each.partition: offsets for each, offsets in found.items()}

@@ -131,6 +131,17 @@ def test_offsets_of_other_records_end_the_backfill(
     assert (raised.value.reason, raised.value.final) == ("RangeLost", True)
 
 
+def test_one_word_of_a_broker_that_was_away_ends_no_backfill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may know a topic that is no more, or not yet one that is."""
+    away: list[Named] = [*[RequestTimedOut("no answer")] * (TRIES - 1), ("cluster-a", SECOND)]
+    with pytest.raises(BackfillFailed) as raised:
+        look(monkeypatch, *[SAME] * TRIES, names=away, **NAMED)
+    assert (raised.value.reason, raised.value.final) == ("RangeLost", False)
+    with pytest.raises(BackfillFailed) as raised:
+        look(monkeypatch, *[MOVED] * (TRIES - 1), TopicMissing("topic 'orders' does not exist"))
+    assert (raised.value.reason, raised.value.final) == ("SourceTopicNotFound", False)
+
+
 def test_broker_that_has_not_heard_of_the_topic_s_new_id_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     late: list[Named] = [("cluster-a", SECOND), ("cluster-a", SECOND), ("cluster-a", FIRST)]
     assert len(look(monkeypatch, *[SAME] * 3, names=late, **NAMED)) == 2
