@@ -15,7 +15,7 @@ from multiprocessing import Pipe
 from typing import IO, Any, Final
 
 from fleet_consumer.backfill.errors import ADVICE, BackfillFailed
-from fleet_consumer.backfill.marks import InHand, Marks, size_of
+from fleet_consumer.backfill.marks import InHand, Marks
 from fleet_consumer.backfill.orders import Order, Part, Ready
 from fleet_consumer.backfill.work import config_of, log_as
 from fleet_consumer.contract.backfill_ledger import Suspect
@@ -50,7 +50,6 @@ class HandlerProcess:
         self._hang_s = float(min(worker.consumer.max_poll_interval_seconds, config.progress_seconds))
         slots = worker.handler.concurrency
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
-        self._file.truncate(size_of(slots))
         self._marks = Marks(self._file.fileno(), slots)
         self._connection, theirs = Pipe()
         end, self._lifeline = os.pipe()

@@ -7,6 +7,7 @@ reads the notes when the process is gone, or when they stand still for too long.
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -26,7 +27,7 @@ class InHand(NamedTuple):
 
 
 class Marks:
-    """Slots for so many calls, over a file that both processes map. One process writes.
+    """Slots for so many calls, over a file that both processes map, and that gets its size here. One process writes.
 
     `cells` is the memory: a caller of one record at a time notes the next one of a call in slot 0 by its offset alone,
     at `OFFSET`.
@@ -36,7 +37,9 @@ class Marks:
 
     def __init__(self, file: int, slots: int) -> None:
         self._slots = slots
-        self.cells = memoryview(mmap.mmap(file, size_of(slots))).cast("q")
+        size = CELLS * BYTES * slots
+        os.ftruncate(file, size)
+        self.cells = memoryview(mmap.mmap(file, size)).cast("q")
 
     def hold(self, records: Sequence[Record], slot: int = 0) -> None:
         """Note the call of a slot."""
@@ -57,8 +60,3 @@ class Marks:
             for slot in range(self._slots)
             if cells[at := CELLS * slot] == 1
         }
-
-
-def size_of(slots: int) -> int:
-    """The bytes of the file."""
-    return CELLS * BYTES * slots

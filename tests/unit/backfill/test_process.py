@@ -15,7 +15,7 @@ from confluent_kafka import Message
 
 from fleet_consumer.backfill import process
 from fleet_consumer.backfill.errors import BackfillFailed
-from fleet_consumer.backfill.marks import Marks, size_of
+from fleet_consumer.backfill.marks import Marks
 from fleet_consumer.backfill.orders import Order, Part
 from fleet_consumer.backfill.process import DEATHS_MAX, HandlerServer
 from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport
@@ -150,7 +150,6 @@ class Play:
         sys.modules.pop("handler", None)
         slots = config.worker.handler.concurrency
         with TemporaryFile() as file:
-            file.truncate(size_of(slots))
             self.server = HandlerServer(config, side, Marks(file.fileno(), slots))
             work = Work(config="", policies=None, seconds=seconds, rate=rate, limits={}, suspects=suspects)
             last = records[-1][0] + 1
