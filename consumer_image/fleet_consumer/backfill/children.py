@@ -16,9 +16,8 @@ from typing import IO, Any, Final
 
 from fleet_consumer.backfill.errors import ADVICE, BackfillFailed
 from fleet_consumer.backfill.marks import InHand, Marks
-from fleet_consumer.backfill.orders import Order, Part, Ready
-from fleet_consumer.backfill.work import config_of, log_as
-from fleet_consumer.contract.backfill_ledger import Suspect
+from fleet_consumer.backfill.work import Order, Part, config_of, log_as
+from fleet_consumer.contract.backfill_ledger import RunProblem, Suspect
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.backfill")
@@ -61,15 +60,14 @@ class HandlerProcess:
         os.close(end)
         self._connection.send((config_text, side, slots))
         try:
-            ready = self._next("setup of the handler")
+            problem: RunProblem | None = self._next("setup of the handler")
         except Died as death:
             raise BackfillFailed(
                 "SetupFailed", f"the process of the handler {death} before its setup ended", final=False
             ) from death
-        assert isinstance(ready, Ready)
-        if ready.problem is not None:
+        if problem is not None:
             self.close()
-            raise BackfillFailed(ready.problem.reason, ready.problem.message, final=ready.problem.final)
+            raise BackfillFailed(problem.reason, problem.message, final=problem.final)
 
     @property
     def usable(self) -> bool:

@@ -29,10 +29,18 @@ from confluent_kafka import Message
 from fleet_consumer.backfill.calling import Caller, make_caller
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.marks import Marks
-from fleet_consumer.backfill.orders import Order, Part, Ready
 from fleet_consumer.backfill.outcomes import Answered, Handled, Outcomes
 from fleet_consumer.backfill.slices import Task, TaskReport
-from fleet_consumer.backfill.work import GROUP_S, Pacer, Selection, config_of, connection_of, log_as
+from fleet_consumer.backfill.work import (
+    GROUP_S,
+    Order,
+    Pacer,
+    Part,
+    Selection,
+    config_of,
+    connection_of,
+    log_as,
+)
 from fleet_consumer.backfill.writing import Writers
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import CANDIDATE, BackfillConfig
@@ -325,7 +333,7 @@ def main(arguments: Sequence[str]) -> int:
         log_as(config)
         server = HandlerServer(config, side, Marks(file, slots))
     except BackfillFailed as error:
-        connection.send(Ready(error.problem))
+        connection.send(error.problem)
         return 0
 
     def wait_for_end() -> None:
@@ -338,7 +346,8 @@ def main(arguments: Sequence[str]) -> int:
 
     threading.Thread(target=wait_for_end, name="lifeline", daemon=True).start()
     with suppress(EOFError, ConnectionError):
-        connection.send(Ready())
+        # There is no problem with its setup.
+        connection.send(None)
         while True:
             for part in server.play(connection.recv()):
                 connection.send(part)

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from fleet_consumer.backfill.children import Died, HandlerProcess
 from fleet_consumer.backfill.comparing import Ignored, judged
 from fleet_consumer.backfill.errors import BackfillFailed
-from fleet_consumer.backfill.orders import Order, Part
 from fleet_consumer.backfill.rows import Rows, batch_of, columns_of
 from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport, behind, offsets_of, part_of, shortened
-from fleet_consumer.backfill.work import Pacer, Work, config_of
+from fleet_consumer.backfill.work import Order, Pacer, Part, Work, config_of
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BOTH, CANDIDATE, LIVE, BackfillConfig
 

@@ -1,4 +1,6 @@
-"""A task's order from the driver, and what is prepared once for many records: settings, filter, and pace."""
+"""Orders: the driver's to a task, and the task's to the process of its handler, as pickles; and what is prepared once
+for many records: settings, filter, and pace.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from fleet_consumer.backfill.errors import BackfillFailed
+from fleet_consumer.backfill.slices import Task, TaskReport
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.backfill_config import BackfillConfig, BackfillFilter, parse_config
 from fleet_consumer.contract.backfill_ledger import Suspect
@@ -40,6 +43,22 @@ class Work:
     rate: float | None
     limits: Mapping[str, int]
     suspects: tuple[Suspect, ...] = ()
+
+
+class Order(NamedTuple):
+    """One task's part of a slice. A `bounded` one ends with the time of its work, a piece of a comparison does not."""
+
+    work: Work
+    ranges: Task
+    bounded: bool = True
+
+
+class Part(NamedTuple):
+    """A part of an order that is done: its report, and its rows column by column; `last` is true for the last one."""
+
+    report: TaskReport
+    rows: list[list[Any]]
+    last: bool
 
 
 @lru_cache(maxsize=1)

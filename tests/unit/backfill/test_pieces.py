@@ -13,10 +13,9 @@ import pytest
 from fleet_consumer.backfill import task as task_module
 from fleet_consumer.backfill.children import Died
 from fleet_consumer.backfill.errors import BackfillFailed
-from fleet_consumer.backfill.orders import Order, Part
 from fleet_consumer.backfill.slices import TaskRange, TaskReport, part_of
 from fleet_consumer.backfill.task import run_second_pass, run_task
-from fleet_consumer.backfill.work import Work
+from fleet_consumer.backfill.work import Order, Part, Work
 from fleet_consumer.contract.backfill_ledger import Suspect
 from tests.unit.backfill.documents import backfill_document, compare_section
 

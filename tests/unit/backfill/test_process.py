@@ -16,10 +16,9 @@ from confluent_kafka import Message
 from fleet_consumer.backfill import process
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.marks import Marks
-from fleet_consumer.backfill.orders import Order, Part
 from fleet_consumer.backfill.process import DEATHS_MAX, HandlerServer
 from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport
-from fleet_consumer.backfill.work import Work, config_of
+from fleet_consumer.backfill.work import Order, Part, Work, config_of
 from fleet_consumer.contract.backfill_ledger import Suspect
 from fleet_consumer.group.errors import RecordsExpired, TopicMissing
 from fleet_consumer.librdkafka.bounded import Fetched
