@@ -174,7 +174,7 @@ class LedgerStore:
         Superseded would replace the ledger of the newer attempt.
         """
         document = self._objects.read(self._name)
-        text = (document.get("data") or {}).get(LEDGER_KEY)
+        text = _data(document).get(LEDGER_KEY)
         ledger = None if text is None else parse_ledger(text)
         if ledger is not None and ledger.attempt > self._attempt:
             raise Superseded(
@@ -185,9 +185,8 @@ class LedgerStore:
 
     def alive(self, sign: int) -> None:
         """Store a sign of progress next to the ledger. It is tried once: the next one comes soon."""
-        data = {**(self._document.get("data") or {}), ALIVE_KEY: str(sign)}
         try:
-            self._document = self._objects.replace({**self._document, "data": data})
+            self._put(ALIVE_KEY, str(sign))
         except ApiConflict:
             self.read()
 
@@ -195,20 +194,28 @@ class LedgerStore:
         """Store a ledger. What this attempt wrote before is replaced, also if its answer was lost on the way."""
         text = ledger_text(ledger)
         for _ in range(CONFLICTS_MAX):
-            data = {**(self._document.get("data") or {}), LEDGER_KEY: text}
             try:
-                self._document = self._objects.replace({**self._document, "data": data})
+                self._put(LEDGER_KEY, text)
                 return
             except ApiConflict:
                 self.read()
-                if (self._document.get("data") or {}).get(LEDGER_KEY) == text:
+                if _data(self._document).get(LEDGER_KEY) == text:
                     return
         raise ApiFailed(f"ConfigMap {self._name} is changed by others all the time; only the driver may write it")
+
+    def _put(self, key: str, text: str) -> None:
+        """Replace a text of the object that was read or written last. Raises ApiConflict."""
+        data = {**_data(self._document), key: text}
+        self._document = self._objects.replace({**self._document, "data": data})
+
+
+def _data(document: Document) -> Mapping[str, str]:
+    return document.get("data") or {}
 
 
 def read_control(objects: ConfigMaps, name: str) -> Control:
     """The operator's orders as they are now. Raises SettingsInvalid if they are missing or unreadable."""
-    text = (objects.read(name).get("data") or {}).get(CONTROL_KEY)
+    text = _data(objects.read(name)).get(CONTROL_KEY)
     if text is None:
         raise SettingsInvalid(f"ConfigMap {name}", f"has no {CONTROL_KEY}; the operator writes it")
     return parse_control(text)
