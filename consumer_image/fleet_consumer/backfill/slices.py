@@ -70,16 +70,12 @@ class Pace:
 
 def slice_offsets(pace: Pace) -> int:
     """The number of offsets of a slice that lasts about `slice_seconds` at most; never zero."""
-    speed = pace.observed if pace.observed > 0 else math.inf
+    limits = [pace.slice_records, pace.observed * pace.slice_seconds if pace.observed > 0 else FIRST_OFFSETS]
     if pace.rate_limit is not None:
-        speed = min(speed, pace.rate_limit)
-    most = pace.slice_records
-    if not pace.observed > 0:
-        most = min(most, FIRST_OFFSETS)
+        limits.append(pace.rate_limit * pace.slice_seconds)
     if pace.careful is not None:
-        most = min(most, pace.careful * pace.tasks)
-    timed = speed * pace.slice_seconds
-    return max(1, most if timed >= most else int(timed))
+        limits.append(pace.careful * pace.tasks)
+    return max(1, int(min(limits)))
 
 
 def plan_slice(remaining: Ranges, pace: Pace) -> tuple[Task, ...]:
