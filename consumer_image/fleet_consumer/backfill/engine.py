@@ -48,10 +48,8 @@ SETTINGS: Final = {
 class SparkEngine:
     """One session. Raises BackfillFailed for whatever Spark reports."""
 
-    def __init__(
-        self, config: BackfillConfig, master: str | None, alive: Callable[[int], None] = lambda sign: None
-    ) -> None:
-        """Start the session. `alive` is told a new number at each sign of progress of a job."""
+    def __init__(self, config: BackfillConfig, master: str | None, alive: Callable[[int], None]) -> None:
+        """Start the session. `alive` is told another number at each sign of progress of a job."""
         from pyspark import AccumulatorParam
         from pyspark.sql import SparkSession
 
@@ -223,13 +221,12 @@ class SparkEngine:
         end, superseded = Event(), list[Superseded]()
 
         def tell() -> None:
-            known = signs = 0
+            known = 0
             while not end.wait(ALIVE_S):
                 try:
                     done = self._tasks_done()
                     if done != known:
-                        signs += 1
-                        self._alive(signs)
+                        self._alive(done)
                     known = done
                 except Superseded as error:
                     superseded.append(error)
