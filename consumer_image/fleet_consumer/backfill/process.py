@@ -30,7 +30,7 @@ from fleet_consumer.backfill.calling import Caller, make_caller
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.marks import Marks
 from fleet_consumer.backfill.outcomes import Answered, Handled, Outcomes
-from fleet_consumer.backfill.slices import Task, TaskReport
+from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport
 from fleet_consumer.backfill.work import (
     GROUP_S,
     Order,
@@ -282,7 +282,7 @@ class _Share:
         kept = outcomes.settle()
         report, rows = outcomes.report, outcomes.rows
         if kept:
-            report.covered = [(part, first, end) for part, (first, end) in sorted(self._covered.items())]
+            report.covered = [TaskRange(part, first, end) for part, (first, end) in sorted(self._covered.items())]
             for part, (_, end) in self._covered.items():
                 self._reached[part] = end
         report.waited, self._pacer.waited = self._pacer.waited, 0.0

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.contract.backfill_ledger import (
@@ -31,8 +31,7 @@ SUSPECTS_MAX: Final = 2_000
 Span = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRange:
+class TaskRange(NamedTuple):
     """Offsets of one partition, the end exclusive."""
 
     partition: int
@@ -48,9 +47,9 @@ Task = tuple[TaskRange, ...]
 """The ranges of one task. With `ordering: Partition` all of a partition's in a slice are in one task."""
 
 
-def offsets_of(task: Task) -> int:
-    """The number of a task's offsets."""
-    return sum(each.offsets for each in task)
+def offsets_of(ranges: Iterable[TaskRange]) -> int:
+    """The number of offsets of a task, or of other ranges."""
+    return sum(each.offsets for each in ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +132,7 @@ def shortened(task: Task, most: int) -> Task:
     kept, left = [], max(1, most)
     for each in task:
         if left:
-            kept.append(replace(each, end=min(each.end, each.first + left)))
+            kept.append(each._replace(end=min(each.end, each.first + left)))
             left -= kept[-1].offsets
     return tuple(kept)
 
@@ -141,7 +140,7 @@ def shortened(task: Task, most: int) -> Task:
 def behind(task: Task, part: Task) -> Task:
     """The task without its first part, as `shortened` makes it."""
     cut, *kept = task[len(part) - 1 :]
-    return tuple(each for each in (replace(cut, first=part[-1].end), *kept) if each.offsets)
+    return tuple(each for each in (cut._replace(first=part[-1].end), *kept) if each.offsets)
 
 
 def part_of(task: Task, attempt: int) -> Task:
@@ -193,16 +192,15 @@ class FailedRecord:
 
 @dataclass(slots=True)
 class TaskReport:
-    """The summary of a task, of a part of one, or of all tasks of a slice. `covered` are the offsets (partition, first,
-    end) of which all is handled, written and acknowledged; what a task has taken beyond them is not counted, and comes
-    again.
+    """The summary of a task, of a part of one, or of all tasks of a slice. `covered` are the offsets of which all is
+    handled, written and acknowledged; what a task has taken beyond them is not counted, and comes again.
 
     `waited` are the seconds that the rate limit cost. `failures` are the records at which tasks stopped. `died` are the
     records that the handler's process had in hand when it died, `problem` is why a task stopped otherwise. `repeated`
     counts tasks that Spark has begun again.
     """
 
-    covered: list[tuple[int, int, int]] = field(default_factory=list)
+    covered: list[TaskRange] = field(default_factory=list)
     records_in: int = 0
     records_out: int = 0
     failed: int = 0
@@ -222,7 +220,7 @@ class TaskReport:
     @property
     def offsets(self) -> int:
         """The number of covered offsets."""
-        return sum(end - first for _, first, end in self.covered)
+        return offsets_of(self.covered)
 
     @property
     def failure(self) -> FailedRecord | None:
@@ -275,7 +273,7 @@ def total_of(reports: Iterable[TaskReport]) -> TaskReport:
     total = TaskReport()
     for report in reports:
         total.add(report)
-    total.covered = sorted(each for each in total.covered if each[1] < each[2])
+    total.covered = sorted(each for each in total.covered if each.offsets > 0)
     return total
 
 

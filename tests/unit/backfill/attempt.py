@@ -96,7 +96,7 @@ class World:
         for number, task in enumerate(planned):
             size = sum(each.offsets for each in task)
             report = TaskReport(records_in=size, records_out=size, seconds=size / self.per_second)
-            report.covered = [(each.partition, each.first, each.end) for each in task]
+            report.covered = list(task)
             self.change(task[0], report)
             reports[number] = report
         self.clock.now += 1.0 + max(report.seconds for report in reports.values())

@@ -22,7 +22,7 @@ def test_record_that_was_in_hand_at_a_death_is_a_suspect_until_it_is_done() -> N
         if planned.partition == 0 and planned.first <= 10 < planned.end and deaths < 3:
             deaths += 1
             report.died = [Suspect(partition=0, offset=10, side="Live", deaths=1)]
-            report.covered, report.records_in = [(0, planned.first, 10)], 10 - planned.first
+            report.covered, report.records_in = [TaskRange(0, planned.first, 10)], 10 - planned.first
 
     world.change = die
     assert play(world)
@@ -90,7 +90,7 @@ def test_tasks_get_small_behind_a_lost_executor_and_grow_again() -> None:
     def lose(planned: TaskRange, report: TaskReport) -> None:
         if planned.first <= 50 < planned.end and planned.offsets > 8:
             report.repeated = 1
-            report.covered, report.records_in = [(0, planned.first, planned.first + planned.offsets // 8)], 1
+            report.covered, report.records_in = [TaskRange(0, planned.first, planned.first + planned.offsets // 8)], 1
 
     world.change = lose
     assert play(world)

@@ -40,7 +40,7 @@ class Process:
                 raise Died("signal 11", [Suspect(partition=0, offset=self.dies_at, side=self.side, deaths=1)])
             offsets = range(each.first, each.end)
             rows = [["t", each.partition, at, 0, b"k", self._answer(at)] for at in offsets]
-            report = TaskReport(covered=[(each.partition, each.first, each.end)], records_in=len(rows))
+            report = TaskReport(covered=[each], records_in=len(rows))
             report.poison = self.poison
             yield Part(report, [list(column) for column in zip(*rows, strict=True)], last=False)
         yield Part(TaskReport(), [], last=True)

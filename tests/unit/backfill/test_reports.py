@@ -13,8 +13,10 @@ PLANNED = ((TaskRange(0, 0, 100), TaskRange(2, 5, 9)), (TaskRange(1, 50, 60),))
 
 def test_counts_are_summed_and_a_stop_leaves_the_rest() -> None:
     reports = {
-        0: TaskReport(covered=[(0, 0, 30), (0, 30, 40)], records_in=40, waited=0.5, repeated=1, poison=1),
-        1: TaskReport(covered=[(1, 50, 60)], records_in=9, records_out=8, failed=1, filtered=4, dropped=2),
+        0: TaskReport(
+            covered=[TaskRange(0, 0, 30), TaskRange(0, 30, 40)], records_in=40, waited=0.5, repeated=1, poison=1
+        ),
+        1: TaskReport(covered=[TaskRange(1, 50, 60)], records_in=9, records_out=8, failed=1, filtered=4, dropped=2),
     }
     outcome = outcome_of(PLANNED, reports)
     assert outcome.covered == [(0, 0, 30), (0, 30, 40), (1, 50, 60)]
@@ -30,8 +32,8 @@ def test_counts_are_summed_and_a_stop_leaves_the_rest() -> None:
         {0: TaskReport()},
         {},
         {0: TaskReport(), 2: TaskReport()},
-        {0: TaskReport(covered=[(1, 50, 60)]), 1: TaskReport()},
-        {0: TaskReport(covered=[(0, 90, 101)]), 1: TaskReport()},
+        {0: TaskReport(covered=[TaskRange(1, 50, 60)]), 1: TaskReport()},
+        {0: TaskReport(covered=[TaskRange(0, 90, 101)]), 1: TaskReport()},
     ],
 )
 def test_a_missing_or_foreign_report_is_an_error(reports: dict[int, TaskReport]) -> None:
@@ -58,8 +60,8 @@ def test_final_problem_comes_before_others() -> None:
 
 def test_parts_of_a_task_add_up() -> None:
     report = TaskReport(repeated=1)
-    report.add(TaskReport(covered=[(0, 0, 5)], records_in=5, waited=1.0))
-    report.add(TaskReport(covered=[(0, 5, 7)], records_in=2, failed=1, waited=0.5))
+    report.add(TaskReport(covered=[TaskRange(0, 0, 5)], records_in=5, waited=1.0))
+    report.add(TaskReport(covered=[TaskRange(0, 5, 7)], records_in=2, failed=1, waited=0.5))
     assert (report.covered, report.records_in, report.failed, report.waited) == ([(0, 0, 5), (0, 5, 7)], 7, 1, 1.5)
     assert report.repeated == 1
 

@@ -68,7 +68,7 @@ def test_tasks_that_stop_early_leave_the_rest() -> None:
 
     def stop(planned: TaskRange, report: TaskReport) -> None:
         stop = min(planned.first + 30, planned.end)
-        report.covered = [(planned.partition, planned.first, stop)]
+        report.covered = [TaskRange(planned.partition, planned.first, stop)]
         report.records_in = stop - planned.first
 
     world.change = stop
@@ -122,7 +122,7 @@ def test_failed_record_ends_the_run_and_what_is_done_stays() -> None:
     def fail(planned: TaskRange, report: TaskReport) -> None:
         if planned.first == 25:
             report.failures = [FailedRecord(0, 31, "ValueError", "no id")]
-            report.covered, report.records_in = [(0, 25, 31)], 6
+            report.covered, report.records_in = [TaskRange(0, 25, 31)], 6
 
     world.change = fail
     run, error = failed(world, r"partition 0 offset 31: ValueError: no id; .*mend")
@@ -218,10 +218,12 @@ def test_second_pass_goes_through_the_slices_of_the_first() -> None:
     assert (world.stored.handlers, world.stored.comparison, world.stored.offsets_left) == ("Live", None, 0)
     assert world.stored.slices_done == 2
     world.config = parse_config(backfill_document(compare=compare_section("Candidate"), sink=sink))
-    died = TaskReport(covered=[(0, 0, 20)], records_in=20, compared={"equal": 20})
+    died = TaskReport(covered=[TaskRange(0, 0, 20)], records_in=20, compared={"equal": 20})
     died.died = [Suspect(partition=0, offset=20, side="Candidate", deaths=1)]
-    whole = TaskReport(covered=[(0, 0, 50), (1, 50, 90)], records_in=90, compared={"equal": 89, "different": 1})
-    world.answers = [died, whole, TaskReport(covered=[(0, 50, 80)], records_in=30, compared={"equal": 30})]
+    whole = TaskReport(
+        covered=[TaskRange(0, 0, 50), TaskRange(1, 50, 90)], records_in=90, compared={"equal": 89, "different": 1}
+    )
+    world.answers = [died, whole, TaskReport(covered=[TaskRange(0, 50, 80)], records_in=30, compared={"equal": 30})]
     assert play(world, 2)
     assert world.second == [0, 0, 1], "a slice in which a process died is gone through once more"
     assert world.stored.handlers == "Candidate"
