@@ -340,13 +340,15 @@ class Run:
     def _publish_before(self, error: BackfillFailed, engine: Engine) -> None:
         """Publish what is before the error that ends the attempt.
 
-        Where that fails, the error says so too, and is final only if another attempt cannot publish either.
+        Where that fails, the message has both. While another attempt may publish, the reason is the publication's, by
+        which the operator counts attempts.
         """
         try:
             self._publish(engine, due=True)
         except BackfillFailed as unpublished:
             message = f"{error}; the rows before it are not published: {unpublished}"
-            raise BackfillFailed(error.reason, message, final=unpublished.final) from unpublished
+            reason = error.reason if unpublished.final else unpublished.reason
+            raise BackfillFailed(reason, message, final=unpublished.final) from unpublished
 
     def _note(self, outcome: TaskReport, seconds: float, pace: Pace, rate: int | None) -> None:
         ledger = self._ledger
