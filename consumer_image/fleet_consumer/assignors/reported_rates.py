@@ -21,6 +21,9 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Final
 
+from fleet_consumer.wire.errors import MalformedMessage
+from fleet_consumer.wire.primitives import read_uvarint, write_uvarint
+
 Levels = Mapping[str, Mapping[int, int]]
 """The levels of partitions by topic and number."""
 
@@ -73,7 +76,7 @@ def decode_report(data: bytes | None) -> Report:
     try:
         own, at = _read_section(data, 1)
         kept, at = _read_section(data, at)
-    except (IndexError, ValueError):  # UnicodeDecodeError is a ValueError
+    except (IndexError, ValueError, MalformedMessage):  # UnicodeDecodeError is a ValueError
         return NO_REPORT
     return Report(own, kept) if at == len(data) else NO_REPORT
 
@@ -133,41 +136,22 @@ def _runs(numbers: list[int]) -> Iterator[range]:
 
 def _number(value: int) -> bytes:
     encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
+    write_uvarint(encoded, value)
     return bytes(encoded)
-
-
-def _read_number(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > 28:
-            raise ValueError("a number of more than five bytes")
-    if value > NUMBER_MAX:
-        raise ValueError(f"number {value} is too large")
-    return value, at
 
 
 def _read_section(data: bytes, at: int) -> tuple[dict[str, dict[int, int]], int]:
     """Read the levels of a section; returns them and their end. Memory stays within the size of the data."""
     levels: dict[str, dict[int, int]] = {}
-    topics, at = _read_number(data, at)
+    topics, at = read_uvarint(data, at)
     for _ in range(topics):
-        length, at = _read_number(data, at)
+        length, at = read_uvarint(data, at)
         name = _slice(data, at, length).decode()
-        runs, at = _read_number(data, at + length)
+        runs, at = read_uvarint(data, at + length)
         known, number = levels.setdefault(name, {}), 0
         for _ in range(runs):
-            skipped, at = _read_number(data, at)
-            length, at = _read_number(data, at)
+            skipped, at = read_uvarint(data, at)
+            length, at = read_uvarint(data, at)
             number += skipped
             known.update(enumerate(_slice(data, at, length), number))
             number, at = number + length, at + length
