@@ -84,7 +84,6 @@ class Membership:
     coordinator: tuple[str, int] | None = None
     assignment: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     last_heartbeat_at: float | None = None
-    rebalances: int = 0
     last_rebalance_reason: str = ""
     rejoins: tuple[Rejoin, ...] = ()
     revoking: bool = False

@@ -18,7 +18,6 @@ from fleet_consumer.handlers.loading import Handler
 from fleet_consumer.handlers.performing import decoder
 from fleet_consumer.librdkafka.producer import RecordProducer
 from fleet_consumer.librdkafka.settings import producer_config
-from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker.pacing import BudgetPacing, FollowingPacing, Pacing
 from fleet_consumer.worker.breaker.watch import BreakerWatch
 from fleet_consumer.worker.config.mounted_file import Follower, MountedFile
@@ -65,22 +64,14 @@ class WorkerContext:
 
 
 class Session:
-    """A membership in its group, with all that belongs to it. `connection` includes the credentials in use."""
+    """A membership in its group, with all that belongs to it."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        parts: LoopParts,
-        connection: ConnectionSettings,
-        follower: Follower | None,
-        watch: BreakerWatch | None,
-    ) -> None:
+    def __init__(self, loop: Loop, parts: LoopParts, follower: Follower | None, watch: BreakerWatch | None) -> None:
         self.loop = loop
         self.consumer = parts.consumer
         self.pauses = parts.pauses
         self.pacing = parts.pacing
         self.intake = parts.intake
-        self.connection = connection
         self._follower = follower
         self._watch = watch
 
@@ -158,7 +149,7 @@ def open_session(worker: WorkerContext) -> Session:
         clock=clock,
         pause=worker.stop.wait,
     )
-    return Session(_loop(worker, settings.max_poll_records, parts), parts, connection, follower, breaker_watch)
+    return Session(_loop(worker, settings.max_poll_records, parts), parts, follower, breaker_watch)
 
 
 def _rules(config: WorkerConfig, policies: Callable[[], Policies | None]) -> OutcomeRules:

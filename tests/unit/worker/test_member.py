@@ -17,7 +17,6 @@ from fleet_consumer.coordinator.starts import ResetPolicy
 from fleet_consumer.fetch.read_errors import PartitionError
 from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, FencedInstance, Refusal, TopicMissing
 from fleet_consumer.group.membership import Membership, Rejoin
-from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Produce, Record, TopicPartition
 from fleet_consumer.retry.due import Waiting
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
@@ -155,8 +154,7 @@ class Lived:
         self.bench = Bench(handle, {P0: [b"a", b"b"], P1: [b"c"]})
         self.bench.consumer.membership = lambda: membership
         self.state = WorkerState("a1b2c3d4e5", 300.0, membership.instance_id, self.bench.stats)
-        connection = ConnectionSettings(bootstrap_servers=("b:1",), client_id="c")
-        self.state.session = Session(self.bench.loop, self.bench.parts, connection, None, None)
+        self.state.session = Session(self.bench.loop, self.bench.parts, None, None)
 
 
 def test_member_shows_membership_and_offsets() -> None:

@@ -183,7 +183,6 @@ class ClassicMachine:
             coordinator=member.lookup.address,
             assignment=member.owned,
             last_heartbeat_at=member.heartbeat.last_good_sent_at,
-            rebalances=member.rebalances,
             last_rebalance_reason=member.last_reason,
             rejoins=member.rejoins if member.rejoining is None else (*member.rejoins, member.rejoining),
             revoking=member.state is State.REVOKING,

@@ -321,7 +321,6 @@ def _synced(member: MemberState, attempt: RebalanceAttempt, response: SyncGroupR
     member.move(State.STABLE)
     member.attempt = None
     member.leader = attempt.leader
-    member.rebalances += 1
     member.last_reason = attempt.reason
     member.note_rejoin()
     member.last_error = None

@@ -148,7 +148,6 @@ class MemberState:
     # For snapshots.
     fatal: errors.ConsumerError | None = None
     last_error: Exception | None = None
-    rebalances: int = 0
     last_reason: str = ""
     rejoins: tuple[Rejoin, ...] = ()
     """The last ones that led to a generation."""
