@@ -7,7 +7,7 @@ costs nothing per record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -20,6 +20,16 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+    @property
+    def name(self) -> str:
+        """The partition in messages, such as `orders-3`."""
+        return f"{self.topic}-{self.partition}"
+
+
+def names(partitions: Iterable[TopicPartition]) -> str:
+    """Partitions in messages, separated by commas."""
+    return ", ".join(part.name for part in partitions)
 
 
 class TimestampType(StrEnum):

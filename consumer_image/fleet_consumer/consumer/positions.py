@@ -14,7 +14,7 @@ from uuid import UUID
 
 from fleet_consumer.consumer.resets import OffsetReset, OutOfRangeReport, Truncation, TruncationReport
 from fleet_consumer.consumer.settings import ConsumerSettings
-from fleet_consumer.consumer.start_lookups import LOOKUP_RETRY_S, LogWatch, SoughtChecks, StartLookups, names
+from fleet_consumer.consumer.start_lookups import LOOKUP_RETRY_S, LogWatch, SoughtChecks, StartLookups
 from fleet_consumer.coordinator.lookups import Start
 from fleet_consumer.coordinator.starts import ResetPolicy, Starts
 from fleet_consumer.coordinator.thread import CoordinatorThread
@@ -22,7 +22,7 @@ from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.group import errors
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.record import Gap, Records, TopicPartition
+from fleet_consumer.record import Gap, Records, TopicPartition, names
 
 Buffers = dict[TopicPartition, PartitionBuffer | None]
 """The owned partitions of one consumer; None until the starting position is known."""

@@ -21,7 +21,7 @@ from fleet_consumer.coordinator.starts import ResetPolicy, StartQuery, Starts
 from fleet_consumer.coordinator.thread import CoordinatorThread
 from fleet_consumer.fetch.buffer import PartitionBuffer
 from fleet_consumer.group import errors
-from fleet_consumer.record import TopicPartition
+from fleet_consumer.record import TopicPartition, names
 
 LOOK_S = 30.0
 """The longest interval of these checks: each is one small request, as often as ten heartbeats."""
@@ -330,7 +330,7 @@ class StartLookups:
         found: list[errors.ConsumerError] = [self._no_offset(without)] if without else []
         if late:
             (first, why), others = late[0], f", and {len(late) - 1} more partitions" if len(late) > 1 else ""
-            about = f"no start found yet for {names((first,))}{others}: {why}; asked again"
+            about = f"no start found yet for {first.name}{others}: {why}; asked again"
             found.append(errors.OffsetLookupFailed(f"group {self._settings.group_id!r}: {about}"))
         found += [search.refusal for _, search in searches if search.refusal is not None]
         error = found[0] if found else None
@@ -346,8 +346,3 @@ class StartLookups:
 def _backoff_s(times: int) -> float:
     """The delay after so many failed attempts: none, then growing."""
     return min(RETRY_S * 2.0 ** min(times - 1, 30), RETRY_MAX_S) if times else 0.0
-
-
-def names(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions for messages: `topic-number`, separated by commas."""
-    return ", ".join(f"{part.topic}-{part.partition}" for part in partitions)

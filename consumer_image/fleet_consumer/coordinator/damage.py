@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fleet_consumer.coordinator.flows import Flow
-from fleet_consumer.coordinator.lookups import CONSUMER, Attempt, ask_leaders, name, try_offsets
+from fleet_consumer.coordinator.lookups import CONSUMER, Attempt, ask_leaders, try_offsets
 from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api
 from fleet_consumer.record import TopicPartition
@@ -62,15 +62,15 @@ def find_batch_end(part: TopicPartition, offset: int) -> Flow[int]:
     batch = found.batch
     if batch is None:
         if not found.failed:
-            raise errors.OffsetLookupFailed(f"{name(part)}: it has no data at offset {offset}")
+            raise errors.OffsetLookupFailed(f"partition {part.name}: it has no data at offset {offset}")
         return (yield from _search(part, offset))
     behind = yield from _fetch(part, batch.end)
     follows = behind.batch is None or behind.batch.base >= batch.end
     ends = behind.failed or batch.end <= behind.log_end
     if not (ends and follows) or (batch.following or batch.end) < batch.end:
         raise errors.OffsetLookupFailed(
-            f"{name(part)}: the batch at offset {offset} has a damaged header, so where it ends is not known; set an "
-            "offset behind it (with an OffsetReset, or seek)"
+            f"partition {part.name}: the batch at offset {offset} has a damaged header, so where it ends is not "
+            "known; set an offset behind it (with an OffsetReset, or seek)"
         )
     return batch.end
 
@@ -112,7 +112,7 @@ def _search(part: TopicPartition, offset: int) -> Flow[int]:
     again, behind = (yield from _fetch(part, offset)), (yield from _fetch(part, good))
     if log_end <= offset or not again.failed or (behind.batch is not None and behind.batch.base <= offset):
         raise errors.OffsetLookupFailed(
-            f"{name(part)}: its leader failed at offset {offset} for a moment only; try again"
+            f"partition {part.name}: its leader failed at offset {offset} for a moment only; try again"
         )
     return good
 
@@ -142,7 +142,7 @@ def _fetch(part: TopicPartition, offset: int) -> Flow[Found]:
     if part in attempt.refused:
         raise attempt.refused[part]
     if part not in attempt.found:
-        raise errors.OffsetLookupFailed(f"{name(part)}: {attempt.waiting[part]}")
+        raise errors.OffsetLookupFailed(f"partition {part.name}: {attempt.waiting[part]}")
     return attempt.found[part]
 
 

@@ -88,7 +88,7 @@ class Attempt(Generic[T]):
         """Note that a request about these partitions failed."""
         parts = tuple(partitions)
         if isinstance(cause, UnsupportedByBroker):
-            self.refused.update((part, errors.OffsetLookupFailed(f"{name(part)}: {cause}")) for part in parts)
+            self.refused.update((part, errors.OffsetLookupFailed(f"partition {part.name}: {cause}")) for part in parts)
             self.unsupported.update(parts)
             return
         self.waiting.update(dict.fromkeys(parts, str(cause)))
@@ -102,7 +102,9 @@ class Attempt(Generic[T]):
             self.found[part] = result
         elif rule.verdict in (Verdict.REFUSED, Verdict.FATAL):
             kind = rule.error or errors.OffsetLookupFailed
-            self.refused[part] = kind(f"{name(part)}: {api.value} was answered {describe(code)}; {rule.advice}")
+            self.refused[part] = kind(
+                f"partition {part.name}: {api.value} was answered {describe(code)}; {rule.advice}"
+            )
         else:
             self.waiting[part] = f"{api.value} was answered {describe(code)}"
 
@@ -111,10 +113,6 @@ class Attempt(Generic[T]):
         for part in partitions:
             if not (part in self.found or part in self.waiting or part in self.refused):
                 self.waiting[part] = "the answer left it out"
-
-
-def name(partition: TopicPartition) -> str:
-    return f"partition {partition.topic}-{partition.partition}"
 
 
 def try_committed(

@@ -16,7 +16,7 @@ from fleet_consumer.group.classification import Api, Rule, Verdict, error_for, r
 from fleet_consumer.group.membership import GroupSettings, OffsetAndMetadata
 from fleet_consumer.group.messages import Action, Channel, Commit, FinishCommit, ForCommit, MemberIdentity, Send
 from fleet_consumer.group.timing import NEVER, Backoff
-from fleet_consumer.record import TopicPartition
+from fleet_consumer.record import TopicPartition, names
 from fleet_consumer.wire.errors import ErrorCode, describe
 from fleet_consumer.wire.offsets import (
     OffsetCommitRequest,
@@ -315,7 +315,7 @@ class CommitFlow:
         if judgement.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             named = "topics " + ", ".join(sorted({part.topic for part in parts}))
         else:
-            named = ", ".join(f"{part.topic}-{part.partition}" for part in parts[:NAMED_MAX])
+            named = names(parts[:NAMED_MAX])
             named += f" and {len(parts) - NAMED_MAX} more" if len(parts) > NAMED_MAX else ""
         error = kind(self._about(f"{named}: {describe(judgement.code)}{advice}"))
         error.not_committed = judgement.refused

@@ -286,10 +286,9 @@ class _Stands:
         tried = {each: self._tries.get(each, (0, "")) for each in open_}
         if tried and all(tries >= UNREADABLE_TRIES for tries, _ in tried.values()):
             named = "; ".join(
-                f"partition {each.topic}-{each.partition}: at offset {reached[each]}: {why}"
-                for each, (_, why) in sorted(tried.items())
+                f"partition {each.name}: at offset {reached[each]}: {why}" for each, (_, why) in sorted(tried.items())
             )
-            raise errors.DataUnreadable(f"{named}")
+            raise errors.DataUnreadable(named)
         if self.void and time.monotonic() >= self._again_at:
             self._again_at = time.monotonic() + POLL_S
             for each in self.void & open_:
@@ -354,9 +353,7 @@ def _sorted_out(
         elif error.code() in DENIED or error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _as_error(partition.topic, error)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-            raise errors.RecordsExpired(
-                f"partition {partition.topic}-{partition.partition}: no record at {reached} any more"
-            )
+            raise errors.RecordsExpired(f"partition {partition.name}: no record at {reached} any more")
         elif error.code() in UNREADABLE:
             return run, reached, error
     return run, reached, None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from fleet_consumer.clock import Clock
@@ -19,7 +19,7 @@ from fleet_consumer.group.errors import DataPlaneFailed
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.bounded import BoundedReader, Step
 from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer, SendHandle
-from fleet_consumer.record import TopicPartition
+from fleet_consumer.record import TopicPartition, names
 from fleet_consumer.redrive.selection import (
     Choice,
     Decision,
@@ -101,7 +101,7 @@ class Run:
         remaining = sum(end - start for start, end in ranges.values())
         LOG.info("redrive begins", extra=_fields(records=remaining, ledger=len(self._ledger)))
         if self._go_through(ranges) and leaderless:
-            raise DataPlaneFailed(f"{_names(leaderless)}: no leader available; all other partitions are done")
+            raise DataPlaneFailed(f"{names(leaderless)}: no leader available; all other partitions are done")
         return self._counts()
 
     def _begin(self) -> tuple[dict[TopicPartition, tuple[int, int]], list[TopicPartition]]:
@@ -155,7 +155,7 @@ class Run:
         bounds = self._reader.bounds(partitions)
         unknown = [each for each in partitions if each not in bounds]
         if unknown:
-            raise DataPlaneFailed(f"{_names(unknown)}: no leader available, so the records moved before are unknown")
+            raise DataPlaneFailed(f"{names(unknown)}: no leader available, so the records moved before are unknown")
         for step in self._read(bounds):
             now_ms = self._now_ms()
             for records in step.records.values():
@@ -265,7 +265,7 @@ class Run:
             idle_s = 0.0 if step.records or step.done else idle_s + self._clock.monotonic() - asked_at
             if idle_s >= STALL_S:
                 raise DataPlaneFailed(
-                    f"{_names(sorted(missing))}: no records for {STALL_S:g} s; all other partitions are done"
+                    f"{names(sorted(missing))}: no records for {STALL_S:g} s; all other partitions are done"
                 )
             yield step
             asked_at = self._clock.monotonic()
@@ -289,10 +289,6 @@ class Run:
 
     def _now_ms(self) -> int:
         return int(self._clock.wall() * 1000)
-
-
-def _names(partitions: Iterable[TopicPartition]) -> str:
-    return ", ".join(f"{each.topic}-{each.partition}" for each in partitions)
 
 
 def _fields(**values: object) -> dict[str, object]:

@@ -350,8 +350,9 @@ class FailedTopic:
                 yield run
                 heard_at = self._clock.monotonic()
             elif self._clock.monotonic() >= heard_at + self._patience_s:
-                name = f"{partition.topic}-{partition.partition}"
-                raise DataPlaneFailed(f"partition {name}: nothing came for {self._patience_s:g} s; its broker is away")
+                raise DataPlaneFailed(
+                    f"partition {partition.name}: nothing came for {self._patience_s:g} s; its broker is away"
+                )
             else:
                 yield []
 

@@ -77,6 +77,6 @@ def _targets(
 def lines(before: Mapping[TopicPartition, OffsetAndMetadata], targets: Mapping[TopicPartition, int]) -> list[str]:
     """A line for each partition, with the commits before and after."""
     return [
-        f"{part.topic}-{part.partition}  {before[part].offset if part in before else '-'} -> {offset}"
+        f"{part.name}  {before[part].offset if part in before else '-'} -> {offset}"
         for part, offset in sorted(targets.items())
     ]

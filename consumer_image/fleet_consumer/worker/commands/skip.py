@@ -71,16 +71,16 @@ def reading_group(group_id: str, topic: str) -> str:
 
 def named(record: Record | None, partition: TopicPartition, offset: int) -> Record:
     """The group's next record. Raises RecordMissing unless it is the one that was named."""
-    where = f"{partition.topic}-{partition.partition}"
     if record is None:
-        raise RecordMissing(f"the group has no committed record left in {where}")
+        raise RecordMissing(f"the group has no committed record left in {partition.name}")
     if record.offset != offset:
         why = (
             "only the next one can be skipped, as the commit passes all before it"
             if offset > record.offset
             else "the group is past that one, or it is gone, or its transaction was aborted"
         )
-        raise RecordMissing(f"the group's next record in {where} is at offset {record.offset}, not {offset}: {why}")
+        where = f"{partition.name} is at offset {record.offset}"
+        raise RecordMissing(f"the group's next record in {where}, not {offset}: {why}")
     return record
 
 
@@ -103,7 +103,7 @@ def _next_record(
         for record in step.records.get(partition, ()):
             return record
         if clock.monotonic() >= deadline:
-            raise DataPlaneFailed(f"partition {partition.topic}-{partition.partition}: nothing came in {timeout_s:g} s")
+            raise DataPlaneFailed(f"partition {partition.name}: nothing came in {timeout_s:g} s")
     return None
 
 

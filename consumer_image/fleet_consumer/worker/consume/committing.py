@@ -91,7 +91,7 @@ class Committing:
         for topic_partition, partition in sorted(dict(self._partitions).items()):
             refused = partition.refused
             if refused is not None and (refused.refusal.lasting or now >= refused.since + REFUSED_LONG_S):
-                found.append((f"partition {topic_partition.topic}-{topic_partition.partition}", refused))
+                found.append((f"partition {topic_partition.name}", refused))
         if not found:
             return None
         name, first = min(found, key=lambda each: each[1].since)

@@ -225,7 +225,7 @@ class Loop:
             self.notes.assigned(partition)
             if self.pace is Pace.STOP:
                 self._parts.pauses.pause(topic_partition, BREAKER_OPEN)
-        LOG.info("partitions assigned", extra=fields(partitions=_names(partitions)))
+        LOG.info("partitions assigned", extra=fields(partitions=sorted(each.name for each in partitions)))
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit what is finished of partitions that are about to go, so that nobody repeats it."""
@@ -239,13 +239,14 @@ class Loop:
             self.notes.release(partition, died=died)
         committed = self.committing.commit_leaving(going, self._revoke_wait_s)
         self._forget(partitions)
-        LOG.info("partitions revoked", extra=fields(partitions=_names(partitions), committed=committed))
+        names = sorted(each.name for each in partitions)
+        LOG.info("partitions revoked", extra=fields(partitions=names, committed=committed))
 
     def _lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Forget partitions that another member may own already: nothing of them may be committed any more."""
         self._parts.stats.lost_partitions += len(partitions)
         self._forget(partitions)
-        LOG.warning("partitions lost", extra=fields(partitions=_names(partitions)))
+        LOG.warning("partitions lost", extra=fields(partitions=sorted(each.name for each in partitions)))
 
     def _forget(self, partitions: Sequence[TopicPartition]) -> None:
         owned = self.partitions
@@ -254,10 +255,6 @@ class Loop:
         self._parts.intake.forget(partitions)
         self.notes.forget(partitions)
         self._parts.pauses.forget(partitions)
-
-
-def _names(partitions: Sequence[TopicPartition]) -> list[str]:
-    return sorted(f"{each.topic}-{each.partition}" for each in partitions)
 
 
 LOOK_S: Final = 1.0

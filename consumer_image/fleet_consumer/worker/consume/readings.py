@@ -122,7 +122,7 @@ class Readings:
         if begun:
             LOG.info(
                 "new reading of partitions: they had no commits, or none of a worker",
-                extra=fields(partitions=sorted(f"{each.topic}-{each.partition}" for each in begun)),
+                extra=fields(partitions=sorted(each.name for each in begun)),
             )
         if refused is not None:
             raise refused
