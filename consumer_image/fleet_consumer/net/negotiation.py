@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Generator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from fleet_consumer.contract.brokers import OAUTHBEARER
 from fleet_consumer.distribution import DISTRIBUTION, own_version
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.errors import AuthenticationFailed, MalformedResponse, UnsupportedByBroker
@@ -71,7 +72,7 @@ def mechanism(settings: SaslSettings, nonce: str, token: OAuthToken | None = Non
     """A new exchange; `nonce` must be random text without commas, `token` is for OAUTHBEARER."""
     if settings.mechanism == "PLAIN":
         return Plain(settings)
-    if settings.mechanism == "OAUTHBEARER":
+    if settings.mechanism == OAUTHBEARER:
         assert token is not None, "OAUTHBEARER without a token"
         return OAuthBearer(token)
     return Scram(settings, nonce)
@@ -307,7 +308,7 @@ def _next_bytes(
 
 def _refused(sasl: SaslSettings, address: BrokerAddress, seen: str, reason: str | None = None) -> AuthenticationFailed:
     remedy = "user name, password and mechanism"
-    if sasl.mechanism == "OAUTHBEARER":
+    if sasl.mechanism == OAUTHBEARER:
         remedy = "that the broker trusts this issuer, and the token's audience, scope and lifetime"
     return AuthenticationFailed(
         f"broker {address} did not authenticate {sasl.identity} by {sasl.mechanism}: {seen}; check {remedy}",

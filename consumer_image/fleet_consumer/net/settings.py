@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
 
 from fleet_consumer.clock import SystemClock
+from fleet_consumer.contract.brokers import MECHANISMS, OAUTHBEARER
 from fleet_consumer.net.addresses import BrokerAddress, parse_addresses
 from fleet_consumer.net.oauth import OAuthSettings, OAuthToken
 from fleet_consumer.net.tokens import TokenSource, ask_for_token
-
-SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""The SASL mechanisms that `net` speaks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +31,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslSettings:
-    """Credentials for one of `SASL_MECHANISMS`. No secret appears in errors or in `repr`.
+    """Credentials for one of `MECHANISMS`. No secret appears in errors or in `repr`.
 
     `username` and `password` are for PLAIN and SCRAM. OAUTHBEARER takes either `oauth`, and tokens come from its
     endpoint, or `token_callback`, which is called on a thread of its own whenever a token is needed, may block, and may
@@ -54,10 +51,10 @@ class SaslSettings:
     tokens: TokenSource | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.mechanism not in SASL_MECHANISMS:
-            raise ValueError(f"SASL mechanism {self.mechanism!r} is not one of {', '.join(SASL_MECHANISMS)}")
+        if self.mechanism not in MECHANISMS:
+            raise ValueError(f"SASL mechanism {self.mechanism!r} is not one of {', '.join(MECHANISMS)}")
         sources = (self.oauth is not None) + (self.token_callback is not None)
-        if self.mechanism != "OAUTHBEARER":
+        if self.mechanism != OAUTHBEARER:
             if sources or not self.username:
                 raise ValueError(f"SASL mechanism {self.mechanism} takes username and password, and no tokens")
             return
@@ -80,7 +77,7 @@ class SaslSettings:
     @property
     def identity(self) -> str:
         """The user or client, for error messages."""
-        if self.mechanism != "OAUTHBEARER":
+        if self.mechanism != OAUTHBEARER:
             return f"user {self.username!r}"
         return f"client {self.oauth.client_id!r}" if self.oauth is not None else "the holder of the callback's token"
 
