@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from typing import Any, Final, TypeVar, dataclass_transform
 
 from fleet_consumer.contract.section import Section, SettingsInvalid, whole
@@ -64,6 +65,11 @@ def choice(*allowed: str, **rules: Any) -> Any:
     return read_by(lambda section, name: section.choice(name, *allowed), **rules)
 
 
+def one_of(kind: type[StrEnum], **rules: Any) -> Any:
+    """A member of an enum, by its word."""
+    return read_by(lambda section, name: kind(section.choice(name, *kind)), **rules)
+
+
 def pattern(**rules: Any) -> Any:
     """A regular expression."""
     return read_by(Section.pattern, **rules)
@@ -90,7 +96,7 @@ def listed(made: type, **rules: Any) -> Any:
 @dataclass_transform(
     kw_only_default=True,
     frozen_default=True,
-    field_specifiers=(read_by, text, texts, integer, boolean, choice, pattern, nested, listed),
+    field_specifiers=(read_by, text, texts, integer, boolean, choice, one_of, pattern, nested, listed),
 )
 def settings(cls: type[T]) -> type[T]:
     """Make a class with fields declared as above a frozen, slotted, keyword-only dataclass."""
@@ -103,9 +109,12 @@ def names_of(cls: type) -> dict[str, str]:
     return {name: field for name, field, _ in _declared(cls)}
 
 
-def parse(cls: type[T], section: Section) -> T:
-    """Read the fields of a section; the caller ends it. Raises SettingsInvalid for the first bad field found."""
-    return cls(**{field: read(section, name) for name, field, read in _declared(cls)})
+def parse(cls: type[T], section: Section, **given: Any) -> T:
+    """Read the fields of a section; the caller ends it. `given` are those that are no part of the file.
+
+    Raises SettingsInvalid for the first bad field found.
+    """
+    return cls(**given, **{field: read(section, name) for name, field, read in _declared(cls)})
 
 
 def parse_file(cls: type[T], document: object, file: str, version: int) -> T:

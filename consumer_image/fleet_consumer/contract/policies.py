@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from fleet_consumer.contract import fields
 from fleet_consumer.contract.naming import HASH_CHARACTERS, canonical_delay, parse_delay
 from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.contract.pod import POLICIES_FILE
-from fleet_consumer.contract.section import Section, SettingsInvalid
+from fleet_consumer.contract.section import Section, SettingsInvalid, whole
 
 VERSION: Final = 1
 """Version of the file format."""
@@ -94,9 +95,7 @@ class Budget:
     max_failure_percent: int = fields.integer(1, 100, default=50)
     window_s: int = fields.integer(1, 3600, name="windowSeconds", default=60)
     min_records: int = fields.integer(1, 1_000_000, default=100)
-    action: BudgetAction = fields.read_by(
-        lambda section, name: BudgetAction(section.choice(name, *BudgetAction)), default=BudgetAction.PAUSE
-    )
+    action: BudgetAction = fields.one_of(BudgetAction, default=BudgetAction.PAUSE)
     cooldown_s: int = fields.integer(1, 3600, name="cooldownSeconds", default=30)
 
 
@@ -104,19 +103,30 @@ DEFAULT_BUDGET: Final = Budget()
 """The budget of main workers where a policy has none."""
 
 
-@dataclass(frozen=True, slots=True)
+def _sequence(section: Section, name: str) -> tuple[int, ...]:
+    texts, path = section.texts(name, least=1), section.at(name)
+    sequence = tuple(parse_seconds(text, f"{path}[{index}]") for index, text in enumerate(texts))
+    check_sequence(sequence, path)
+    return sequence
+
+
+def _rules(section: Section, name: str) -> tuple[Rule, ...]:
+    return tuple(whole(each, path, _rule) for each, path in list_rules(section))
+
+
+@fields.settings
 class Policy:
     """One revision. `sequence` holds the delays before each further attempt, in seconds; `max_total_s` counts from the
-    first failure, None is unlimited."""
+    first failure, None is unlimited. The file has the content under its revision, and the name once for all."""
 
     name: str
     revision: str
-    sequence: tuple[int, ...]
-    rules: tuple[Rule, ...] = ()
-    undecodable: Then = Then.FAIL
-    max_total_s: int | None = None
-    header_profile: HeaderProfile = HeaderProfile.NATIVE
-    budget: Budget | None = None
+    sequence: tuple[int, ...] = fields.read_by(_sequence)
+    rules: tuple[Rule, ...] = fields.read_by(_rules, name="classify", default=())
+    undecodable: Then = fields.one_of(Then, default=Then.FAIL)
+    max_total_s: int | None = fields.integer(1, name="maxTotalSeconds", null=True, default=None)
+    header_profile: HeaderProfile = fields.one_of(HeaderProfile, default=HeaderProfile.NATIVE)
+    budget: Budget | None = fields.nested(Budget, null=True, default=None)
 
     @property
     def label(self) -> str:
@@ -184,7 +194,7 @@ def _policies(section: Section) -> Policies:
     section.integer("version", VERSION, VERSION)
     name = section.text("policy")
     current = section.text("current", pattern=REVISION)
-    revisions = {revision: _policy(name, revision, each) for revision, each in _revisions(section)}
+    revisions = {policy.revision: policy for policy in _revisions(name, section)}
     if current not in revisions:
         raise SettingsInvalid(section.at("current"), f"is {current!r}, which is none of the revisions")
     delays = section.texts("delays", least=1)
@@ -203,7 +213,7 @@ def _policies(section: Section) -> Policies:
     return Policies(name, current, revisions, delays, partitions, max_message_bytes)
 
 
-def _revisions(section: Section) -> Iterator[tuple[str, Section]]:
+def _revisions(name: str, section: Section) -> Iterator[Policy]:
     found = section.take("revisions")
     path = section.at("revisions")
     if not isinstance(found, dict) or not found:
@@ -211,26 +221,8 @@ def _revisions(section: Section) -> Iterator[tuple[str, Section]]:
     for revision in sorted(found):
         if re.fullmatch(REVISION, revision) is None:
             raise SettingsInvalid(path, f"has the key {revision!r}, which is no revision")
-        yield revision, Section(found[revision], f"{path}.{revision}")
-
-
-def _policy(name: str, revision: str, section: Section) -> Policy:
-    path = section.at("sequence")
-    texts = section.texts("sequence", least=1)
-    sequence = tuple(parse_seconds(text, f"{path}[{index}]") for index, text in enumerate(texts))
-    check_sequence(sequence, path)
-    policy = Policy(
-        name,
-        revision,
-        sequence,
-        tuple(_rule(Section(each, place)) for each, place in list_rules(section)),
-        Then(section.choice("undecodable", *Then)),
-        section.optional_integer("maxTotalSeconds", 1),
-        HeaderProfile(section.choice("headerProfile", *HeaderProfile)),
-        section.optional("budget", lambda budget: fields.parse(Budget, budget)),
-    )
-    section.end()
-    return policy
+        parse = partial(fields.parse, Policy, name=name, revision=revision)
+        yield whole(found[revision], f"{path}.{revision}", parse)
 
 
 def parse_seconds(delay: str, path: str) -> int:
@@ -261,9 +253,7 @@ def list_rules(section: Section) -> list[tuple[object, str]]:
 
 def _rule(section: Section) -> Rule:
     then = Then(section.choice("then", *Then))
-    rule = section.read("when", lambda when: _rule_when(when, then))
-    section.end()
-    return rule
+    return section.read("when", lambda when: _rule_when(when, then))
 
 
 def _rule_when(when: Section, then: Then) -> Rule:

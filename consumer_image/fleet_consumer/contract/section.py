@@ -70,9 +70,6 @@ class Section:
         """The field as an object, of which `parse` must take every field."""
         return whole(self.take(name), self.at(name), parse)
 
-    def optional(self, name: str, parse: Callable[[Section], _T]) -> _T | None:
-        return None if self.take_null(name) else self.read(name, parse)
-
     def text(self, name: str, *, pattern: str | None = None) -> str:
         value = self.take(name)
         if not isinstance(value, str) or not value:

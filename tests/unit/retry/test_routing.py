@@ -149,8 +149,12 @@ def test_records_in_flight_follow_the_revision_they_failed_under() -> None:
     before = policies("5s", "1h")
     hop = route(source_record(), AGAIN, before.newest, group_id=GROUP, now_ms=NOW)
     assert isinstance(hop, Hop)
-    second_edit = Policy("standard", UNKNOWN, (30, 30, 30, 30))
-    kept = {before.current: before.newest, OTHER: Policy("standard", OTHER, (60,)), UNKNOWN: second_edit}
+    second_edit = Policy(name="standard", revision=UNKNOWN, sequence=(30, 30, 30, 30))
+    kept = {
+        before.current: before.newest,
+        OTHER: Policy(name="standard", revision=OTHER, sequence=(60,)),
+        UNKNOWN: second_edit,
+    }
     edited = Policies("standard", UNKNOWN, kept, ("5s", "30s", "1m", "1h"), 12, 1_000_000)
     record = delivered(hop, edited)
     follows, known = edited.of(_revision(record))
@@ -167,7 +171,8 @@ def test_record_of_an_unknown_revision_continues_by_the_newest_from_its_attempt(
     before = policies("5s", "1h", "1h", "1h")
     hop = route(source_record(), AGAIN, before.newest, group_id=GROUP, now_ms=NOW)
     assert isinstance(hop, Hop)
-    forgot = Policies("standard", OTHER, {OTHER: Policy("standard", OTHER, (30, 60))}, ("30s", "1m"), 12, 1_000_000)
+    latest = Policy(name="standard", revision=OTHER, sequence=(30, 60))
+    forgot = Policies("standard", OTHER, {OTHER: latest}, ("30s", "1m"), 12, 1_000_000)
     record = delivered(hop, forgot)
     follows, known = forgot.of(_revision(record))
     second = route(record, AGAIN, follows, group_id=GROUP, now_ms=NOW)
