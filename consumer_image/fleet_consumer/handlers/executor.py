@@ -56,9 +56,9 @@ class BusyTime:
         self._state = seconds + calls * (at - since), calls + 1, at
 
     def end(self, at: float) -> None:
-        """A call that began is over."""
+        """A call that began is over; without one under way nothing ends."""
         seconds, calls, since = self._state
-        self._state = seconds + calls * (at - since), calls - 1, at
+        self._state = seconds + calls * (at - since), max(0, calls - 1), at
 
     def until(self, now: float) -> float:
         """The seconds up to now. Read the clock first, and the sum does not fall."""

@@ -367,7 +367,7 @@ class WorkerProcess:
     def _work_done(self) -> Work:
         if self._executor is not None:
             return self._executor.work
-        return Work(self._stats.busy_until(self._clock.monotonic()), slots=1)
+        return Work(self._stats.busy.until(self._clock.monotonic()), slots=1)
 
     def _labels(self) -> GroupLabels:
         config, role = self._config, self._worker.role

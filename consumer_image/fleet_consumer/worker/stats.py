@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fleet_consumer.contract.skips import RECORDS_MAX, PassedBy, Place
+from fleet_consumer.handlers.executor import BusyTime
 
 HANDLING_BOUNDS_S: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
@@ -33,9 +34,6 @@ class Histogram:
     def observe(self, value: float, times: int = 1) -> None:
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
-
-
-NEVER: Final = float("inf")
 
 
 @dataclass(slots=True)
@@ -81,15 +79,8 @@ class Stats:
     """Seconds that calls of the handler took."""
     lateness: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_S))
     """Seconds from when a retried record was due to when it was handed to the handler."""
-    busy: tuple[float, float] = 0.0, NEVER
-    """Seconds for which records were handled on the loop's own thread, without the run in hand, and since when that is
-    in hand (monotonic). Replaced as a whole, so that readers never miss a run, nor count it twice. Executors keep their
-    own time."""
-
-    def busy_until(self, now: float) -> float:
-        """The seconds up to now, with the run in hand. Any thread; read the clock first, and the sum does not fall."""
-        seconds, since = self.busy
-        return seconds + max(0.0, now - since)
+    busy: BusyTime = field(default_factory=BusyTime)
+    """Time for which runs of records were handled on the loop's own thread. Executors keep their own."""
 
     @property
     def handled(self) -> int:

@@ -60,7 +60,7 @@ class Inline:
 
     @property
     def busy(self) -> float:
-        return self.bench.stats.busy_until(self.bench.clock.monotonic())
+        return self.bench.stats.busy.until(self.bench.clock.monotonic())
 
 
 def test_inline_worker_is_busy_while_it_handles_and_not_while_it_polls() -> None:

@@ -27,7 +27,7 @@ from fleet_consumer.worker.consume.outcomes import Handle, PassedOver
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.progress import PartitionProgress, Partitions
 from fleet_consumer.worker.consume.writing import ACK_LOOK_S, ACK_WAIT_S
-from fleet_consumer.worker.stats import NEVER, Stats
+from fleet_consumer.worker.stats import Stats
 
 TIMED_FROM_S: Final = 100e-6
 """The mean of a run from which on the next one's records are timed one by one: the clock is below a hundredth."""
@@ -57,24 +57,23 @@ class CallTimes:
         self._counts = instead is None
         self._each = self._slow or count <= SHORT_RUN
         self._began = now = self._now()
-        self._stats.busy = self._stats.busy[0], now
+        self._stats.busy.begin(now)
         return instead or (self._timed if self._each else self._handle)
 
     def pause(self) -> None:
         """Leave out the time until `resume`, in which the loop does something else than handling."""
         self._paused = now = self._now()
-        self._stats.busy = self._stats.busy_until(now), NEVER
+        self._stats.busy.end(now)
 
     def resume(self) -> None:
         now = self._now()
         self._began += now - self._paused
-        self._stats.busy = self._stats.busy[0], now
+        self._stats.busy.begin(now)
 
     def end(self, count: int) -> None:
         """The run is over, `count` records of it were handled."""
         now = self._now()
-        seconds, since = self._stats.busy
-        self._stats.busy = seconds + (now - since), NEVER
+        self._stats.busy.end(now)
         if not (count and self._counts):
             return
         mean = (now - self._began) / count
