@@ -152,17 +152,15 @@ class NetworkClient:
         with contextlib.suppress(OSError):  # full: it will wake up anyway; closed: nobody is left to wake
             self._wake_writer.send(b"\0")
 
-    def call(
-        self, address: BrokerAddress | None, request: Request[ResponseT], *, lane: str = MAIN_LANE, timeout_s: float
-    ) -> ResponseT:
+    def call(self, address: BrokerAddress | None, request: Request[ResponseT], *, timeout_s: float) -> ResponseT:
         """Send and wait for the response; None tries any broker, one after the other. Raises NetError.
 
         Any broker is one that the last Metadata listed: an address of the bootstrap list may belong to another cluster.
         A `wakeup` does not end the wait; it is kept for the next `poll`.
         """
         if address is None:
-            return self._call_any(request, timeout_s, lane=lane)
-        call = self.send(address, request, lane=lane, timeout_s=timeout_s)
+            return self._call_any(request, timeout_s)
+        call = self.send(address, request, timeout_s=timeout_s)
         while not call.done:
             self._turn(call.deadline - self._clock.monotonic())
         return call.response
@@ -292,7 +290,7 @@ class NetworkClient:
         unused = [(since, key) for key, lane in self._lanes.items() if (since := lane.unused_since) is not None]
         if not unused:
             return False
-        self._lanes[min(unused)[1]].rest()
+        self._lanes[min(unused)[1]].drop_connection()
         return True
 
     def _check(self, address: BrokerAddress, response: MetadataResponse) -> None:
@@ -318,7 +316,6 @@ class NetworkClient:
         request: Request[ResponseT],
         timeout_s: float,
         *,
-        lane: str = MAIN_LANE,
         also: Sequence[BrokerAddress] = (),
         check: Callable[[BrokerAddress, ResponseT], None] = lambda *_: None,
     ) -> ResponseT:
@@ -337,7 +334,7 @@ class NetworkClient:
                     break
                 try:
                     share_s = remaining_s / (len(candidates) - index)
-                    response = self.call(address, request, lane=lane, timeout_s=share_s)
+                    response = self.call(address, request, timeout_s=share_s)
                     check(address, response)
                     return response
                 except (AuthenticationFailed, UnsupportedByBroker):

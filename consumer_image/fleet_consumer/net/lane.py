@@ -102,7 +102,7 @@ class BrokerLane:
     def advance(self, now: float) -> int:
         """Do the work that needs no socket event; returns how many calls ended."""
         if self._connection is not None and self._connection.has_idled_out(now):
-            self._drop_connection()
+            self.drop_connection()
         if self._connection is None:
             if not self.wants_connection(now):
                 return 0
@@ -153,9 +153,11 @@ class BrokerLane:
         )
         return 1 + self._lose(closing, now)
 
-    def rest(self) -> None:
-        """Close an unused connection before its time, for others need its place; the next call opens a new one."""
-        self._drop_connection()
+    def drop_connection(self) -> None:
+        """Close the connection, also an unused one whose place others need; the next call opens a new one."""
+        assert self._connection is not None
+        self._connection.close()
+        self._connection = None
 
     def shut(self, error: NetError) -> None:
         """End all calls with `error` and close the connection."""
@@ -163,7 +165,7 @@ class BrokerLane:
         self._queue.clear()
         if self._connection is not None:
             calls += self._connection.session.in_flight
-            self._drop_connection()
+            self.drop_connection()
         for call in calls:
             call.fail(error)
 
@@ -195,15 +197,10 @@ class BrokerLane:
         # A broker that closes an idle connection has done nothing wrong; any other loss is a reason to back off.
         if connection.session.in_flight or connection.phase is not ConnectionPhase.OPEN:
             self._pause.failed(error, now)
-        self._drop_connection()
+        self.drop_connection()
         for call in victims:
             call.fail(error)
         return len(victims)
-
-    def _drop_connection(self) -> None:
-        assert self._connection is not None
-        self._connection.close()
-        self._connection = None
 
     def _what(self, call: Call[Any]) -> str:
         return f"{type(call.request).__name__} to broker {self.address} within {round(call.timeout_s, 2):g} s"
