@@ -20,19 +20,23 @@ _LAYOUT: Final = re.compile(rb"\\[nr]|\s")
 
 
 @fields.settings
-class TlsFiles:
-    """Paths of PEM files; None for the system's authorities, and for no client certificate.
+class TlsSettings:
+    """Paths of PEM files. Without `ca_file` the system's authorities are trusted.
 
-    The name in `ca_file` may have an asterisk: the certificates of all files that match it are trusted.
+    The file name of `ca_file` may have one asterisk, such as `/etc/kafka/ca/*.crt`: the certificates of all files that
+    match are trusted together, as they are while an authority is replaced.
+
+    `cert_file` (with its chain) and `key_file` authenticate the client, if the broker requires it. The files are read
+    for every connection, so that renewed certificates need no restart. Host names are always verified.
     """
 
-    ca_file: str | None = fields.text(null=True)
-    cert_file: str | None = fields.text(null=True)
-    key_file: str | None = fields.text(null=True)
+    ca_file: str | None = fields.text(null=True, default=None)
+    cert_file: str | None = fields.text(null=True, default=None)
+    key_file: str | None = fields.text(null=True, default=None)
 
 
-def _tls(section: Section) -> TlsFiles:
-    files = fields.parse(TlsFiles, section)
+def _tls(section: Section) -> TlsSettings:
+    files = fields.parse(TlsSettings, section)
     if (files.cert_file is None) != (files.key_file is None):
         raise SettingsInvalid(section.path, "certFile and keyFile go together; give both or neither")
     return files
@@ -69,7 +73,7 @@ class Brokers:
     """Connection to a cluster; `tls` None is plain text, `sasl` None is no login."""
 
     bootstrap_servers: tuple[str, ...] = fields.texts(1)
-    tls: TlsFiles | None = fields.nested(_tls, null=True)
+    tls: TlsSettings | None = fields.nested(_tls, null=True)
     sasl: SaslSource | None = fields.nested(_sasl, null=True)
 
 

@@ -5,6 +5,7 @@ One thread owns a `NetworkClient`. Of groups it knows only their coordinators.
 
 from __future__ import annotations
 
+from fleet_consumer.contract.brokers import TlsSettings
 from fleet_consumer.net.addresses import BrokerAddress, parse_address, parse_addresses
 from fleet_consumer.net.client import Coordinator, NetworkClient
 from fleet_consumer.net.errors import (
@@ -24,7 +25,7 @@ from fleet_consumer.net.errors import (
 )
 from fleet_consumer.net.oauth import OAuthSettings, OAuthToken
 from fleet_consumer.net.session import Call
-from fleet_consumer.net.settings import ConnectionSettings, SaslSettings, TlsSettings
+from fleet_consumer.net.settings import ConnectionSettings, SaslSettings
 from fleet_consumer.net.tls_files import FileWatch, authorities, chain
 from fleet_consumer.net.tokens import TokenSource
 from fleet_consumer.wire.errors import KafkaError

@@ -7,26 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.contract.brokers import MECHANISMS, OAUTHBEARER
+from fleet_consumer.contract.brokers import MECHANISMS, OAUTHBEARER, TlsSettings
 from fleet_consumer.net.addresses import BrokerAddress, parse_addresses
 from fleet_consumer.net.oauth import OAuthSettings, OAuthToken
 from fleet_consumer.net.tokens import TokenSource, ask_for_token
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsSettings:
-    """Paths of PEM files. Without `ca_file` the system's authorities are trusted.
-
-    The file name of `ca_file` may have one asterisk, such as `/etc/kafka/ca/*.crt`: the certificates of all files that
-    match are trusted together, as they are while an authority is replaced.
-
-    `cert_file` (with its chain) and `key_file` authenticate the client, if the broker requires it. The files are read
-    for every connection, so that renewed certificates need no restart. Host names are always verified.
-    """
-
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ import socket
 import ssl
 from typing import Final
 
+from fleet_consumer.contract.brokers import TlsSettings
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.net.errors import TlsFailed
-from fleet_consumer.net.settings import TlsSettings
 from fleet_consumer.net.tls_files import authorities, chain, load_client, stamps_of
 
 _NO_ROOT: Final = 2

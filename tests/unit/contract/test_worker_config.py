@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet_consumer.contract.brokers import SaslSource, TlsFiles, TokenEndpoint
+from fleet_consumer.contract.brokers import SaslSource, TlsSettings, TokenEndpoint
 from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import HttpEndpoint, load_config, parse_config
@@ -160,7 +160,7 @@ def test_settings_become_kafkas_words(tmp_path: Path) -> None:
     document = changed(document, "consumer.autoOffsetReset", "None")
     config = parse_config(changed(document, "consumer.isolationLevel", "ReadCommitted"))
     assert config.brokers.sasl == SaslSource(mechanism="PLAIN", directory=str(tmp_path), identity=None, oauth=None)
-    assert config.brokers.tls == TlsFiles(ca_file="/ca.pem", cert_file=None, key_file=None)
+    assert config.brokers.tls == TlsSettings(ca_file="/ca.pem", cert_file=None, key_file=None)
     connection = connection_settings(config.brokers, "flights-0")
     assert connection.sasl is not None
     assert (connection.sasl.username, connection.sasl.password) == ("alice", "alice-secret")

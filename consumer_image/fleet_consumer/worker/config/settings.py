@@ -16,7 +16,7 @@ from fleet_consumer.contract.pod import POD_NAME, POD_UID
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.handlers.loading import HandlerContext
-from fleet_consumer.net import ConnectionSettings, OAuthSettings, SaslSettings, TlsSettings
+from fleet_consumer.net import ConnectionSettings, OAuthSettings, SaslSettings
 from fleet_consumer.worker.config.role import Role, consumer_group
 
 METADATA_AGE: Final = "metadata.max.age.ms"
@@ -100,11 +100,9 @@ def identify(config: WorkerConfig, environment: Mapping[str, str]) -> PodIdentit
 def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
     """Connection settings, with credentials that are read again before each login. Raises SettingsInvalid and
     CredentialsUnreadable."""
-    tls = sasl = None
-    if brokers.tls is not None:
-        tls = TlsSettings(ca_file=brokers.tls.ca_file, cert_file=brokers.tls.cert_file, key_file=brokers.tls.key_file)
+    tls, sasl = brokers.tls, None
     if brokers.sasl is not None:
-        sasl = _login(brokers.sasl, None if brokers.tls is None else brokers.tls.ca_file)
+        sasl = _login(brokers.sasl, None if tls is None else tls.ca_file)
     try:
         return ConnectionSettings(bootstrap_servers=brokers.bootstrap_servers, client_id=client_id, tls=tls, sasl=sasl)
     except ValueError as error:
