@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from fleet_consumer.contract.log import LogConfig
+from fleet_consumer.contract.skips import Place
 from fleet_consumer.handlers.call import CURRENT_CALL
 from fleet_consumer.record import Record
 from fleet_consumer.worker.printed import printed_as_lines
@@ -41,6 +42,12 @@ def fields(**values: object) -> dict[str, Any]:
     return {"fields": values}
 
 
+def place_of(record: Record) -> Place:
+    """The place at which a record was read: its partition is the one that may stand, whatever the record's origin."""
+    read = record.delivery
+    return Place(read.topic, read.partition, read.offset)
+
+
 def about(record: Record) -> dict[str, object]:
     """The coordinates under which a record is known in logs: its origin's, and in a retry also where it was read."""
     coordinates: dict[str, object] = {
@@ -49,8 +56,8 @@ def about(record: Record) -> dict[str, object]:
         "offset": record.offset,
         "attempt": record.attempt,
     }
-    read = record.delivery
-    if (read.topic, read.partition, read.offset) != (record.topic, record.partition, record.offset):
+    read = place_of(record)
+    if read != (record.topic, record.partition, record.offset):
         coordinates |= {"readTopic": read.topic, "readPartition": read.partition, "readOffset": read.offset}
     return coordinates
 

@@ -24,7 +24,7 @@ from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.consume.committing import CommitsRefused
 from fleet_consumer.worker.consume.loop import Loop
 from fleet_consumer.worker.lifecycle.watchdog import Hang
-from fleet_consumer.worker.logs import MESSAGE_CHARACTERS_MAX, now_text
+from fleet_consumer.worker.logs import MESSAGE_CHARACTERS_MAX, now_text, place_of
 from fleet_consumer.worker.session import Session
 from fleet_consumer.worker.stats import Stats
 
@@ -148,14 +148,8 @@ def note_end(state: WorkerState, error: Exception, record: Record | None, now: f
         since=now if before is None else before.since,
         at=now,
         sessions=1 if before is None else before.sessions + 1,
-        record=None if record is None else _coordinates(record),
+        record=None if record is None else place_of(record),
     )
-
-
-def _coordinates(record: Record) -> Place:
-    """The record's coordinates as read: that partition is the stuck one, whatever the record's origin."""
-    read = record.delivery
-    return Place(read.topic, read.partition, read.offset)
 
 
 def _text(error: Exception) -> str:
@@ -244,7 +238,7 @@ def _work(state: WorkerState) -> dict[str, object]:
         "busySeconds": round(busy_seconds, 3),
         "records": state.stats.handled,
         "slots": slots,
-        "inHand": [{**_coordinates(record)._asdict(), "since": now_text(since)} for record, since in state.in_hand],
+        "inHand": [{**place_of(record)._asdict(), "since": now_text(since)} for record, since in state.in_hand],
     }
 
 
@@ -307,7 +301,7 @@ def _stuck(state: WorkerState) -> list[dict[str, object]]:
     if ended is not None and ended.record is not None:
         add(ended.record, SESSION_ENDED, f"{ended.reason}: {ended.message}", ended.since)
     for hang, since in state.hangs:
-        add(_coordinates(hang.record), "HandlerTimeout", "its handler does not return", since)
+        add(place_of(hang.record), "HandlerTimeout", "its handler does not return", since)
     if state.session is not None:
         for (topic, number), partition in sorted(dict(state.session.loop.partitions).items()):
             hold = partition.hold

@@ -18,7 +18,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.contract.naming import canonical_delay
 from fleet_consumer.contract.policies import Policies, Policy
-from fleet_consumer.contract.skips import PassedBy, Place
+from fleet_consumer.contract.skips import PassedBy
 from fleet_consumer.handlers.call import end_forked_child
 from fleet_consumer.handlers.performing import Decoder, Outputs, Result
 from fleet_consumer.librdkafka.fetched import as_read
@@ -29,7 +29,7 @@ from fleet_consumer.retry.routing import Hop, ToFailed, partition_of, route, sto
 from fleet_consumer.worker.breaker.pacing import Course, Pacing
 from fleet_consumer.worker.consume.outbox import Outbox, Outgoing
 from fleet_consumer.worker.consume.progress import PartitionProgress, Unfinished
-from fleet_consumer.worker.logs import MESSAGE_CHARACTERS_MAX, LineBudget, about, fields
+from fleet_consumer.worker.logs import MESSAGE_CHARACTERS_MAX, LineBudget, about, fields, place_of
 from fleet_consumer.worker.stats import DONE, DROPPED, FAILED, RETRIED, Stats
 
 LOG = logging.getLogger("fleet_consumer.worker")
@@ -231,8 +231,7 @@ class Outcomes:
         if failure.reason is FailureReason.TIMEOUT:
             self._stats.timeouts += 1
         if failure.reason is FailureReason.SKIPPED:
-            read = shown.delivery
-            self._stats.passed_by(Place(read.topic, read.partition, read.offset), PassedBy(self._clock.wall()))
+            self._stats.passed_by(place_of(shown), PassedBy(self._clock.wall()))
         policies = self._rules.policies()
         partition = None if policies is None else partition_of(key, story_of(shown).origin, policies.partitions)
         return self._outbox.send(Outgoing(topic, key, shown.value, way.headers, partition))

@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 from fleet_consumer.clock import Clock
 from fleet_consumer.handlers.loading import Handler
 from fleet_consumer.record import Record
-from fleet_consumer.worker.logs import fields
+from fleet_consumer.worker.logs import fields, place_of
 
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 DEFAULTS: Final = (signal.SIG_DFL, signal.default_int_handler)
@@ -278,9 +278,6 @@ def last_word(records: list[Record]) -> bytes:
     """The termination message of a process that dies with these records in hand; empty without any."""
     if not records:
         return b""
-    named = [
-        {"topic": each.delivery.topic, "partition": each.delivery.partition, "offset": each.delivery.offset}
-        for each in records[:NAMED_MAX]
-    ]
+    named = [place_of(each)._asdict() for each in records[:NAMED_MAX]]
     message = "the process died while its handler was called"
     return json.dumps({"ok": False, "reason": REASON, "message": message, "records": named}).encode()
