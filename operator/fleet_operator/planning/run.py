@@ -25,8 +25,7 @@ from fleet_operator.planning.labels import BACKFILL_LABEL, RATE_ANNOTATION, REDR
 from fleet_operator.planning.objects import Owner, child_head
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.offsets import OffsetsState
-from fleet_operator.planning.state.retries import Redriven
+from fleet_operator.planning.state.group import OffsetsState, Redriven
 
 NO_LIMIT: Final = "unlimited"
 UNREADABLE_RATE: Final = -1

@@ -16,8 +16,8 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import PolicyRevision
 from fleet_operator.planning.retry.records import policy_config_map, policy_hash_of, read_published
 from fleet_operator.planning.state.document import UnreadableStateError
+from fleet_operator.planning.state.group import RetriesState
 from fleet_operator.planning.state.policy import PolicyState
-from fleet_operator.planning.state.retries import RetriesState
 from fleet_operator.planning.status.retry import project_retrypolicy_status
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, is_owned_by, publish
 from fleet_operator.reconcilers.states import StateTakenError

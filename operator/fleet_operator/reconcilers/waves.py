@@ -13,7 +13,7 @@ from fleet_operator.planning.fleet.revision import connection_digest
 from fleet_operator.planning.fleet.wave_ledger import WaveLedger
 from fleet_operator.planning.fleet.waves import Standing, Turn
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.upgrade import UpgradeState
+from fleet_operator.planning.state.group import UpgradeState
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.references import parse
 from fleet_operator.runtime.cache import Key

@@ -28,8 +28,7 @@ from fleet_operator.planning.observation import (
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
 from fleet_operator.planning.scaling.decision import ScaleDecision, decide_fixed, decide_stopped
-from fleet_operator.planning.state.fleet import FleetState
-from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.group import FleetState, GroupState
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 NOW: Final = 1_800_000_000.0

@@ -25,7 +25,7 @@ from fleet_operator.planning.fleet.rollout_facts import (
     Watched,
 )
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.fleet import RevisionMark
+from fleet_operator.planning.state.group import RevisionMark
 
 
 class Kind(Enum):

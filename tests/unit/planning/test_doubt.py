@@ -7,7 +7,7 @@ import pytest
 from fleet_operator.api.v1alpha1 import OffsetReset
 from fleet_operator.planning import times
 from fleet_operator.planning.run import DOUBTED_S, ReferencedGroup, find_doubt
-from fleet_operator.planning.state.offsets import OffsetsState
+from fleet_operator.planning.state.group import OffsetsState
 from tests.unit.planning.builders import NOW
 
 

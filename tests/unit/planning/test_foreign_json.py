@@ -10,7 +10,7 @@ from fleet_operator.planning.fleet.readings import read_check, read_revision
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.redrive.phase import read_progress
 from fleet_operator.planning.retry.records import read_policy_record, read_published
-from fleet_operator.planning.state.retries import RetriesState
+from fleet_operator.planning.state.group import RetriesState
 
 DEEP = '{"a":' * 50_000 + "1" + "}" * 50_000
 

@@ -10,7 +10,7 @@ import pytest
 from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, REDRIVE
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import TopicObservation
-from fleet_operator.planning.state.retries import Redriven
+from fleet_operator.planning.state.group import Redriven
 from fleet_operator.planning.status.retry import is_noted
 from fleet_operator.reconcilers.redrive import UNNOTED_SECONDS_MAX
 from tests.unit.planning import builders

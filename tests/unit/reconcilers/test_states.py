@@ -13,10 +13,8 @@ from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, OPERATOR_STATE, JsonObject
 from fleet_operator.clients.kube import KubeConflictError
 from fleet_operator.planning import times
-from fleet_operator.planning.state.fleet import FleetState
-from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.group import FleetState, GroupState, UpgradeState
 from fleet_operator.planning.state.runs import RunState
-from fleet_operator.planning.state.upgrade import UpgradeState
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.reconcilers.states import States, StateTakenError
 from fleet_operator.runtime.store import Store

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, JsonObject
 from fleet_operator.planning.fleet.waves import Turn, read_standing
-from fleet_operator.planning.state.upgrade import Phase, Upgrade, UpgradeState
+from fleet_operator.planning.state.group import Phase, Upgrade, UpgradeState
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.reconcilers.waves import Waves

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.labels import CONTAINER
-from fleet_operator.planning.state.upgrade import Image, ImageSource, UpgradeState
+from fleet_operator.planning.state.group import Image, ImageSource, UpgradeState
 
 _IMAGE: Final[TypeAdapter[str]] = TypeAdapter(Image)
 

@@ -16,7 +16,7 @@ from fleet_operator.planning.fleet.pod_end import ContainerEnd, last_end
 from fleet_operator.planning.fleet.pod_wait import find_wait, native_sidecars
 from fleet_operator.planning.fleet.rollout_facts import CheckFacts, FleetFacts, PodFacts, RevisionRecord
 from fleet_operator.planning.foreign_json import read_last_object, read_object
-from fleet_operator.planning.state.fleet import RevisionMark
+from fleet_operator.planning.state.group import RevisionMark
 
 POD_TEMPLATE_KEY: Final = "pod-template.json"
 

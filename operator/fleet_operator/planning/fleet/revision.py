@@ -31,7 +31,7 @@ from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.foreign_json import read_object
 from fleet_operator.planning.labels import INPUTS_ANNOTATION, KNOWN_ANNOTATION
-from fleet_operator.planning.state.fleet import RevisionMark, RevisionState
+from fleet_operator.planning.state.group import RevisionMark, RevisionState
 
 CONNECTION_CHARACTERS: Final = 16
 

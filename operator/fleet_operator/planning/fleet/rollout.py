@@ -37,7 +37,7 @@ from fleet_operator.planning.fleet.deadlines import (
 from fleet_operator.planning.fleet.readings import INIT_CONTAINER_FAILED
 from fleet_operator.planning.fleet.rollout_facts import CheckFacts, FleetFacts, PodFacts, RevisionRecord, RolloutFacts
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.fleet import RevisionState
+from fleet_operator.planning.state.group import RevisionState
 
 CHECK_RETRY_OUTSIDE_S: Final = 60.0
 """Pause before a check is repeated that failed for a reason outside the revision."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from fleet_operator.planning.fleet.pod_end import ContainerEnd
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.fleet import RevisionMark, RevisionState
+from fleet_operator.planning.state.group import RevisionMark, RevisionState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

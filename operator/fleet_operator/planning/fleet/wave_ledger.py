@@ -28,7 +28,7 @@ from typing import Final
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning.fleet.waves import NO_TURN, Key, Standing, Turn
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.upgrade import Phase, UpgradeState
+from fleet_operator.planning.state.group import Phase, UpgradeState
 
 IMAGE_REMEDY: Final = (
     "It goes on when that group runs the image after all, has one of its own (spec.image), or is deleted; another "

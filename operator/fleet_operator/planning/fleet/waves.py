@@ -16,7 +16,7 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import CANARY_LABEL, PAUSED_ANNOTATION
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.upgrade import Phase, Upgrade, UpgradeState
+from fleet_operator.planning.state.group import Phase, Upgrade, UpgradeState
 
 Key = tuple[str, str]
 """Namespace and name."""

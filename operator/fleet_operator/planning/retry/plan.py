@@ -19,7 +19,7 @@ from fleet_operator.planning.retry.publication import SUPERSEDED_S, FlowFacts, n
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.topics import GroupView, gone_topics, missing_topics
 from fleet_operator.planning.scaling.decision import ScaleDecision
-from fleet_operator.planning.state.fleet import RevisionState
+from fleet_operator.planning.state.group import RevisionState
 
 LEAVING_POLL_S: Final = 30.0
 """Interval of the plans while a revision, a delay or the retries as a whole are on their way out."""

@@ -21,7 +21,7 @@ from fleet_operator.planning.fleet.manifests import head
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.objects import Owner, child_head, to_json
 from fleet_operator.planning.retry.intent import DelayState, PolicyRevision, delays_of, sort_delays
-from fleet_operator.planning.state.retries import RetriesState
+from fleet_operator.planning.state.group import RetriesState
 
 POLICY_KEY: Final = "policy.json"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fleet_operator.planning.scaling.decision import ScaleDecision
-from fleet_operator.planning.state.retries import RetrySizing
+from fleet_operator.planning.state.group import RetrySizing
 
 WAKE_S: Final = 30.0
 """Lead time of the first worker before the next due time: scheduling, image, join, and the rebalance."""

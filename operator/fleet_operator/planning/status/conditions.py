@@ -14,7 +14,7 @@ from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.observation import GroupObservation
 from fleet_operator.planning.problem import Problem, name_some
 from fleet_operator.planning.scaling.dealing import most_useful
-from fleet_operator.planning.state.upgrade import Phase
+from fleet_operator.planning.state.group import Phase
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import STABLE, Roster, sort_members
 from fleet_operator.planning.status.problems import (

@@ -21,7 +21,7 @@ from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket
 from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
 from fleet_operator.planning.offsets.skips import flow_topics, skipped_status
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.upgrade import Upgrade
+from fleet_operator.planning.state.group import Upgrade
 from fleet_operator.planning.status.conditions import project_conditions
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.kafkacluster import recorded_crowded

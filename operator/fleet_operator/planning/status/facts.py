@@ -21,8 +21,7 @@ from fleet_operator.planning.retry.intent import RetryIntent
 from fleet_operator.planning.retry.retention import NOTHING_WAITS, Kept, judge
 from fleet_operator.planning.retry.topics import GroupView
 from fleet_operator.planning.scaling.decision import ScaleDecision
-from fleet_operator.planning.state.retries import Redriven
-from fleet_operator.planning.state.upgrade import Upgrade
+from fleet_operator.planning.state.group import Redriven, Upgrade
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

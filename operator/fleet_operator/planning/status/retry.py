@@ -27,7 +27,7 @@ from fleet_operator.planning.lag import HYSTERESIS, count_bucket, lag_bucket
 from fleet_operator.planning.observation import GroupObservation, RetryObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
-from fleet_operator.planning.state.retries import Redriven
+from fleet_operator.planning.state.group import Redriven
 
 TIME_STEP_S: Final = 1.0
 """Times in statuses are whole seconds, rounded down."""

@@ -15,7 +15,7 @@ from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.waves import advance
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.upgrade import Upgrade
+from fleet_operator.planning.state.group import Upgrade
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 SPEC_MISTAKES: Final = frozenset(

@@ -52,7 +52,7 @@ from fleet_operator.planning.foreign_json import read_object
 from fleet_operator.planning.labels import BACKFILL_LABEL, REVISION_ANNOTATION
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import ReferencedGroup
-from fleet_operator.planning.state.fleet import RevisionState
+from fleet_operator.planning.state.group import RevisionState
 from fleet_operator.reconcilers.context import Context, is_owned_by, read_child, read_live
 from fleet_operator.reconcilers.references import read_group, read_group_state, read_source
 from fleet_operator.reconcilers.run_session import RunSession

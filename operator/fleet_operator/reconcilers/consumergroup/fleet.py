@@ -29,7 +29,7 @@ from fleet_operator.planning.labels import REVISION_ANNOTATION
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import retry_stateful_set
 from fleet_operator.planning.scaling.decision import ScaleDecision
-from fleet_operator.planning.state.fleet import FleetState, RevisionMark
+from fleet_operator.planning.state.group import FleetState, RevisionMark
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})

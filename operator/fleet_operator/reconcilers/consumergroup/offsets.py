@@ -19,8 +19,7 @@ from fleet_operator.planning.offsets.expiry import (
 )
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import GroupView
-from fleet_operator.planning.state.group import GroupState
-from fleet_operator.planning.state.offsets import OffsetsState
+from fleet_operator.planning.state.group import GroupState, OffsetsState
 from fleet_operator.planning.status.members import shorten_id
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 

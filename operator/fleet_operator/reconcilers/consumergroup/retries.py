@@ -12,7 +12,7 @@ from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, last_revision, plan_retry, retry_target
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.retry.topics import GroupView
-from fleet_operator.planning.state.retries import RetriesState
+from fleet_operator.planning.state.group import RetriesState
 from fleet_operator.planning.status.facts import failed_topic_id
 from fleet_operator.planning.status.retry import find_redriven
 from fleet_operator.reconcilers.consumergroup.fleet import FleetPlan

@@ -10,7 +10,7 @@ from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import Revision, connection_digest, keep_running, plan_revision
 from fleet_operator.planning.fleet.waves import Turn, begin_upgrade
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.upgrade import UpgradeState
+from fleet_operator.planning.state.group import UpgradeState
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
 

@@ -17,7 +17,7 @@ from fleet_operator.planning.fleet.rollout_facts import (
     Watched,
 )
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.fleet import RevisionState
+from fleet_operator.planning.state.group import RevisionState
 from tests.unit.planning.builders import NOW, ready_fleet
 
 PROGRESS_DEADLINE_S = 600.0

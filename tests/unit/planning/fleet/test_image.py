@@ -8,8 +8,7 @@ import pytest
 
 from fleet_operator.planning.fleet.image import WorkerImage, choose_image
 from fleet_operator.planning.state.document import UnreadableStateError, read_state
-from fleet_operator.planning.state.group import GroupState
-from fleet_operator.planning.state.upgrade import UpgradeState
+from fleet_operator.planning.state.group import GroupState, UpgradeState
 from fleet_operator.planning.status.conditions import project_conditions
 from tests.unit.planning.builders import consumer_group, facts
 

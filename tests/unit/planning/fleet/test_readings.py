@@ -9,7 +9,7 @@ import pytest
 
 from fleet_operator.planning.fleet import manifests, readings
 from fleet_operator.planning.fleet.revision import plan_revision
-from fleet_operator.planning.state.fleet import RevisionMark, RevisionState
+from fleet_operator.planning.state.group import RevisionMark, RevisionState
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster
 
 

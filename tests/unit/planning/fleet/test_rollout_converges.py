@@ -12,7 +12,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
-from fleet_operator.planning.state.fleet import RevisionState
+from fleet_operator.planning.state.group import RevisionState
 from tests.unit.planning.rollout_world import Kind, World
 
 OLD, NEW = "a" * 10, "b" * 10

@@ -9,7 +9,7 @@ import pytest
 
 from fleet_operator.planning.fleet.wave_ledger import WaveLedger
 from fleet_operator.planning.fleet.waves import Key, Standing, Turn
-from fleet_operator.planning.state.upgrade import Phase, Upgrade
+from fleet_operator.planning.state.group import Phase, Upgrade
 
 OLD, NEW, NEWER = "worker:1", "worker:2", "worker:3"
 CLUSTER = ("shop", "main")

@@ -10,7 +10,7 @@ import pytest
 
 from fleet_operator.planning.fleet.wave_ledger import WaveLedger
 from fleet_operator.planning.fleet.waves import Key
-from fleet_operator.planning.state.upgrade import Phase, Upgrade
+from fleet_operator.planning.state.group import Phase, Upgrade
 from tests.unit.planning.fleet.test_wave_ledger import CLUSTER, DEADLINE_S, NEW, NEWER, OLD, WHOLE, ended, reason, rolls
 
 

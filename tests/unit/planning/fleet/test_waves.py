@@ -19,7 +19,7 @@ from fleet_operator.planning.fleet.waves import (
     read_standing,
 )
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.upgrade import Phase, Upgrade, UpgradeState
+from fleet_operator.planning.state.group import Phase, Upgrade, UpgradeState
 from fleet_operator.planning.status.rollout import advanced_upgrade
 from tests.unit.planning.builders import consumer_group, facts, ready_fleet, settled
 from tests.unit.planning.status.projecting import cause, condition, message, project

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleet_operator.planning.retry.publication import SUPERSEDED_S
 from fleet_operator.planning.retry.records import group_config_map, read_published
-from fleet_operator.planning.state.retries import RetriesState
+from fleet_operator.planning.state.group import RetriesState
 from tests.unit.planning.builders import consumer_group
 from tests.unit.planning.retry.test_publication import DAY, NEW, NEWER, OLD, Group
 

@@ -25,7 +25,7 @@ from fleet_operator.planning.retry.publication import SUPERSEDED_S, plan_intent
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.retry.topics import view_group, wanted_topics
-from fleet_operator.planning.state.retries import RetrySizing
+from fleet_operator.planning.state.group import RetrySizing
 from tests.unit.planning.builders import NOW, consumer_group, observation, observed_group, ready_fleet, unreachable
 from tests.unit.planning.retry.test_publication import DAY, OLD, revision
 

@@ -23,7 +23,7 @@ from fleet_operator.planning.retry.records import (
     read_policy_record,
     read_published,
 )
-from fleet_operator.planning.state.retries import RetriesState
+from fleet_operator.planning.state.group import RetriesState
 from fleet_operator.planning.status.retry import project_retrypolicy_status
 from tests.unit.planning.builders import consumer_group
 

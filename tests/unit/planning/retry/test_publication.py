@@ -20,7 +20,7 @@ from fleet_operator.planning.retry.publication import (
     tell_of_kept,
 )
 from fleet_operator.planning.retry.records import Published, group_config_map, read_published
-from fleet_operator.planning.state.retries import RetriesState
+from fleet_operator.planning.state.group import RetriesState
 from tests.unit.planning.builders import NOW, consumer_group
 
 DAY = 86_400

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleet_consumer.redrive.selection import RedriveProgress
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import TopicObservation
-from fleet_operator.planning.state.retries import Redriven
+from fleet_operator.planning.state.group import Redriven
 from fleet_operator.planning.status.retry import count_failures, find_redriven
 from tests.unit.planning.builders import NOW, facts, observation, observed_group
 from tests.unit.planning.status.projecting import project

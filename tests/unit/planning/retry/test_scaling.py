@@ -22,7 +22,7 @@ from fleet_operator.planning.retry.scaling import (
     is_busy,
 )
 from fleet_operator.planning.scaling.decision import ScaleDecision
-from fleet_operator.planning.state.retries import RetrySizing
+from fleet_operator.planning.state.group import RetrySizing
 
 NOW = 1_800_000_000.0
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.planning.state.document import UnreadableStateError, read_state, write_state
-from fleet_operator.planning.state.group import GroupState
-from fleet_operator.planning.state.upgrade import Phase, Upgrade, UpgradeState
+from fleet_operator.planning.state.group import GroupState, Phase, Upgrade, UpgradeState
 
 STATE = GroupState(
     upgrade=UpgradeState(image="worker:1", source="Operator", connection="c", last=Upgrade(Phase.FAILED, "worker:1"))

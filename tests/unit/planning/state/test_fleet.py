@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.planning.state.document import UnreadableStateError, read_state, write_state
-from fleet_operator.planning.state.fleet import FleetState, RevisionMark, RevisionState
-from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.group import FleetState, GroupState, RevisionMark, RevisionState
 
 NOW = 1_800_000_000.0
 GOOD = RevisionMark(state=RevisionState.GOOD, since=NOW, checked=True)

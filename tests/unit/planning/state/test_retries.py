@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from fleet_operator.planning.state.document import UnreadableStateError, read_state, write_state
-from fleet_operator.planning.state.group import GroupState
-from fleet_operator.planning.state.retries import Redriven, RetriesState, RetrySizing
+from fleet_operator.planning.state.group import GroupState, Redriven, RetriesState, RetrySizing
 
 NOW = 1_800_000_000.0
 FULL = RetriesState(

@@ -17,7 +17,7 @@ from fleet_operator.planning.labels import RETRY_VOLUME
 from fleet_operator.planning.observation import RetryObservation, WorkerObservation
 from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.retry.scaling import RetryMemory
-from fleet_operator.planning.state.fleet import RevisionState
+from fleet_operator.planning.state.group import RevisionState
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.plan import make_plan
 from fleet_operator.reconcilers.consumergroup.retries import breaker_open

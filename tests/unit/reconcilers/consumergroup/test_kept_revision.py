@@ -14,7 +14,7 @@ from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.fleet.parts import MAIN, PartPlan
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
-from fleet_operator.planning.state.fleet import RevisionState
+from fleet_operator.planning.state.group import RevisionState
 from fleet_operator.planning.trimming import trim_stateful_set
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan

@@ -11,8 +11,7 @@ from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.parts import MAIN, PartPlan, read_part
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
-from fleet_operator.planning.state.fleet import FleetState, RevisionMark, RevisionState
-from fleet_operator.planning.state.group import GroupState
+from fleet_operator.planning.state.group import FleetState, GroupState, RevisionMark, RevisionState
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, remembered

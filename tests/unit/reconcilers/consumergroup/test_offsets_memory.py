@@ -11,9 +11,7 @@ from fleet_operator.planning.claims import Claim
 from fleet_operator.planning.observation import GroupObservation
 from fleet_operator.planning.offsets.expiry import ExpiryDecision
 from fleet_operator.planning.retry.topics import GroupView
-from fleet_operator.planning.state.group import GroupState
-from fleet_operator.planning.state.offsets import OffsetsState
-from fleet_operator.planning.state.upgrade import UpgradeState
+from fleet_operator.planning.state.group import GroupState, OffsetsState, UpgradeState
 from fleet_operator.reconcilers.consumergroup.offsets import offsets_after
 from tests.unit.planning.builders import NOW, kafka_cluster, observed_group
 from tests.unit.reconcilers.consumergroup.test_decide import gathered

@@ -17,7 +17,7 @@ from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import with_known
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.fleet import RevisionState
+from fleet_operator.planning.state.group import RevisionState
 from fleet_operator.reconcilers.consumergroup.children import Children
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan

@@ -17,7 +17,7 @@ from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.observation import MemberObservation, ProgressSample, TopicObservation
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.state.fleet import FleetState, RevisionState
+from fleet_operator.planning.state.group import FleetState, RevisionState
 from fleet_operator.planning.state.sizing import Capacity, Growth, SizingState
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan

@@ -14,7 +14,7 @@ from fleet_operator.planning.fleet.parts import MAIN, read_part
 from fleet_operator.planning.fleet.revision import request_digest, with_known
 from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
-from fleet_operator.planning.state.fleet import RevisionState
+from fleet_operator.planning.state.group import RevisionState
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
 from fleet_operator.reconcilers.consumergroup.session import Memory

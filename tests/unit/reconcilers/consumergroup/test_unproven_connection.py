@@ -14,7 +14,7 @@ from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import Revision, with_known
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.planning.state.fleet import RevisionState
+from fleet_operator.planning.state.group import RevisionState
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, observation, remembered, unreachable

@@ -16,9 +16,7 @@ from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import PodFacts, RevisionRecord
 from fleet_operator.planning.fleet.waves import Turn
 from fleet_operator.planning.labels import INPUTS_ANNOTATION
-from fleet_operator.planning.state.fleet import RevisionState
-from fleet_operator.planning.state.group import GroupState
-from fleet_operator.planning.state.upgrade import Phase, Upgrade, UpgradeState
+from fleet_operator.planning.state.group import GroupState, Phase, RevisionState, Upgrade, UpgradeState
 from fleet_operator.planning.trimming import trim_stateful_set
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan

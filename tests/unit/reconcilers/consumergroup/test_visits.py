@@ -15,8 +15,7 @@ from fleet_operator.planning.fleet.parts import MAIN, RETRY, PartPlan
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.offsets.expiry import ExpiryDecision
 from fleet_operator.planning.retry.topics import GroupView
-from fleet_operator.planning.state.group import GroupState
-from fleet_operator.planning.state.offsets import OffsetsState
+from fleet_operator.planning.state.group import GroupState, OffsetsState
 from fleet_operator.reconcilers.consumergroup.offsets import decide_offsets
 from fleet_operator.reconcilers.consumergroup.session import GroupSession
 from fleet_operator.reconcilers.consumergroup.visits import VISITS_MAX, Visits

@@ -13,8 +13,7 @@ import pytest
 from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, JOB, KAFKA_CLUSTER, POD, REDRIVE
 from fleet_operator.planning.offsets.records import Committed
-from fleet_operator.planning.state.group import GroupState
-from fleet_operator.planning.state.upgrade import UpgradeState
+from fleet_operator.planning.state.group import GroupState, UpgradeState
 from fleet_operator.reconcilers.states import States
 from fleet_operator.runtime.dispatcher import Result
 from tests.unit.planning import builders
