@@ -40,7 +40,7 @@ from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.context import Context, has_finalizer, is_owned_by, set_finalizer
 from fleet_operator.reconcilers.references import read_group
 from fleet_operator.reconcilers.run import RunChildren
-from fleet_operator.reconcilers.run_memory import RunSummary, find_entry, pick, runs_of
+from fleet_operator.reconcilers.run_memory import RunSummary, find_entry, runs_of
 from fleet_operator.reconcilers.run_session import RunSession
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.events import NOTE_CHARACTERS_MAX, News
@@ -96,14 +96,10 @@ class OffsetResets:
     kind = OFFSET_RESET
     model = OffsetReset
     conditions = RUN_CONDITIONS
+    finalizer = RESET_FINALIZER
+    memory = ResetMemory
     remembered = ("phase", "partitions", "previous", "resolved", "note", "startedAt", "finishedAt")
     counted: Final[tuple[str, ...]] = ()
-
-    def holds(self, body: JsonObject) -> bool:
-        return has_finalizer(body, RESET_FINALIZER)
-
-    def make_memory(self) -> ResetMemory:
-        return ResetMemory()
 
     async def decided(
         self, session: RunSession[ResetMemory], body: JsonObject, run: OffsetReset, *, live: bool
@@ -284,7 +280,7 @@ class OffsetResets:
         if record.phase is ResetPhase.COMMITTING and not has_finalizer(step.body, RESET_FINALIZER):
             await set_finalizer(self.context.store, step.body, RESET_FINALIZER, wanted=True)
         whose = {"clusterId": record.cluster_id, "topicIds": dict(record.topic_ids)} if record.cluster_id else {}
-        return {**pick(status, self, step.decision), **whose, "reason": record.reason, "message": record.message}
+        return {**whose, "reason": record.reason, "message": record.message}
 
     def project(self, session: RunSession[ResetMemory], step: OffsetResetStep, now: float) -> JsonObject:
         return project_offset_reset_status(step.facts.reset, step.decision, step.facts.of.obstacle, now)

@@ -40,7 +40,7 @@ from fleet_operator.planning.status.retry import is_noted
 from fleet_operator.reconcilers.context import Context, is_owned_by, read_live
 from fleet_operator.reconcilers.references import read_group
 from fleet_operator.reconcilers.run import RunChildren
-from fleet_operator.reconcilers.run_memory import RunSummary, pick, runs_of, summary_of_run
+from fleet_operator.reconcilers.run_memory import RunSummary, runs_of, summary_of_run
 from fleet_operator.reconcilers.run_session import RunSession
 from fleet_operator.runtime.cache import key_of
 
@@ -107,17 +107,13 @@ class Redrives:
     kind = REDRIVE
     model = Redrive
     conditions = RUN_CONDITIONS
+    finalizer = ""
+    memory = Progressing
     remembered = ("phase", "startedAt", "finishedAt", "failedTopicId", "redrivenTo")
     counted = (*COUNTS, "remaining", "ratePerSecond")
 
     def __init__(self, context: Context) -> None:
         self._context = context
-
-    def holds(self, body: JsonObject) -> bool:
-        return False
-
-    def make_memory(self) -> Progressing:
-        return Progressing()
 
     async def decided(
         self, session: RunSession[Progressing], body: JsonObject, run: Redrive, *, live: bool
@@ -168,7 +164,7 @@ class Redrives:
         # Of all reasons only those that others go by, or each change of another one would be a write.
         reason = step.decision.reason if not step.decision.is_final and step.decision.reason in STANDING else None
         kept = {"clusterId": origin.cluster_id, "runId": origin.run_id, "reason": reason}
-        return {**pick(status, self, step.decision), **{name: value for name, value in kept.items() if value}}
+        return {name: value for name, value in kept.items() if value}
 
     def _origin(self, body: JsonObject, run: Redrive) -> Origin:
         """The origin as remembered; nothing of that of a namesake that did something else."""

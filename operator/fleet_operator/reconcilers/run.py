@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, Self, TypeVar
 
@@ -28,6 +29,7 @@ from fleet_operator.planning.state.runs import RunState
 from fleet_operator.reconcilers.context import (
     Context,
     ForeignObjectError,
+    has_finalizer,
     publish,
     read_live,
     require_living,
@@ -108,17 +110,19 @@ class RunKind(Protocol[R, S, M]):
     def counted(self) -> tuple[str, ...]:
         """The fields of the status that are remembered at the end, to be shown."""
 
-    def holds(self, body: JsonObject) -> bool:
-        """True if an object that is being deleted has something to finish before."""
+    @property
+    def finalizer(self) -> str:
+        """The finalizer of a run that has something to finish before it goes; empty for a kind without one."""
 
-    def make_memory(self) -> M:
-        """The memory of a run of which nothing is known yet."""
+    @property
+    def memory(self) -> Callable[[], M]:
+        """Makes the memory of a run of which nothing is known yet."""
 
     async def decided(self, session: RunSession[M], body: JsonObject, run: R, *, live: bool) -> S:
         """Gather and decide; with `live` from the API server and not from caches."""
 
     async def remember(self, step: S, status: JsonObject) -> JsonObject:
-        """The fields to remember of a decision with this status; makes what has to be there before."""
+        """Facts to remember of a decision besides fields of its status; makes what has to be there before."""
 
     async def follow_up(self, session: RunSession[M], step: S) -> None:
         """Do what the decision asks for besides its act, once it is remembered."""
@@ -140,7 +144,7 @@ class RunReconciler(Generic[R, S, M]):
         self._context = context
         self._kind = kind
         self._memory = RunMemory(context, kind.remembered, kind.counted)
-        self._sessions = RunSessions(context.clock, kind.make_memory, context.queues[kind.kind].add)
+        self._sessions = RunSessions(context.clock, kind.memory, context.queues[kind.kind].add)
         context.ending.push_async_callback(self._sessions.close)
         self._one_at_a_time = asyncio.Lock()
 
@@ -148,7 +152,7 @@ class RunReconciler(Generic[R, S, M]):
         """Bring one run one step closer to its end; raises KubeError to be tried again."""
         context, kind = self._context, self._kind
         body = context.store.get(kind.kind, key)
-        if body is None or (body["metadata"].get("deletionTimestamp") and not kind.holds(body)):
+        if body is None or (body["metadata"].get("deletionTimestamp") and not has_finalizer(body, kind.finalizer)):
             self._sessions.drop(key)
             context.statuses.forget(kind.kind.kind, key)
             context.states.forget(kind.kind, key)
@@ -172,7 +176,7 @@ class RunReconciler(Generic[R, S, M]):
         now = self._context.clock.wall()
         status = self._kind.project(session, step, now)
         try:
-            facts = await self._kind.remember(step, status)
+            facts = self._memory.pick(status, step.decision) | await self._kind.remember(step, status)
             await self._memory.note(step.body, run, facts, step.decision, before)
         except StateTakenError as error:
             step = step.refused(Problem(conditions.NAME_TAKEN, str(error)))

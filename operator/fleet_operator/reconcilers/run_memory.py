@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from fleet_operator.api.v1alpha1.conditions import STATE_UNREADABLE
 from fleet_operator.api.v1alpha1.model import FINAL_PHASES, RunResource
@@ -55,6 +55,11 @@ class RunMemory:
         shown = {name: value for name, value in status.items() if name not in self._remembered}
         known = {name: value for name, value in state.facts.items() if name in self._known}
         return run.model_copy(update={"status": {**shown, **known}}), state, stored
+
+    def pick(self, status: JsonObject, decision: RunDecision) -> JsonObject:
+        """The fields of a status that are remembered of its decision."""
+        names = self._known if decision.is_final else self._remembered
+        return {name: value for name, value in status.items() if name in names}
 
     async def refresh(self, body: JsonObject, group: Key) -> None:
         """Read the states live that decide about a run. Raises KubeError."""
@@ -122,20 +127,6 @@ def find_entry(context: Context, run: RunResource) -> RunEntry | None:
     """The entry of a run in the state of its group. Raises UnreadableStateError."""
     group = context.store.get(CONSUMER_GROUP, run.group_key)
     return None if group is None else context.states.read(group, RunsState).find(run)
-
-
-class Fields(Protocol):
-    """Names of fields of a status; see `RunMemory`."""
-
-    @property
-    def remembered(self) -> tuple[str, ...]: ...
-    @property
-    def counted(self) -> tuple[str, ...]: ...
-
-
-def pick(status: Mapping[str, Any], fields: Fields, decision: RunDecision) -> JsonObject:
-    names = (*fields.remembered, *((*fields.counted, "conditions") if decision.is_final else ()))
-    return {name: status[name] for name in names if name in status}
 
 
 class RunSummary(NamedTuple):

@@ -27,7 +27,6 @@ from fleet_operator.planning.run import Act
 from fleet_operator.reconcilers.backfill.gather import Frozen, Gathered, Gatherer, Memory, read_frozen
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, read_live, require_ours
 from fleet_operator.reconcilers.run import RunChildren
-from fleet_operator.reconcilers.run_memory import pick
 from fleet_operator.reconcilers.run_session import RunSession
 from fleet_operator.runtime.cache import key_of
 
@@ -111,6 +110,8 @@ class Backfills:
     kind = BACKFILL
     model = Backfill
     conditions = conditions.BACKFILL_CONDITIONS
+    finalizer = ""
+    memory = Memory
     remembered = (
         *("phase", "topic", *IDENTITY, "resolvedRange", "resolvedTime", AT_LEAST),
         *("attempts", "retries", "handlerAttempt", "applicationName", "applicationUid", "lastEnded"),
@@ -124,12 +125,6 @@ class Backfills:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._gatherer = Gatherer(context)
-
-    def holds(self, body: JsonObject) -> bool:
-        return False
-
-    def make_memory(self) -> Memory:
-        return Memory()
 
     async def decided(
         self, session: RunSession[Memory], body: JsonObject, run: Backfill, *, live: bool
@@ -164,10 +159,10 @@ class Backfills:
         return read_kept(backfill, settings, ledger)
 
     async def remember(self, step: BackfillStep, status: JsonObject) -> JsonObject:
-        facts, at_least = pick(status, self, step.decision), step.found.memory.at_least
-        if at_least is not None and not step.decision.is_final:
-            facts[AT_LEAST] = round_down(at_least, status.get("offsetsTotal", 0))
-        return facts
+        at_least = step.found.memory.at_least
+        if at_least is None or step.decision.is_final:
+            return {}
+        return {AT_LEAST: round_down(at_least, status.get("offsetsTotal", 0))}
 
     async def follow_up(self, session: RunSession[Memory], step: BackfillStep) -> None:
         """Give a driver its orders; have the range of one without it read, for the next reconcile."""
