@@ -113,12 +113,9 @@ def read_ledger(
         if (body is None and began) or at_least is not None:
             return _unreadable(name, "is gone" if body is None else f"has no {LEDGER_KEY} any more")
         return Progress(ledger=None, passes=passes, covered=0, total=total)
-    if len(text) > LEDGER_CHARACTERS_MAX:
-        return _too_long(name, text)
-    try:
-        ledger = _parsed(text)
-    except SettingsInvalid as error:
-        return _unreadable(name, f"cannot be read: {error}")
+    ledger = _read(name, text)
+    if isinstance(ledger, Problem):
+        return ledger
     if ledger.attempt > backfill.attempts:
         return _unreadable(name, f"is of attempt {ledger.attempt}, and there were {backfill.attempts}")
     if ledger.handlers not in passes:
@@ -168,12 +165,10 @@ def read_kept(backfill: Backfill, settings: Mapping[str, Any] | None, ledger: Ma
         return Kept(_unreadable(name, "is gone"))
     attempt = 1
     if text is not None:
-        if len(text) > LEDGER_CHARACTERS_MAX:
-            return Kept(_too_long(name, text))
-        try:
-            attempt = max(_parsed(text).attempt, 1)
-        except SettingsInvalid as error:
-            return Kept(_unreadable(name, f"cannot be read: {error}"))
+        read = _read(name, text)
+        if isinstance(read, Problem):
+            return Kept(read)
+        attempt = max(read.attempt, 1)
     document = ((settings or {}).get("data") or {}).get(BACKFILL_FILE)
     try:
         return Kept(range_of(backfill, parse_config(read_object(document))), attempt)
@@ -198,8 +193,14 @@ def _parsed(text: str) -> Ledger:
     return parse_ledger(text)
 
 
-def _too_long(name: str, text: str) -> Problem:
-    return _unreadable(name, f"has {len(text)} characters, and a driver's never has that many")
+def _read(name: str, text: str) -> Ledger | Problem:
+    """The ledger in the ConfigMap of this name, or the problem of a text that no driver has written."""
+    if len(text) > LEDGER_CHARACTERS_MAX:
+        return _unreadable(name, f"has {len(text)} characters, and a driver's never has that many")
+    try:
+        return _parsed(text)
+    except SettingsInvalid as error:
+        return _unreadable(name, f"cannot be read: {error}")
 
 
 def _unreadable(name: str, seen: str) -> Problem:
