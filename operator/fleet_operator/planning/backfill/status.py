@@ -16,12 +16,15 @@ from fleet_operator.planning.backfill.ranges import IDENTITY, range_status
 from fleet_operator.planning.backfill.readings import Progress
 from fleet_operator.planning.run import run_conditions
 
-KEPT: Final = (
-    *("topic", *IDENTITY, "resolvedRange", "resolvedTime", "slices", "offsetsCovered", "offsetsTotal", "records"),
-    *("comparison", "ratePerSecond", "estimatedEnd", "progressText", "repeatedTasks", "attempts", "applicationName"),
-    *("applicationUid", "lastEnded", "startedAt", "finishedAt", "handlerAttempt"),
+DECIDING: Final = (
+    *("topic", *IDENTITY, "resolvedRange", "resolvedTime", "startedAt", "finishedAt"),
+    *("attempts", "handlerAttempt", "applicationName", "applicationUid", "lastEnded"),
 )
-"""Fields that keep their values while nothing newer is known."""
+"""Fields that decide what is done next. Like the counts, they keep their values while nothing newer is known."""
+COUNTED: Final = (
+    *("slices", "offsetsCovered", "offsetsTotal", "records", "comparison"),
+    *("ratePerSecond", "estimatedEnd", "progressText", "repeatedTasks"),
+)
 UNREADY: Final = frozenset({c.POD_NOT_RUNNING, c.WAITING_TO_RETRY, c.NO_PROGRESS})
 REMAINING_MAX: Final = 1000
 """Partitions of which status says what is left."""
@@ -33,7 +36,8 @@ YEARS_S: Final = 10 * 365 * 86_400
 def project_backfill_status(facts: BackfillFacts, decision: BackfillDecision, now: float) -> dict[str, Any]:
     """The whole status; counts that cannot be read keep their last values."""
     backfill, previous = facts.backfill, facts.backfill.status
-    status: dict[str, Any] = {"phase": decision.phase, **{key: previous[key] for key in KEPT if key in previous}}
+    status: dict[str, Any] = {key: previous[key] for key in (*DECIDING, *COUNTED) if key in previous}
+    status["phase"] = decision.phase
     if decision.resolved is not None:
         status |= range_status(decision.resolved)
         passes = len(facts.progress.passes) if isinstance(facts.progress, Progress) else 1

@@ -16,10 +16,9 @@ from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, SPARK_APPLICATION
 from fleet_operator.planning.backfill import manifests
 from fleet_operator.planning.backfill.manifests import backfill_config, for_attempt
 from fleet_operator.planning.backfill.phase import BackfillDecision, LiveGroup, control_of, decide
-from fleet_operator.planning.backfill.ranges import IDENTITY
 from fleet_operator.planning.backfill.readings import AT_LEAST, Kept, Progress, read_kept, round_down
 from fleet_operator.planning.backfill.spark import read_application
-from fleet_operator.planning.backfill.status import project_backfill_status
+from fleet_operator.planning.backfill.status import COUNTED, DECIDING, project_backfill_status
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
@@ -112,15 +111,8 @@ class Backfills:
     conditions = conditions.BACKFILL_CONDITIONS
     finalizer = ""
     memory = Memory
-    remembered = (
-        *("phase", "topic", *IDENTITY, "resolvedRange", "resolvedTime", AT_LEAST),
-        *("attempts", "retries", "handlerAttempt", "applicationName", "applicationUid", "lastEnded"),
-        *("startedAt", "finishedAt"),
-    )
-    counted = (
-        *("slices", "offsetsCovered", "offsetsTotal", "records", "comparison", "estimate"),
-        *("ratePerSecond", "estimatedEnd", "progressText", "repeatedTasks"),
-    )
+    remembered = ("phase", "retries", AT_LEAST, *DECIDING)
+    counted = (*COUNTED, "estimate")
 
     def __init__(self, context: Context) -> None:
         self._context = context
