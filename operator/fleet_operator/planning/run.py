@@ -255,10 +255,15 @@ def run_labels(run: RunResource, component: str) -> dict[str, str]:
     return {**labels.child_labels(run.spec.group_ref.name, component), **own}
 
 
-def run_head(api_version: str, kind: str, run: RunResource, name: str, component: str) -> dict[str, Any]:
-    """Type, name, labels and owner of a run's child."""
-    owner = Owner(type(run).__name__, run.metadata.namespace, run.metadata.name, run.metadata.uid)
-    return child_head(api_version, kind, name, owner=owner, labels=run_labels(run, component))
+def run_head(api_version: str, kind: str, run: RunResource, name: str) -> dict[str, Any]:
+    """Type, name, labels and owner of a run's child; its component is the kind of the run."""
+    of = type(run).__name__
+    owner = Owner(of, run.metadata.namespace, run.metadata.name, run.metadata.uid)
+    return child_head(api_version, kind, name, owner=owner, labels=run_labels(run, of.lower()))
+
+
+def run_config_map(run: RunResource, name: str, data: Mapping[str, str]) -> dict[str, Any]:
+    return {**run_head("v1", "ConfigMap", run, name), "data": dict(data)}
 
 
 def run_pod(

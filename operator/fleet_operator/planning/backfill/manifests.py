@@ -41,7 +41,7 @@ from fleet_operator.planning.backfill.spark import (
 from fleet_operator.planning.fleet.pod_template import accompany, platform_gives_users
 from fleet_operator.planning.fleet.worker_config import HANDLER_PATH
 from fleet_operator.planning.objects import to_json
-from fleet_operator.planning.run import run_head, run_pod
+from fleet_operator.planning.run import run_config_map, run_head, run_pod
 
 
 class SourceFiles(NamedTuple):
@@ -141,7 +141,6 @@ def _compare(compare: Compare, worker: Mapping[str, Any], handlers: str) -> dict
     }
 
 
-COMPONENT: Final = "backfill"
 RBAC: Final = "rbac.authorization.k8s.io"
 DEFAULT_ACCOUNT: Final = "default"
 KEPT_SECONDS: Final = 86_400
@@ -176,7 +175,7 @@ SECURE: Final = {
 
 def settings(backfill: Backfill, config: Mapping[str, Any]) -> dict[str, Any]:
     """The driver's settings. Changed only while no driver is at work."""
-    return _config_map(backfill, naming.backfill_settings(backfill.metadata.name), {BACKFILL_FILE: to_json(config)})
+    return run_config_map(backfill, naming.backfill_settings(backfill.metadata.name), {BACKFILL_FILE: to_json(config)})
 
 
 def sources(backfill: Backfill, handlers: Handlers) -> list[dict[str, Any]]:
@@ -186,18 +185,18 @@ def sources(backfill: Backfill, handlers: Handlers) -> list[dict[str, Any]]:
         (naming.backfill_handler(name), handlers.handler_files),
         (naming.backfill_candidate(name), handlers.candidate_files),
     )
-    return [_config_map(backfill, copy, files) for copy, files in copies if files is not None]
+    return [run_config_map(backfill, copy, files) for copy, files in copies if files is not None]
 
 
 def ledger(backfill: Backfill) -> dict[str, Any]:
     """The ledger as it is made, for the driver to write."""
-    return _config_map(backfill, naming.backfill_ledger(backfill.metadata.name), {})
+    return run_config_map(backfill, naming.backfill_ledger(backfill.metadata.name), {})
 
 
 def control(backfill: Backfill, orders: Control) -> dict[str, Any]:
     """The orders to a running driver."""
     data = {CONTROL_KEY: control_text(orders)}
-    return _config_map(backfill, naming.backfill_control(backfill.metadata.name), data)
+    return run_config_map(backfill, naming.backfill_control(backfill.metadata.name), data)
 
 
 def driver_rights(backfill: Backfill, cluster_role: str, account: str = DEFAULT_ACCOUNT) -> list[dict[str, Any]]:
@@ -219,13 +218,13 @@ def driver_rights(backfill: Backfill, cluster_role: str, account: str = DEFAULT_
 
     def binding(binding_name: str, kind: str, role: str) -> dict[str, Any]:
         reference = {"apiGroup": RBAC, "kind": kind, "name": role}
-        head = _head(f"{RBAC}/v1", "RoleBinding", backfill, binding_name)
+        head = run_head(f"{RBAC}/v1", "RoleBinding", backfill, binding_name)
         return {**head, "roleRef": reference, "subjects": subjects}
 
     return [
         # Only pods whose template asks for the token get it.
-        {**_head("v1", "ServiceAccount", backfill, name), "automountServiceAccountToken": False},
-        {**_head(f"{RBAC}/v1", "Role", backfill, name), "rules": rules},
+        {**run_head("v1", "ServiceAccount", backfill, name), "automountServiceAccountToken": False},
+        {**run_head(f"{RBAC}/v1", "Role", backfill, name), "rules": rules},
         binding(name, "Role", name),
         binding(f"{name}-pods", "ClusterRole", cluster_role),
     ]
@@ -253,7 +252,7 @@ def application(
     bounds = {"initialExecutors": executors, "minExecutors": executors, "maxExecutors": most}
     switches = {"spark.ui.enabled": spec.spark.ui, "spark.dynamicAllocation.enabled": dynamic is not None}
     return {
-        **_head("sparkoperator.k8s.io/v1beta2", "SparkApplication", backfill, name),
+        **run_head("sparkoperator.k8s.io/v1beta2", "SparkApplication", backfill, name),
         "spec": {
             "type": "Python",
             "pythonVersion": "3",
@@ -276,14 +275,6 @@ def application(
 def executor_account(group: ConsumerGroup) -> str:
     """The service account of executors, which is that of the group's workers."""
     return group.spec.template.spec.service_account_name or DEFAULT_ACCOUNT
-
-
-def _config_map(backfill: Backfill, name: str, data: Mapping[str, str]) -> dict[str, Any]:
-    return {**_head("v1", "ConfigMap", backfill, name), "data": dict(data)}
-
-
-def _head(api_version: str, kind: str, backfill: Backfill, name: str) -> dict[str, Any]:
-    return run_head(api_version, kind, backfill, name, COMPONENT)
 
 
 DRIVER: Final = "backfill-driver"

@@ -21,7 +21,7 @@ from fleet_operator.planning.fleet.worker_config import log_config, worker_confi
 from fleet_operator.planning.labels import CONTAINER, RATE_ANNOTATION
 from fleet_operator.planning.objects import to_json
 from fleet_operator.planning.redrive.phase import Target
-from fleet_operator.planning.run import rate_text, run_head, run_pod
+from fleet_operator.planning.run import rate_text, run_config_map, run_head, run_pod
 
 COMPONENT: Final = "redrive"
 
@@ -72,12 +72,12 @@ def redrive_config(
 
 def config_map(redrive: Redrive, config: Mapping[str, Any]) -> dict[str, Any]:
     """The ConfigMap that the Job's pods mount. Changed only while no run is under way."""
-    return {**_head("v1", "ConfigMap", redrive), "data": {REDRIVE_FILE: to_json(config)}}
+    return run_config_map(redrive, naming.redrive_job(redrive.metadata.name), {REDRIVE_FILE: to_json(config)})
 
 
 def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image: str) -> dict[str, Any]:
     """The Job of one run at one rate; `image` is the group's worker image."""
-    head = _head("batch/v1", "Job", redrive)
+    head = run_head("batch/v1", "Job", redrive, naming.redrive_job(redrive.metadata.name))
     head["metadata"]["annotations"] = {RATE_ANNOTATION: rate_text(redrive.rate)}
     return {
         **head,
@@ -111,10 +111,6 @@ def _pod_template(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster,
     template["spec"].pop("initContainers", None)
     template["spec"] |= {"containers": [worker], "restartPolicy": "Never"}
     return template
-
-
-def _head(api_version: str, kind: str, redrive: Redrive) -> dict[str, Any]:
-    return run_head(api_version, kind, redrive, naming.redrive_job(redrive.metadata.name), COMPONENT)
 
 
 def _end(redrive: Redrive, target: Target, now: float) -> int | None:
