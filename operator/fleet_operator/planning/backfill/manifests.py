@@ -38,7 +38,7 @@ from fleet_operator.planning.backfill.spark import (
     SPARK_VERSION,
     spark_memory,
 )
-from fleet_operator.planning.fleet.pod_template import accompany, platform_gives_users
+from fleet_operator.planning.fleet.pod_template import accompany, files_of, platform_gives_users
 from fleet_operator.planning.fleet.worker_config import HANDLER_PATH
 from fleet_operator.planning.objects import to_json
 from fleet_operator.planning.run import run_config_map, run_head, run_pod
@@ -344,16 +344,14 @@ def _user(group: ConsumerGroup) -> dict[str, int]:
 
 def _sources(name: str, files: SourceFiles) -> list[dict[str, Any]]:
     """ConfigMaps of the settings and of copied sources."""
-    settings = {"name": naming.backfill_settings(name), "items": [{"key": BACKFILL_FILE, "path": BACKFILL_FILE}]}
+    found = [files_of("configMap", naming.backfill_settings(name), [(BACKFILL_FILE, BACKFILL_FILE)])]
     copies = (
         (naming.backfill_handler(name), HANDLER_PATH, files.handler),
         (naming.backfill_candidate(name), CANDIDATE_PATH, files.candidate),
     )
-    found: list[dict[str, Any]] = [{"configMap": settings}]
     for config_map, path, keys in copies:
         if keys is not None:
-            items = [{"key": key, "path": f"{path}/{key}"} for key in sorted(keys)]
-            found.append({"configMap": {"name": config_map, "items": items}})
+            found.append(files_of("configMap", config_map, [(key, f"{path}/{key}") for key in sorted(keys)]))
     return found
 
 

@@ -8,7 +8,7 @@ another.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from fleet_consumer.contract import naming, pod
@@ -183,17 +183,10 @@ def _settings_volume(
 ) -> dict[str, Any]:
     """Volume for `/etc/consumer-fleet`, readable by the worker's group only."""
     name = group.metadata.name
-    sources: list[dict[str, Any]] = [
-        {
-            "configMap": {
-                "name": naming.revision_config(name, revision),
-                "items": [{"key": pod.WORKER_FILE, "path": pod.WORKER_FILE}],
-            }
-        }
-    ]
+    sources = [files_of("configMap", naming.revision_config(name, revision), [(pod.WORKER_FILE, pod.WORKER_FILE)])]
     if handler_keys is not None:
-        items = [{"key": key, "path": f"{worker_config.HANDLER_PATH}/{key}"} for key in sorted(handler_keys)]
-        sources.append({"configMap": {"name": naming.revision_handler(name, revision), "items": items}})
+        paths = [(key, f"{worker_config.HANDLER_PATH}/{key}") for key in sorted(handler_keys)]
+        sources.append(files_of("configMap", naming.revision_handler(name, revision), paths))
     sources += _credentials(cluster)
     return {"name": SETTINGS_VOLUME, "projected": {"defaultMode": 0o440, "sources": sources}}
 
@@ -204,19 +197,20 @@ def _credentials(cluster: KafkaCluster) -> list[dict[str, Any]]:
     sources = []
     if sasl is not None:
         paths = [(key, f"{worker_config.CREDENTIALS_PATH}/{file}") for file, key in sasl.secret_keys.items()]
-        sources.append(_secret(sasl.secret_ref.name, paths))
+        sources.append(files_of("secret", sasl.secret_ref.name, paths))
     ca = tls.ca_secret_ref if tls is not None else None
     if ca is not None and ca.pattern is None:
-        sources.append(_secret(ca.name, [(ca.key or CA_KEY, worker_config.CA_FILE)]))
+        sources.append(files_of("secret", ca.name, [(ca.key or CA_KEY, worker_config.CA_FILE)]))
     client = tls.client_cert_secret_ref if tls is not None else None
     if client is not None:
         chosen = [(client.cert_key, worker_config.CERT_FILE), (client.key_key, worker_config.KEY_FILE)]
-        sources.append(_secret(client.name, chosen))
+        sources.append(files_of("secret", client.name, chosen))
     return sources
 
 
-def _secret(name: str, paths: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    return {"secret": {"name": name, "items": [{"key": key, "path": path} for key, path in paths]}}
+def files_of(kind: str, name: str, paths: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """A source of a projected volume: keys of a ConfigMap or a Secret, each with its path in the volume."""
+    return {kind: {"name": name, "items": [{"key": key, "path": path} for key, path in paths]}}
 
 
 def _authorities(cluster: KafkaCluster) -> str | None:

@@ -17,6 +17,7 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.planning import times
+from fleet_operator.planning.fleet.pod_template import files_of
 from fleet_operator.planning.fleet.worker_config import log_config, worker_config
 from fleet_operator.planning.labels import CONTAINER, RATE_ANNOTATION
 from fleet_operator.planning.objects import to_json
@@ -106,8 +107,8 @@ def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image:
 def _pod_template(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image: str) -> dict[str, Any]:
     command = ["redrive", "--config", REDRIVE_CONFIG]
     template, worker, sources = run_pod(redrive, group, cluster, COMPONENT, command, image=image)
-    own = {"name": naming.redrive_job(redrive.metadata.name), "items": [{"key": REDRIVE_FILE, "path": REDRIVE_FILE}]}
-    sources.insert(0, {"configMap": own})
+    own = naming.redrive_job(redrive.metadata.name)
+    sources.insert(0, files_of("configMap", own, [(REDRIVE_FILE, REDRIVE_FILE)]))
     template["spec"].pop("initContainers", None)
     template["spec"] |= {"containers": [worker], "restartPolicy": "Never"}
     return template
