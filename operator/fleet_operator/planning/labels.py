@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from fleet_operator.api.v1alpha1.consumergroup import WORKER_CONTAINER
 
@@ -77,6 +78,18 @@ def child_labels(name: str, component: str) -> dict[str, str]:
         MANAGED_BY_LABEL: MANAGER,
         GROUP_LABEL: name,
     }
+
+
+def label_of(body: Mapping[str, Any], name: str) -> str | None:
+    """A label of an object; None without it."""
+    found: str | None = (body["metadata"].get("labels") or {}).get(name)
+    return found
+
+
+def annotation_of(body: Mapping[str, Any], name: str) -> str | None:
+    """An annotation of an object; None without it."""
+    found: str | None = (body["metadata"].get("annotations") or {}).get(name)
+    return found
 
 
 def selector_text(selector: dict[str, str]) -> str:

@@ -316,7 +316,7 @@ def read_job(body: Mapping[str, Any] | None) -> JobFacts | None:
         problem = Problem(failure.get("reason") or "Failed", failure.get("message") or "no message")
     elif spec.get("suspend"):
         state = RunState.SUSPENDED
-    rate = _rate((metadata.get("annotations") or {}).get(RATE_ANNOTATION))
+    rate = _rate(labels.annotation_of(body, RATE_ANNOTATION))
     return JobFacts(state=state, rate=rate, deleting="deletionTimestamp" in metadata, problem=problem)
 
 

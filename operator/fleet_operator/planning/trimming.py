@@ -121,7 +121,7 @@ def trim_stateful_set(body: Mapping[str, Any]) -> dict[str, Any]:
     spec, status = body.get("spec") or {}, body.get("status") or {}
     metadata = _metadata(body["metadata"], STATEFUL_SET_ANNOTATIONS) | _fields(body["metadata"], "generation")
     metadata |= _edited(body["metadata"])
-    known = (body["metadata"].get("annotations") or {}).get(labels.KNOWN_ANNOTATION)
+    known = labels.annotation_of(body, labels.KNOWN_ANNOTATION)
     if known is not None:
         # Cut short it would be no JSON and name no revision: empty has the same effect in less memory.
         metadata["annotations"][labels.KNOWN_ANNOTATION] = known if len(known) <= KNOWN_CHARACTERS_MAX else ""

@@ -13,7 +13,7 @@ from fleet_operator.api.v1alpha1 import KafkaCluster, Redrive, conditions
 from fleet_operator.api.v1alpha1.conditions import RUN_CONDITIONS
 from fleet_operator.api.v1alpha1.model import FINAL_PHASES
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JOB, POD, REDRIVE, JsonObject
-from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL
+from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL, REDRIVE_LABEL, label_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive import manifests
 from fleet_operator.planning.redrive.phase import (
@@ -29,7 +29,6 @@ from fleet_operator.planning.redrive.phase import (
     origin_after,
     read_progress,
     read_run_pods,
-    redrive_of,
     runs_by_job,
     target_of,
 )
@@ -129,7 +128,7 @@ class Redrives:
         origin, cluster_id = self._origin(body, run), accepted_cluster_id(referenced)
         topic_id = _failed_topic_id(referenced)
         job = await self._job(body, run, live=live)
-        mine = [pod for pod in pods if redrive_of(pod) == name and runs_by_job(pod)]
+        mine = [pod for pod in pods if label_of(pod, REDRIVE_LABEL) == name and runs_by_job(pod)]
         facts = RedriveFacts(
             redrive=run,
             origin=origin,

@@ -12,9 +12,10 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, RETRY_POLICY, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeInvalidError
+from fleet_operator.planning.labels import HASH_ANNOTATION, annotation_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import PolicyRevision
-from fleet_operator.planning.retry.records import policy_config_map, policy_hash_of, read_published
+from fleet_operator.planning.retry.records import policy_config_map, read_published
 from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.state.group import RetriesState
 from fleet_operator.planning.state.policy import PolicyState
@@ -93,7 +94,7 @@ class RetryPolicyReconciler:
         surplus = [
             record
             for record in store.cache(CONFIG_MAP).having(records)
-            if is_owned_by(record, body) and policy_hash_of(record) not in kept
+            if is_owned_by(record, body) and annotation_of(record, HASH_ANNOTATION) not in kept
         ]
         if not surplus:
             return
@@ -104,5 +105,5 @@ class RetryPolicyReconciler:
             published = read_published(config_map, RetriesState())
             kept |= {revision.hash for revision in published.known} if published is not None else set()
         for record in surplus:
-            if policy_hash_of(record) not in kept:
+            if annotation_of(record, HASH_ANNOTATION) not in kept:
                 await store.delete(CONFIG_MAP, record)

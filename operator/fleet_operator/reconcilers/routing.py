@@ -14,7 +14,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.model import HANDLER_LABEL
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, group_of, main_group_of, policy_of, source_of
 from fleet_operator.clients import kinds
-from fleet_operator.planning.labels import BACKFILL_LABEL, GROUP_LABEL, POLICY_LABEL, RECORD, REDRIVE_LABEL
+from fleet_operator.planning.labels import BACKFILL_LABEL, GROUP_LABEL, POLICY_LABEL, RECORD, REDRIVE_LABEL, label_of
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.runtime.cache import Change, Key, ObjectCache, WatchedKind, key_of, version_of
 from fleet_operator.runtime.dispatcher import Queues
@@ -102,13 +102,13 @@ class Router:
 
 def group_index(body: kinds.JsonObject) -> Hashable:
     """The namespace and name of the ConsumerGroup that a child is labelled with."""
-    group = (body["metadata"].get("labels") or {}).get(GROUP_LABEL)
+    group = label_of(body, GROUP_LABEL)
     return None if group is None else (body["metadata"]["namespace"], group)
 
 
 def record_index(body: kinds.JsonObject) -> Hashable:
     """ConfigMaps: the group whose child they are, or the RetryPolicy whose content they keep."""
-    policy = (body["metadata"].get("labels") or {}).get(POLICY_LABEL)
+    policy = label_of(body, POLICY_LABEL)
     return group_index(body) if policy is None else (kinds.RETRY_POLICY.kind, body["metadata"]["namespace"], policy)
 
 
@@ -154,10 +154,9 @@ def group_of_run(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
 def owner_of_child(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
     """The owner of a child. Jobs, applications and pods of runs carry the group's label too, but are not part of its
     fleet."""
-    namespace, labels = body["metadata"]["namespace"], body["metadata"].get("labels", {})
     for label, kind in OWNERS:
-        if labels.get(label) is not None:
-            yield kind, (namespace, labels[label])
+        if (name := label_of(body, label)) is not None:
+            yield kind, (body["metadata"]["namespace"], name)
             return
 
 
@@ -171,7 +170,7 @@ def owner_of_state(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
 def dependents_of_config_map(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
     """The owner of a ConfigMap, and the groups whose handler it holds."""
     yield from owner_of_child(body, cache)
-    if body["metadata"].get("labels", {}).get(HANDLER_LABEL) == HANDLER_SOURCE:
+    if label_of(body, HANDLER_LABEL) == HANDLER_SOURCE:
         yield from _groups(cache, (kinds.CONFIG_MAP, key_of(body)))
 
 

@@ -18,7 +18,14 @@ from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, group_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, OPERATOR_STATE, JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
 from fleet_operator.planning import times
-from fleet_operator.planning.labels import GROUP_LABEL, KAFKA_GROUP_ANNOTATION, MANAGED_BY_LABEL, MANAGER
+from fleet_operator.planning.labels import (
+    GROUP_LABEL,
+    KAFKA_GROUP_ANNOTATION,
+    MANAGED_BY_LABEL,
+    MANAGER,
+    annotation_of,
+    label_of,
+)
 from fleet_operator.planning.objects import Owner, child_head
 from fleet_operator.planning.state.document import UnreadableStateError, read_state, write_state
 from fleet_operator.reconcilers.routing import RUNS
@@ -140,7 +147,7 @@ class States:
         """
         if kind_of(owner) == KAFKA_CLUSTER:
             return not _references(state)
-        former = (state["metadata"].get("annotations") or {}).get(KAFKA_GROUP_ANNOTATION)
+        former = annotation_of(state, KAFKA_GROUP_ANNOTATION)
         return former is None or former == self._of(owner)
 
     def _of(self, owner: JsonObject) -> str | None:
@@ -186,8 +193,7 @@ def _belonged_to_namesake(state: JsonObject, owner: JsonObject) -> bool:
     mine = (owner["kind"], owner["metadata"]["name"])
     references = _references(state)
     if not references:
-        ours = (state["metadata"].get("labels") or {}).get(MANAGED_BY_LABEL) == MANAGER
-        return ours and kind_of(owner) != CONSUMER_GROUP
+        return label_of(state, MANAGED_BY_LABEL) == MANAGER and kind_of(owner) != CONSUMER_GROUP
     return all((each["kind"], each["name"]) == mine for each in references)
 
 

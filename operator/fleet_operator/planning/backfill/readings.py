@@ -23,7 +23,6 @@ from fleet_operator.api.v1alpha1.backfill import Backfill
 from fleet_operator.planning.backfill.ranges import ResolvedRange, range_of
 from fleet_operator.planning.backfill.spark import DRIVER_CONTAINER, MESSAGE_CHARACTERS_MAX
 from fleet_operator.planning.foreign_json import read_last_object, read_object
-from fleet_operator.planning.labels import BACKFILL_LABEL
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import read_waiting
 
@@ -218,12 +217,6 @@ def _outside(ledger: Ledger, resolved: ResolvedRange) -> int | None:
         if any(low < first or high > end for low, high in ranges):
             return partition
     return None
-
-
-def backfill_of(child: Mapping[str, Any]) -> str | None:
-    """The name of the Backfill that a pod or an application was made for; None for one of something else."""
-    name: str | None = (child["metadata"].get("labels") or {}).get(BACKFILL_LABEL)
-    return name
 
 
 def read_pods(pods: Iterable[Mapping[str, Any]]) -> tuple[SparkPod, ...]:

@@ -35,7 +35,7 @@ from fleet_operator.api.v1alpha1.model import Phase
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
 from fleet_operator.planning.foreign_json import read_last_object, read_object
-from fleet_operator.planning.labels import JOB_NAME_LABEL, REDRIVE_LABEL
+from fleet_operator.planning.labels import JOB_NAME_LABEL, REDRIVE_LABEL, label_of
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import (
@@ -257,18 +257,12 @@ def read_run_pods(pods: Iterable[Mapping[str, Any]], *, job_uid: str) -> tuple[R
     return tuple(_read_run_pod(pod, job_uid) for pod in ordered)
 
 
-def redrive_of(child: Mapping[str, Any]) -> str | None:
-    """The name of the Redrive that a Job or a pod was made for; None for one that was made for something else."""
-    name: str | None = (child["metadata"].get("labels") or {}).get(REDRIVE_LABEL)
-    return name
-
-
 def runs_by_job(pod: Mapping[str, Any]) -> bool:
     """True if a Job has made this pod, also where it has lost its owner since. Any other pod with our labels moves
     nothing."""
     metadata = pod["metadata"]
     owned = any(owner.get("kind") == "Job" for owner in metadata.get("ownerReferences") or ())
-    return owned or JOB_NAME_LABEL in (metadata.get("labels") or {})
+    return owned or label_of(pod, JOB_NAME_LABEL) is not None
 
 
 def at_work(jobs: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -276,10 +270,14 @@ def at_work(jobs: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]
 
     A Redrive need not exist any more. Its Job is known by its name: labels are easily copied.
     """
-    named = [job for job in jobs if (of := redrive_of(job)) and job["metadata"]["name"] == naming.redrive_job(of)]
+    named = [
+        job
+        for job in jobs
+        if (of := label_of(job, REDRIVE_LABEL)) and job["metadata"]["name"] == naming.redrive_job(of)
+    ]
     active = [job for job in named if (read := read_job(job)) is not None and read.state is RunState.ACTIVE]
     busy = (*active, *(pod for pod in pods if runs_by_job(pod) and not _read_run_pod(pod, "").ended))
-    return tuple(name for child in busy if (name := redrive_of(child)))
+    return tuple(name for child in busy if (name := label_of(child, REDRIVE_LABEL)))
 
 
 def _read_run_pod(pod: Mapping[str, Any], job_uid: str) -> RunPod:

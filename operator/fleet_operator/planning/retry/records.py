@@ -162,8 +162,4 @@ def read_policy_record(config_map: Mapping[str, Any] | None) -> PolicyRevision |
         sort_delays(set(kept.sequence))
     except (KeyError, TypeError, ValueError):
         return None
-    return kept if kept.hash == policy_hash_of(config_map) else None
-
-
-def policy_hash_of(config_map: Mapping[str, Any]) -> str:
-    return str((config_map["metadata"].get("annotations") or {}).get(labels.HASH_ANNOTATION, ""))
+    return kept if kept.hash == labels.annotation_of(config_map, labels.HASH_ANNOTATION) else None

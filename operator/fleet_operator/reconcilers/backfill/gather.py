@@ -38,7 +38,6 @@ from fleet_operator.planning.backfill.readings import (
     AT_LEAST,
     Progress,
     SparkPod,
-    backfill_of,
     end_by_message,
     passes_of,
     read_ledger,
@@ -49,7 +48,7 @@ from fleet_operator.planning.fleet.blocking import SOURCE_FILES_MAX, find_source
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import plan_revision
 from fleet_operator.planning.foreign_json import read_object
-from fleet_operator.planning.labels import BACKFILL_LABEL, REVISION_ANNOTATION
+from fleet_operator.planning.labels import BACKFILL_LABEL, REVISION_ANNOTATION, annotation_of, label_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import ReferencedGroup
 from fleet_operator.planning.state.group import RevisionState
@@ -100,7 +99,7 @@ async def _serving(context: Context, group: ConsumerGroup, cluster: KafkaCluster
     fleet = store.get(STATEFUL_SET, (key[0], MAIN.child(key[1])))
     if owner is None or fleet is None or not is_owned_by(fleet, owner):
         return None
-    revision = (fleet["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION, "")
+    revision = annotation_of(fleet, REVISION_ANNOTATION) or ""
     mark = read_group_state(context, owner).fleet.marks.get(revision)
     if mark is None or mark.state is not RevisionState.GOOD:
         return None
@@ -325,7 +324,7 @@ class Gatherer:
             pods = (await store.list(POD, namespace, f"{BACKFILL_LABEL}={name}")).items
         else:
             pods = store.cache(POD).having((namespace, backfill.spec.group_ref.name))
-        return application, ledger, read_pods(pod for pod in pods if backfill_of(pod) == name)
+        return application, ledger, read_pods(pod for pod in pods if label_of(pod, BACKFILL_LABEL) == name)
 
     async def _with_needs(self, found: Gathered) -> Gathered:
         """Add what only an attempt that is not under way needs: Spark, and the handlers where it takes them."""

@@ -22,7 +22,7 @@ from fleet_operator.planning.drift import EDITED
 from fleet_operator.planning.fleet import manifests
 from fleet_operator.planning.fleet.manifests import notices
 from fleet_operator.planning.fleet.parts import PartPlan
-from fleet_operator.planning.labels import RECORD, SIBLINGS_ANNOTATION
+from fleet_operator.planning.labels import RECORD, SIBLINGS_ANNOTATION, annotation_of
 from fleet_operator.planning.offsets.skips import places_of, pods_with_old_skips, skip_config_map
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import has_retries, pods_with_old_policies
@@ -184,7 +184,7 @@ class Children:
 
         Before that it proves no longer that the budget is there: the fleet may grow again before it is gone.
         """
-        if _proof_of(found) == proof:
+        if annotation_of(found, SIBLINGS_ANNOTATION) == proof:
             for sibling in siblings:
                 self.context.store.trust(sibling)
         elif wanted.replicas < BUDGETED_WORKERS:
@@ -216,7 +216,7 @@ class Children:
 
     async def _withdraw_proof(self, stateful_set: kinds.JsonObject) -> kinds.JsonObject:
         metadata, store = stateful_set["metadata"], self.context.store
-        if SIBLINGS_ANNOTATION not in (metadata.get("annotations") or {}):
+        if annotation_of(stateful_set, SIBLINGS_ANNOTATION) is None:
             return stateful_set
         head = {"apiVersion": kinds.STATEFUL_SET.api_version, "kind": kinds.STATEFUL_SET.kind}
         kept = {key: metadata[key] for key in ("namespace", "name", "resourceVersion")}
@@ -264,12 +264,6 @@ class Children:
 
     def _record(self, reason: str, note: str) -> None:
         self.context.events.record(News(self.gathered.body, "Normal", reason, note))
-
-
-def _proof_of(stateful_set: kinds.JsonObject) -> str | None:
-    """The digest of the objects that were applied before a StatefulSet; None if it proves nothing of them."""
-    proof: str | None = (stateful_set["metadata"].get("annotations") or {}).get(SIBLINGS_ANNOTATION)
-    return proof
 
 
 def _proving(stateful_set: kinds.JsonObject, proof: str) -> kinds.JsonObject:

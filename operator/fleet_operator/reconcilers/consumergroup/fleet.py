@@ -25,7 +25,7 @@ from fleet_operator.planning.fleet.revision import (
 )
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RolloutFacts, Watched
 from fleet_operator.planning.foreign_json import read_object
-from fleet_operator.planning.labels import REVISION_ANNOTATION
+from fleet_operator.planning.labels import REVISION_ANNOTATION, annotation_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import retry_stateful_set
 from fleet_operator.planning.scaling.decision import ScaleDecision
@@ -154,7 +154,7 @@ def _main_part(found: FleetPart, decision: rollout.RolloutDecision, scale: Scale
 def _state_after(gathered: Gathered, wanted: Revision | None, decision: rollout.RolloutDecision) -> FleetState:
     before, mark = gathered.state.fleet, decision.mark
     # A record may be left unread, or be missing for a while: what is known of its revision stays.
-    seen = {(body["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION) for body in gathered.config_maps}
+    seen = {annotation_of(body, REVISION_ANNOTATION) for body in gathered.config_maps}
     kept = seen.union(*(revisions_of(part) for part in gathered.parts.values())) | {wanted.hash if wanted else None}
     marks = {name: known for name, known in before.marks.items() if name in kept - set(decision.prune)}
     if mark is not None:

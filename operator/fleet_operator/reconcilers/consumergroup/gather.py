@@ -20,7 +20,7 @@ from fleet_operator.planning.fleet.blocking import cluster_id_changed
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, read_part
 from fleet_operator.planning.fleet.revision import known_to
 from fleet_operator.planning.fleet.waves import NO_TURN, Turn
-from fleet_operator.planning.labels import REVISION_ANNOTATION
+from fleet_operator.planning.labels import REVISION_ANNOTATION, annotation_of
 from fleet_operator.planning.observation import ClusterObservation, WorkerObservation
 from fleet_operator.planning.offsets.hold import Hold
 from fleet_operator.planning.problem import Problem
@@ -277,4 +277,4 @@ async def read_records(
 
 
 def _revision_of(body: JsonObject) -> str:
-    return str((body["metadata"].get("annotations") or {}).get(REVISION_ANNOTATION, ""))
+    return annotation_of(body, REVISION_ANNOTATION) or ""
