@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from fleet_operator.planning.observation import GroupObservation, OffsetSample
+from fleet_operator.planning.times import duration_text
 
 ResetPolicy = Literal["Earliest", "Latest", "None"]
 
@@ -145,13 +146,13 @@ def behind_text(behind: Behind | None, previous: str = "") -> str:
     if behind.seconds < BEHIND_STEPS_S[0]:
         return UNKNOWN_TEXT if behind.at_least else CAUGHT_UP_TEXT
     sign = ">" if behind.at_least else "~"
-    steps = {f"{sign}{_duration(step)}": index for index, step in enumerate(BEHIND_STEPS_S)}
+    steps = {f"{sign}{duration_text(step)}": index for index, step in enumerate(BEHIND_STEPS_S)}
     index = steps.get(previous)
     if index is not None:
         upper = BEHIND_STEPS_S[index + 1] if index + 1 < len(BEHIND_STEPS_S) else float("inf")
         if BEHIND_STEPS_S[index] * (1 - HYSTERESIS) <= behind.seconds < upper * (1 + HYSTERESIS):
             return previous
-    return f"{sign}{_duration(max(step for step in BEHIND_STEPS_S if step <= behind.seconds))}"
+    return f"{sign}{duration_text(max(step for step in BEHIND_STEPS_S if step <= behind.seconds))}"
 
 
 def count_bucket(count: int) -> int:
@@ -160,10 +161,3 @@ def count_bucket(count: int) -> int:
         return count
     unit: int = 10 ** (len(str(count)) - 2)
     return -(-count // unit) * unit
-
-
-def _duration(seconds: int) -> str:
-    for factor, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= factor:
-            return f"{seconds // factor}{unit}"
-    return f"{seconds}s"
