@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -32,6 +33,12 @@ def read_last_object(text: str) -> dict[str, Any] | None:
     """The object in the last line of a text that is not blank."""
     lines = [line for line in text.splitlines() if line.strip()]
     return read_object(lines[-1]) if lines else None
+
+
+def read_count(found: Mapping[str, Any], key: str) -> int:
+    """A number of an object that counts something; 0 for one that is absent or counts nothing."""
+    value = found.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
 
 
 def _finite(text: str) -> float:

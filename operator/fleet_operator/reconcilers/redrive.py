@@ -35,6 +35,7 @@ from fleet_operator.planning.redrive.phase import (
 from fleet_operator.planning.redrive.status import project_redrive_status
 from fleet_operator.planning.run import Ahead, ReferencedGroup, RunDecision, read_job
 from fleet_operator.planning.state.runs import RunState, digest_of
+from fleet_operator.planning.status.facts import failed_topic_id
 from fleet_operator.planning.status.retry import is_noted
 from fleet_operator.reconcilers.context import Context, is_owned_by, read_live
 from fleet_operator.reconcilers.references import read_group
@@ -126,7 +127,7 @@ class Redrives:
             jobs, pods = (store.cache(kind).having((namespace, of)) for kind in (JOB, POD))
         referenced = read_group(self._context, run.group_key)
         origin, cluster_id = self._origin(body, run), accepted_cluster_id(referenced)
-        topic_id = _failed_topic_id(referenced)
+        topic_id = failed_topic_id(referenced.group, referenced.seen)
         job = await self._job(body, run, live=live)
         mine = [pod for pod in pods if label_of(pod, REDRIVE_LABEL) == name and runs_by_job(pod)]
         facts = RedriveFacts(
@@ -203,11 +204,9 @@ class Redrives:
         Nothing brings the group back for them: what the operator wrote is no event for it.
         """
         referenced = read_group(self._context, run.group_key)
-        if referenced.gone or (
-            referenced.group is not None and is_noted(run.status, referenced.redriven, _failed_topic_id(referenced))
-        ):
-            return 0.0
-        if session.since_end() >= UNNOTED_SECONDS_MAX:
+        topic_id = failed_topic_id(referenced.group, referenced.seen)
+        noted = referenced.group is not None and is_noted(run.status, referenced.redriven, topic_id)
+        if referenced.gone or noted or session.since_end() >= UNNOTED_SECONDS_MAX:
             return 0.0
         self._context.queues[CONSUMER_GROUP].add(run.group_key)
         return NOTED_SECONDS
@@ -218,13 +217,6 @@ class Redrives:
         runs = runs_of(self._context, REDRIVE, (key_of(body)[0], body["spec"]["groupRef"]["name"]))
         waiting = [run.name for run, known in runs if run < own and _wants_to_run(run, known, before=own)]
         return Ahead.of(name for name in (*at_work(jobs, pods), *waiting) if name != own.name)
-
-
-def _failed_topic_id(referenced: ReferencedGroup) -> str | None:
-    if referenced.group is None or referenced.seen is None:
-        return None
-    topic = referenced.seen.topics.get(naming.failed_topic(referenced.group.group_id))
-    return topic.topic_id if topic is not None else None
 
 
 def _wants_to_run(run: RunSummary, known: Mapping[str, Any], *, before: RunSummary) -> bool:

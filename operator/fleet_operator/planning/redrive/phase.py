@@ -34,7 +34,7 @@ from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.model import Phase
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
-from fleet_operator.planning.foreign_json import read_last_object, read_object
+from fleet_operator.planning.foreign_json import read_count, read_last_object, read_object
 from fleet_operator.planning.labels import JOB_NAME_LABEL, REDRIVE_LABEL, label_of
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
@@ -299,8 +299,8 @@ def _report(text: str) -> JobReport | None:
         return None
     return JobReport(
         ok=found["ok"],
-        counts=RedriveProgress(**{field: _count(found, name) for name, field in COUNTS.items()}),
-        redriven_to=_count(found, "redrivenTo") if "redrivenTo" in found else None,
+        counts=RedriveProgress(**{field: read_count(found, name) for name, field in COUNTS.items()}),
+        redriven_to=read_count(found, "redrivenTo") if "redrivenTo" in found else None,
         reason=str(found.get("reason") or ""),
         message=str(found.get("message") or ""),
     )
@@ -317,14 +317,9 @@ def read_progress(commits: Iterable[tuple[int, str]]) -> RedriveProgress | None:
             continue
         known = True
         for name, field in COUNTS.items():
-            counts[field] += _count(found, name)
-        remaining += max(_count(found, "end") - offset, 0)
+            counts[field] += read_count(found, name)
+        remaining += max(read_count(found, "end") - offset, 0)
     return RedriveProgress(**counts, remaining=remaining) if known else None
-
-
-def _count(found: Mapping[str, Any], key: str) -> int:
-    value = found.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,9 @@ class ConsumerGroupFacts:
         return failed_topic_id(self.group, self.observation)
 
 
-def failed_topic_id(group: ConsumerGroup, observation: ClusterObservation | None) -> str | None:
+def failed_topic_id(group: ConsumerGroup | None, observation: ClusterObservation | None) -> str | None:
     """The id of a group's failed topic; None while unknown."""
-    topic = observation.topics.get(naming.failed_topic(group.group_id)) if observation is not None else None
+    if group is None or observation is None:
+        return None
+    topic = observation.topics.get(naming.failed_topic(group.group_id))
     return topic.topic_id if topic is not None else None

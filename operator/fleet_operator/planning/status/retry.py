@@ -23,6 +23,7 @@ from typing import Any, Final
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
+from fleet_operator.planning.foreign_json import read_count
 from fleet_operator.planning.lag import HYSTERESIS, count_bucket, lag_bucket
 from fleet_operator.planning.observation import GroupObservation, RetryObservation, WorkerObservation
 from fleet_operator.planning.problem import Problem
@@ -209,7 +210,7 @@ def failed_reasons(
     reported: Counter[Kind] = Counter()
     for worker in workers:
         reported.update({kind: count for kind, count in worker.failed.items() if count > 0})
-    before = {_kind(entry): _records(entry) for entry in previous}
+    before = {_kind(entry): read_count(entry, "records") for entry in previous}
     shown = {kind: _steady(count, before.get(kind)) for kind, count in reported.items()}
     # Sorted by the shown counts: by exact ones, equally frequent kinds would change places all the time.
     first = sorted(shown, key=lambda kind: (-shown[kind], kind))[:SHOWN_MAX]
@@ -231,11 +232,6 @@ def _entry(kind: Kind, records: int) -> dict[str, Any]:
 
 def _kind(entry: Mapping[str, Any]) -> Kind:
     return str(entry.get("reason") or ""), str(entry.get("errorClass") or "")
-
-
-def _records(entry: Mapping[str, Any]) -> int:
-    records = entry.get("records")
-    return records if isinstance(records, int) and not isinstance(records, bool) and records > 0 else 0
 
 
 DELAYS_TEXT_CHARACTERS_MAX: Final = 1024
