@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -30,10 +30,9 @@ from fleet_operator.api.v1alpha1.offsetreset import OffsetReset
 from fleet_operator.planning import times
 from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord
 from fleet_operator.planning.offsets.targets import GroupOffsets, Refused, find_targets
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, name_some
 
 EMPTY_STATES: Final = frozenset({"Empty", "Dead"})
-NAMED_MEMBERS: Final = 3
 LASTING: Final = frozenset({conditions.AUTHORIZATION_FAILED, conditions.TOPIC_NOT_FOUND})
 """Brokers' refusals that do not pass by themselves. For any other, such as a coordinator that moves, no commit is left
 half done."""
@@ -230,7 +229,7 @@ def _foreign(facts: ResetFacts, read: GroupOffsets) -> Problem | None:
         )
         return Problem(conditions.FOREIGN_MEMBERS, message)
     worker = re.compile(rf"{re.escape(facts.own_name)}-[0-9]+")
-    foreign = [
+    foreign = sorted(
         member.instance_id or member.client_id
         for member in read.members
         if not (
@@ -238,17 +237,19 @@ def _foreign(facts: ResetFacts, read: GroupOffsets) -> Problem | None:
             if member.instance_id
             else worker.fullmatch(member.client_id)
         )
-    ]
+    )
     if not foreign:
         return None
-    message = f"members of other programs are in the Kafka group: {_named(foreign)}; stop them, they are never removed"
+    message = (
+        f"members of other programs are in the Kafka group: {name_some(foreign)}; stop them, they are never removed"
+    )
     return Problem(conditions.FOREIGN_MEMBERS, message)
 
 
 def _leaving(facts: ResetFacts, read: GroupOffsets, record: ResetRecord) -> Problem:
     """Our own workers are in the group still. One that does so for long does not end, or is none of this fleet's."""
-    members = [member.instance_id or member.client_id for member in read.members]
-    state = f"the Kafka group is {read.state}" + (f" with the members {_named(members)}" if members else "")
+    members = sorted(member.instance_id or member.client_id for member in read.members)
+    state = f"the Kafka group is {read.state}" + (f" with the members {name_some(members)}" if members else "")
     finding = _finding(facts, record)
     if finding is None or finding.waited_s <= facts.patience_s:
         return Problem(conditions.STOPPING_WORKERS, f"{state}: workers are leaving it")
@@ -257,12 +258,6 @@ def _leaving(facts: ResetFacts, read: GroupOffsets, record: ResetRecord) -> Prob
         "end, and for programs that run with these client ids"
     )
     return Problem(conditions.WORKERS_REMAIN, message)
-
-
-def _named(members: Iterable[str]) -> str:
-    names = sorted(members)
-    more = f" and {len(names) - NAMED_MEMBERS} more" if len(names) > NAMED_MEMBERS else ""
-    return ", ".join(names[:NAMED_MEMBERS]) + more
 
 
 def _refusal(finding: Finding) -> Problem:
