@@ -358,15 +358,8 @@ class _Policy:
         )
 
     def stay(self, limit: str, reason: str) -> ScaleDecision:
-        facts, memory = self.facts, self.memory
-        return ScaleDecision(
-            replicas=facts.current,
-            current=facts.current,
-            limit=limit,
-            reason=self.facts.bounds.explain(limit, reason),
-            inputs=self.inputs(),
-            memory=memory if memory.count is not None else replace(memory, count=facts.current),
-        )
+        count, memory = self.facts.current, self.memory
+        return self._decided(count, limit, reason, memory if memory.count is not None else replace(memory, count=count))
 
     def step(
         self,
@@ -382,6 +375,9 @@ class _Policy:
             growth = Growth(before=self.facts.current, after=count, commits=0.0, at=round(self.now, 1))
         cost = self.budget.cost_of(count)
         memory = self.memory.after_step(count, self.now, cost=cost, growth=growth, bound=bound, probed=probed)
+        return self._decided(count, limit, reason, memory)
+
+    def _decided(self, count: int, limit: str, reason: str, memory: SizingState) -> ScaleDecision:
         return ScaleDecision(
             replicas=count,
             current=self.facts.current,
