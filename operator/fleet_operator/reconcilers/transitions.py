@@ -106,15 +106,13 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
 
 def _lagging_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
     """A fleet that falls behind, and that no bound of anybody keeps small. Other bounds are somebody's wish."""
-    was, now = (_scaling_limited(status) for status in (before, after))
+    was, now = (
+        conditions.find_condition(status.get("conditions") or (), conditions.SCALING_LIMITED) or {}
+        for status in (before, after)
+    )
     if now.get("reason") != LAGGING or was.get("reason") == LAGGING:
         return []
     return [Turn("Warning", LAGGING, now["message"])]
-
-
-def _scaling_limited(status: JsonObject) -> JsonObject:
-    found = (each for each in status.get("conditions") or () if each["type"] == conditions.SCALING_LIMITED)
-    return next(found, {})
 
 
 GROUP_DEAD: Final = "GroupDead"
