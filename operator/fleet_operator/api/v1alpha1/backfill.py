@@ -24,6 +24,7 @@ Offset = Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
 DeadlineSeconds = Annotated[int, Field(ge=10, le=86_400)]
 ImageName = Annotated[str, Field(min_length=1, max_length=1024)]
 Cores = Annotated[int, Field(ge=1, le=256)]
+IgnoredNames = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=100)]
 
 SampleSize = Annotated[
     str,
@@ -130,12 +131,8 @@ class Compare(Model):
     ) = None
     config_map_ref: ObjectReference | None = None
     image: ImageName | None = None
-    ignore_fields: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=100)
-    ] = ()
-    ignore_headers: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=100)
-    ] = ()
+    ignore_fields: IgnoredNames = ()
+    ignore_headers: IgnoredNames = ()
 
 
 class NoSink(Model):
@@ -234,14 +231,11 @@ class DriverSize(Model):
     core_limit: Quantity | None = None
 
 
-class ExecutorSize(Model):
+class ExecutorSize(DriverSize):
     """Size of an executor's pod."""
 
-    memory: Quantity = "512Mi"
     memory_overhead: Quantity = "384Mi"
-    cores: Cores = 1
     core_request: Quantity = "250m"
-    core_limit: Quantity | None = None
 
 
 class Placement(Model):

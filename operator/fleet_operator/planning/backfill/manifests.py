@@ -27,7 +27,7 @@ from fleet_consumer.contract.pod import (
     CONFIG_DIRECTORY,
     SINK_DIRECTORY,
 )
-from fleet_operator.api.v1alpha1.backfill import Backfill, Compare, DriverSize, ExecutorSize, Sink, SinkVolume
+from fleet_operator.api.v1alpha1.backfill import Backfill, Compare, DriverSize, Sink, SinkVolume
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.backfill.ranges import ResolvedRange, identity
@@ -238,7 +238,7 @@ def application(
     own = {key: value for key, value in spec.spark.spark_conf.items() if not key.startswith("spark.network.crypto.")}
     name = naming.backfill_application(metadata.name, backfill.attempts)
 
-    def pods(size: DriverSize | ExecutorSize, account: str, component: str) -> dict[str, Any]:
+    def pods(size: DriverSize, account: str, component: str) -> dict[str, Any]:
         return {
             **size.model_dump(by_alias=True, exclude_none=True),
             "memory": spark_memory(size.memory),
