@@ -145,8 +145,9 @@ def moved(before: GroupObservation | None, after: GroupObservation) -> bool:
         return True
     if (before.committed, before.end_offsets) != (after.committed, after.end_offsets):
         return True
-    return _retry_counts(before.retry) != _retry_counts(after.retry)
+    return counts_of(before.retry) != counts_of(after.retry)
 
 
-def _retry_counts(retry: RetryObservation | None) -> tuple[object, ...] | None:
+def counts_of(retry: RetryObservation | None) -> tuple[object, ...] | None:
+    """The counts of a retry flow, by which its workers are scaled."""
     return (retry.waiting, retry.due_lag, retry.oldest_due_at, retry.next_due_at) if retry is not None else None

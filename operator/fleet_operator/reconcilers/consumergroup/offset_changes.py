@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from fleet_operator.observe.changes import counts_of
 from fleet_operator.planning.lag import GroupLag, behind_text, group_lag, lag_bucket
 from fleet_operator.planning.observation import UNKNOWN_STATE, GroupObservation, RetryObservation, believed_group
 from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
@@ -51,7 +52,7 @@ class OffsetChanges:
             has_commits=bool(observed.committed),
             unknown=_unknown(observed, lag),
             failed_records=observed.failed_records,
-            retry=_counts(observed.retry),
+            retry=counts_of(observed.retry),
             observed_at=observed.observed_at,
         )
 
@@ -78,7 +79,7 @@ class OffsetChanges:
         if news:
             self._context.queues[CONSUMER_GROUP].add(key)
             return False
-        now = bool(observed.committed), _unknown(observed, lag), observed.failed_records, _counts(observed.retry)
+        now = bool(observed.committed), _unknown(observed, lag), observed.failed_records, counts_of(observed.retry)
         if now != (reading.has_commits, reading.unknown, reading.failed_records, reading.retry):
             return True
         body = self._context.store.get(CONSUMER_GROUP, key)
@@ -120,11 +121,6 @@ def _unknown(observed: GroupObservation, lag: GroupLag) -> tuple[frozenset[Place
         return ()
     unknown = frozenset(key for key, value in lag.partitions.items() if value is None)
     return unknown, unknown & observed.beyond_end, unknown - observed.end_offsets.keys()
-
-
-def _counts(retry: RetryObservation | None) -> tuple[object, ...] | None:
-    """The counts of a retry flow, by which its workers are scaled."""
-    return None if retry is None else (retry.waiting, retry.due_lag, retry.oldest_due_at, retry.next_due_at)
 
 
 def show_group(series: GroupSeries, key: Key, facts: ConsumerGroupFacts, status: JsonObject) -> None:
@@ -182,7 +178,5 @@ def lag_values(lag: GroupLag | None) -> Values:
 
 
 def _ready(status: JsonObject) -> float | None:
-    for condition in status.get("conditions") or ():
-        if condition["type"] == conditions.READY:
-            return {"True": 1.0, "False": 0.0}.get(condition["status"])
-    return None
+    ready = conditions.find_condition(status.get("conditions") or (), conditions.READY)
+    return None if ready is None else {"True": 1.0, "False": 0.0}.get(ready["status"])
