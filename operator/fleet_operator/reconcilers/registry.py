@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from fleet_operator.api.v1alpha1 import refs
 from fleet_operator.clients import kinds
@@ -27,7 +27,7 @@ from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler, Offs
 from fleet_operator.reconcilers.offsetreset import OffsetResets
 from fleet_operator.reconcilers.redrive import Redrives
 from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
-from fleet_operator.reconcilers.run import RunReconciler
+from fleet_operator.reconcilers.run import RunKind, RunReconciler
 from fleet_operator.reconcilers.run_memory import outline_of, summary_of_run
 from fleet_operator.runtime.cache import Key, WatchedKind
 from fleet_operator.runtime.dispatcher import Result
@@ -65,16 +65,8 @@ def _consumer_groups(context: Context) -> ConsumerGroupReconciler:
     return ConsumerGroupReconciler(context, kafka)
 
 
-def _redrives(context: Context) -> Reconciler:
-    return RunReconciler(context, Redrives(context))
-
-
-def _backfills(context: Context) -> Reconciler:
-    return RunReconciler(context, Backfills(context))
-
-
-def _offset_resets(context: Context) -> Reconciler:
-    return RunReconciler(context, OffsetResets(context))
+def _runs(kind: Callable[[Context], RunKind[Any, Any, Any]]) -> Callable[[Context], Reconciler]:
+    return lambda context: RunReconciler(context, kind(context))
 
 
 _own: Final = partial(WatchedKind, view=View(trim_resource))
@@ -99,11 +91,11 @@ CONTROLLERS: Final = (
         ),
         RetryPolicyReconciler,
     ),
-    Controller(_own(kind=kinds.REDRIVE, index=refs.group_of, summary=summary_of_run, apart=True), _redrives),
-    Controller(_own(kind=kinds.BACKFILL, index=refs.group_of, apart=True), _backfills),
+    Controller(_own(kind=kinds.REDRIVE, index=refs.group_of, summary=summary_of_run, apart=True), _runs(Redrives)),
+    Controller(_own(kind=kinds.BACKFILL, index=refs.group_of, apart=True), _runs(Backfills)),
     Controller(
         _own(kind=kinds.OFFSET_RESET, index=refs.group_of, summary=summary_of_run, dependents=routing.group_of_run),
-        _offset_resets,
+        _runs(OffsetResets),
     ),
 )
 
