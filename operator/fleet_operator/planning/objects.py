@@ -38,6 +38,11 @@ def child_head(api_version: str, kind: str, name: str, *, owner: Owner, labels: 
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata}
 
 
+def has_owner(child: Mapping[str, Any], uid: str) -> bool:
+    """True if an object belongs to the one with this uid, and not to a deleted namesake of it."""
+    return any(owner.get("uid") == uid for owner in child["metadata"].get("ownerReferences") or ())
+
+
 def to_json(value: Mapping[str, Any]) -> str:
     """Canonical JSON for ConfigMaps, indented for readers."""
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

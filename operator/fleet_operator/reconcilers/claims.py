@@ -21,6 +21,7 @@ from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, main_group
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, OPERATOR_STATE, POD, STATEFUL_SET, JsonObject
 from fleet_operator.planning.claims import Claim, Use, inherits, may_inherit, older_owner
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
+from fleet_operator.planning.objects import has_owner
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, RetryObservation
 from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.reconcilers.context import Context
@@ -202,8 +203,8 @@ class _Claims:
         store, (namespace, name) = self._context.store, key
         names = {part.child(name) for part in (MAIN, RETRY)}
         found = [fleet for each in names if (fleet := store.get(STATEFUL_SET, (namespace, each))) is not None]
-        fleets = [fleet for fleet in found if _belongs_to(fleet, claimant.uid)]
-        strange = {fleet["metadata"]["uid"] for fleet in found if not _belongs_to(fleet, claimant.uid)}
+        fleets = [fleet for fleet in found if has_owner(fleet, claimant.uid)]
+        strange = {fleet["metadata"]["uid"] for fleet in found if not has_owner(fleet, claimant.uid)}
         pods = store.cache(POD).having(key)
         owners = (owner for pod in pods for owner in pod["metadata"].get("ownerReferences") or ())
         ours = (owner for owner in owners if owner.get("kind") == STATEFUL_SET.kind and owner.get("name") in names)
@@ -214,10 +215,6 @@ class _Claims:
         if fleets:
             return Use.RAN
         return Use.ASLEEP if claimant.suspended else Use.NONE
-
-
-def _belongs_to(child: JsonObject, uid: str) -> bool:
-    return any(owner.get("uid") == uid for owner in child["metadata"].get("ownerReferences") or ())
 
 
 def _observed(

@@ -18,7 +18,7 @@ from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.pod_template import leave_users_to_platform
 from fleet_operator.planning.labels import FINALIZER
-from fleet_operator.planning.objects import is_adoptable
+from fleet_operator.planning.objects import has_owner, is_adoptable
 from fleet_operator.reconcilers.states import States
 from fleet_operator.reconcilers.transitions import turns
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
@@ -203,8 +203,7 @@ async def read_live(store: Store, owner: JsonObject, kind: Kind, name: str) -> J
 
 def is_owned_by(child: JsonObject, owner: JsonObject) -> bool:
     """True if an object belongs to this very owner, and not to a deleted namesake of it."""
-    owners = child["metadata"].get("ownerReferences") or ()
-    return any(reference.get("uid") == owner["metadata"]["uid"] for reference in owners)
+    return has_owner(child, owner["metadata"]["uid"])
 
 
 def has_finalizer(body: JsonObject, finalizer: str = FINALIZER) -> bool:

@@ -26,7 +26,7 @@ from fleet_operator.planning.labels import (
     annotation_of,
     label_of,
 )
-from fleet_operator.planning.objects import Owner, child_head
+from fleet_operator.planning.objects import Owner, child_head, has_owner
 from fleet_operator.planning.state.document import UnreadableStateError, read_state, write_state
 from fleet_operator.reconcilers.routing import RUNS
 from fleet_operator.runtime.cache import Key, key_of
@@ -67,7 +67,7 @@ class States:
     def is_own(self, owner: JsonObject) -> bool:
         """True if an object has a state that was written for it, and not for a namesake."""
         found = self.store.get(OPERATOR_STATE, state_key(owner))
-        return found is not None and _belongs_to(found, owner)
+        return found is not None and has_owner(found, owner["metadata"]["uid"])
 
     def made_at(self, owner: JsonObject) -> float | None:
         """The time at which the state of an object was made, by the API server's clock in epoch seconds; None without
@@ -128,12 +128,12 @@ class States:
 
     def _content(self, owner: JsonObject) -> JsonObject:
         found = self.store.get(OPERATOR_STATE, state_key(owner))
-        if found is None or not (_belongs_to(found, owner) or _belonged_to_namesake(found, owner)):
+        if found is None or not (has_owner(found, owner["metadata"]["uid"]) or _belonged_to_namesake(found, owner)):
             found, gone_at = self._former.get((kind_of(owner), key_of(owner)), (None, 0.0))
             if found is None or self.clock.monotonic() - gone_at >= FORMER_SECONDS:
                 return {}
         # A ConsumerGroup may have adopted its own: what it belongs to says nothing about the Kafka group.
-        own = _belongs_to(found, owner) and kind_of(owner) != CONSUMER_GROUP
+        own = has_owner(found, owner["metadata"]["uid"]) and kind_of(owner) != CONSUMER_GROUP
         if not own and not self._may_inherit(found, owner):
             return {}
         content = found.get("data")
@@ -158,7 +158,7 @@ class States:
         return f"{cluster_of(owner)[1]}/{group_id_of(owner)}" if kind == CONSUMER_GROUP else None
 
     def _require_ours(self, found: JsonObject | None, owner: JsonObject) -> None:
-        if found is None or _belongs_to(found, owner) or _belonged_to_namesake(found, owner):
+        if found is None or has_owner(found, owner["metadata"]["uid"]) or _belonged_to_namesake(found, owner):
             return
         raise StateTakenError(
             f"OperatorState `{found['metadata']['name']}` exists and does not belong to this {owner['kind']}: remove it"
@@ -178,10 +178,6 @@ def _body(owner: JsonObject, content: JsonObject, of: str | None) -> JsonObject:
     if of is not None:
         head["metadata"]["annotations"] = {KAFKA_GROUP_ANNOTATION: of}
     return {**head, "data": content}
-
-
-def _belongs_to(state: JsonObject, owner: JsonObject) -> bool:
-    return any(reference.get("uid") == owner["metadata"]["uid"] for reference in _references(state))
 
 
 def _belonged_to_namesake(state: JsonObject, owner: JsonObject) -> bool:

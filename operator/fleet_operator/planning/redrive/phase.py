@@ -36,6 +36,7 @@ from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.planning.fleet.blocking import cluster_id_changed
 from fleet_operator.planning.foreign_json import read_count, read_last_object, read_object
 from fleet_operator.planning.labels import JOB_NAME_LABEL, REDRIVE_LABEL, label_of
+from fleet_operator.planning.objects import has_owner
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import (
@@ -283,8 +284,7 @@ def at_work(jobs: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]
 def _read_run_pod(pod: Mapping[str, Any], job_uid: str) -> RunPod:
     status, name = pod.get("status") or {}, pod["metadata"]["name"]
     ended = status.get("phase") in ("Succeeded", "Failed")
-    owners = pod["metadata"].get("ownerReferences") or ()
-    if not any(owner.get("uid") == job_uid for owner in owners):
+    if not has_owner(pod, job_uid):
         return RunPod(name=name, ended=ended)
     if not ended:
         return RunPod(name=name, waiting=read_waiting(status))
