@@ -8,9 +8,11 @@ from pydantic import Field
 
 from fleet_operator.api.v1alpha1.model import (
     INT32_MAX,
-    JSON_INTEGER_MAX,
+    CallableName,
     Model,
     ObjectReference,
+    Offset,
+    PartitionNumber,
     Quantity,
     RunResource,
     RunSpec,
@@ -20,7 +22,6 @@ from fleet_operator.api.v1alpha1.model import (
 NAME_CHARACTERS_MAX: Final = 40
 """Longest name of a Backfill, so that the names of its Spark applications and pods stay short enough for Spark."""
 
-Offset = Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
 DeadlineSeconds = Annotated[int, Field(ge=10, le=86_400)]
 ImageName = Annotated[str, Field(min_length=1, max_length=1024)]
 Cores = Annotated[int, Field(ge=1, le=256)]
@@ -49,9 +50,7 @@ class Source(Model):
     """A topic, and the partitions of it; None for the group's only topic, and for all partitions."""
 
     topic: TopicName | None = None
-    partitions: (
-        Annotated[tuple[Annotated[int, Field(ge=0, le=INT32_MAX)], ...], Field(min_length=1, max_length=5000)] | None
-    ) = None
+    partitions: Annotated[tuple[PartitionNumber, ...], Field(min_length=1, max_length=5000)] | None = None
 
 
 class TimeRange(Model):
@@ -66,7 +65,7 @@ class TimeRange(Model):
 class PartitionRange(Model):
     """Offsets of one partition, the end exclusive."""
 
-    partition: Annotated[int, Field(ge=0, le=INT32_MAX)]
+    partition: PartitionNumber
     from_: Annotated[Offset, Field(alias="from")]
     to: Offset
 
@@ -120,15 +119,7 @@ class Compare(Model):
     handler once more."""
 
     itself: Annotated[bool | None, Field(alias="self")] = None
-    callable: (
-        Annotated[
-            str,
-            Field(
-                max_length=512, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_.]*$"
-            ),
-        ]
-        | None
-    ) = None
+    callable: CallableName | None = None
     config_map_ref: ObjectReference | None = None
     image: ImageName | None = None
     ignore_fields: IgnoredNames = ()

@@ -9,11 +9,12 @@ from pydantic import Field
 from fleet_consumer.contract.managed_topics import FAILED_RETENTION_SECONDS
 from fleet_operator.api.v1alpha1.model import (
     INT32_MAX,
-    JSON_INTEGER_MAX,
     PAUSED_ANNOTATION,
+    CallableName,
     CustomResource,
     Model,
     ObjectReference,
+    PartitionOffset,
     TopicName,
 )
 from fleet_operator.api.v1alpha1.refs import default_group_id
@@ -35,10 +36,7 @@ Seconds = Annotated[int, Field(ge=1, le=86_400)]
 class PythonHandler(Model):
     """A callable of the image, or of a module whose source a ConfigMap holds."""
 
-    callable: Annotated[
-        str,
-        Field(max_length=512, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_.]*$"),
-    ]
+    callable: CallableName
     config_map_ref: ObjectReference | None = None
 
 
@@ -141,19 +139,11 @@ class Retry(Model):
     worker: RetryWorker = RetryWorker()
 
 
-class SkippedRecord(Model):
-    """A record to pass by, where it is read."""
-
-    topic: TopicName
-    partition: Annotated[int, Field(ge=0, le=INT32_MAX)]
-    offset: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
-
-
 class Offsets(Model):
-    """Records to pass by, and the fate of the commits of an empty group."""
+    """Records to pass by, where they are read, and the fate of the commits of an empty group."""
 
     expiry: Literal["Keep", "Allow"] = "Keep"
-    skip: Annotated[tuple[SkippedRecord, ...], Field(max_length=100)] = ()
+    skip: Annotated[tuple[PartitionOffset, ...], Field(max_length=100)] = ()
 
 
 class ScalingSchedule(Model):

@@ -45,6 +45,12 @@ FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$")]
+CallableName = Annotated[
+    str, Field(max_length=512, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_.]*$")
+]
+"""A Python callable: its module, and its name there."""
+PartitionNumber = Annotated[int, Field(ge=0, le=INT32_MAX)]
+Offset = Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
 QUANTITY: Final = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
 """Pattern of the quantities that `isQuantity` takes, the function by which the CRDs check these fields."""
 Quantity = Annotated[str, Field(max_length=16, pattern=QUANTITY, coerce_numbers_to_str=True)]
@@ -65,6 +71,14 @@ class ObjectReference(Model):
     """An object of the same namespace, by name."""
 
     name: ObjectName
+
+
+class PartitionOffset(Model):
+    """An offset in a partition of a topic: that of a record, or of the next one to read."""
+
+    topic: TopicName
+    partition: PartitionNumber
+    offset: Offset
 
 
 class ObjectMeta(Model):

@@ -6,15 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fleet_operator.api.v1alpha1.model import INT32_MAX, JSON_INTEGER_MAX, Model, RunResource, RunSpec, TopicName
-
-
-class PartitionOffset(Model):
-    """The next offset to read of a partition."""
-
-    topic: TopicName
-    partition: Annotated[int, Field(ge=0, le=INT32_MAX)]
-    offset: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
+from fleet_operator.api.v1alpha1.model import PartitionOffset, RunResource, RunSpec, TopicName
 
 
 class OffsetResetSpec(RunSpec):

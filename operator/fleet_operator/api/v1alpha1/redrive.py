@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from fleet_operator.api.v1alpha1.model import INT32_MAX, JSON_INTEGER_MAX, Model, RunResource, RunSpec
+from fleet_operator.api.v1alpha1.model import Model, Offset, PartitionNumber, RunResource, RunSpec
 
 NAME_CHARACTERS_MAX: Final = 40
 """Longest name of a Redrive, so that the names of its Job's pods stay within 63 characters."""
@@ -27,8 +27,8 @@ class Filter(Model):
 class Place(Model):
     """One record's place in the failed topic."""
 
-    partition: Annotated[int, Field(ge=0, le=INT32_MAX)]
-    offset: Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
+    partition: PartitionNumber
+    offset: Offset
 
 
 class Rate(Model):
