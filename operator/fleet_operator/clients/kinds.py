@@ -71,6 +71,12 @@ def kind_of(body: JsonObject) -> Kind:
     return _BY_TYPE[body["apiVersion"], body["kind"]]
 
 
+def identity(body: JsonObject) -> JsonObject:
+    """The beginning of a patch of this very version of an object."""
+    metadata = {name: body["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
+    return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata}
+
+
 def annotated(body: JsonObject, name: str, value: str) -> JsonObject:
     """An object with one more annotation; the given one stays as it is."""
     metadata = body["metadata"]

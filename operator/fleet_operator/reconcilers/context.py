@@ -12,7 +12,7 @@ from fleet_consumer.clock import Clock
 from fleet_consumer.net import KafkaError, NetError
 from fleet_operator.api.v1alpha1 import ConsumerGroup
 from fleet_operator.api.v1alpha1.model import ADOPT_ANNOTATION
-from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
+from fleet_operator.clients.kinds import JsonObject, Kind, identity, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeError, KubeNotFoundError
 from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.observe.observer_pool import ObserverPool
@@ -220,15 +220,15 @@ async def set_finalizer(store: Store, body: JsonObject, finalizer: str, *, wante
     found = await store.kube.get(kind, *key_of(body))  # with the finalizers of others, which caches leave out
     if found is None or found["metadata"]["uid"] != uid or has_finalizer(found, finalizer) == wanted:
         return
-    head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
-    metadata = {name: found["metadata"][name] for name in ("name", "namespace", "uid")}
+    patch = identity(found)
     if wanted:
-        stored = await store.kube.apply({**head, "metadata": {**metadata, "finalizers": [finalizer]}})
+        patch["metadata"]["finalizers"] = [finalizer]
+        del patch["metadata"]["resourceVersion"]
+        stored = await store.kube.apply(patch)
     else:
         # Conditional on the version: others may change finalizers between the read and this write.
-        metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
-        left = [each for each in found["metadata"]["finalizers"] if each != finalizer]
-        stored = await store.kube.merge({**head, "metadata": {**metadata, "finalizers": left}})
+        patch["metadata"]["finalizers"] = [each for each in found["metadata"]["finalizers"] if each != finalizer]
+        stored = await store.kube.merge(patch)
     store.learn(kind, stored)
 
 

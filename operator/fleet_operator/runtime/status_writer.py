@@ -21,7 +21,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from fleet_consumer.clock import Clock
-from fleet_operator.clients.kinds import JsonObject, Kind, kind_of
+from fleet_operator.clients.kinds import JsonObject, Kind, identity, kind_of
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store, digest
@@ -217,5 +217,4 @@ def _intent(body: JsonObject, status: JsonObject) -> JsonObject:
 
     A process that was suspended, and has lost the Lease meanwhile, must not put its old one over that of the next.
     """
-    metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
-    return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata, "status": status}
+    return {**identity(body), "status": status}

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from fleet_consumer.clock import Clock
 from fleet_operator.clients import json_text
-from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, annotated, kind_of
+from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, annotated, identity, kind_of
 from fleet_operator.clients.kube import KubeClient, KubeConflictError, KubeNotFoundError, Listing
 from fleet_operator.planning.drift import EDITED, as_applied, has_written, others_fields, undoing
 from fleet_operator.runtime.cache import Change, Key, ObjectCache, WatchedKind, key_of, version_of
@@ -208,7 +208,7 @@ class Store:
             raise
         patch, others = undoing(stored, body)
         if patch:
-            before, stored = stored, await self.kube.merge({**_identity(stored), **patch})
+            before, stored = stored, await self.kube.merge({**identity(stored), **patch})
             if marker(stored) == marker(before):
                 others = ()  # they had set what the API server fills in as well
         self._note(body, meant, stored)
@@ -222,7 +222,7 @@ class Store:
         """
         live = over if "managedFields" in over["metadata"] else await self.kube.get(kind_of(over), *key_of(over))
         if live is not None and live["metadata"]["uid"] == over["metadata"]["uid"] and has_written(live["metadata"]):
-            patch = _identity(live)
+            patch = identity(live)
             patch["metadata"]["managedFields"] = as_applied(live["metadata"])
             await self.kube.merge(patch)
 
@@ -393,12 +393,6 @@ def holds(live: Any, meant: Any) -> bool:
 
 def _applied_as(stored: JsonObject, body: JsonObject, meant: str, now: float) -> _Applied:
     return _Applied(meant, stored["metadata"]["uid"], marker(stored), now, owner_of(body))
-
-
-def _identity(stored: JsonObject) -> JsonObject:
-    """The beginning of a patch of this very version of an object."""
-    metadata = {name: stored["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
-    return {"apiVersion": stored["apiVersion"], "kind": stored["kind"], "metadata": metadata}
 
 
 def _exactly(body: JsonObject, over: JsonObject | None) -> JsonObject:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
+from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject, identity
 from fleet_operator.clients.kube import (
     FIELD_MANAGER,
     KubeConflictError,
@@ -30,14 +30,11 @@ async def give_replicas(store: Store, body: JsonObject, replicas: int | None) ->
     spec, found = body["spec"], store.get(CONSUMER_GROUP, key_of(body))
     if replicas is None or "replicas" in spec or "scaling" in spec or found is None or found["spec"] != spec:
         return
-    head = {"apiVersion": body["apiVersion"], "kind": body["kind"]}
-    names = {name: found["metadata"][name] for name in ("name", "namespace", "uid")}
     with suppress(KubeConflictError, KubeNotFoundError, KubeForbiddenError, KubeInvalidError):
-        metadata = {**names, "resourceVersion": found["metadata"]["resourceVersion"]}
-        stored = await store.kube.merge({**head, "metadata": metadata, "spec": {"replicas": replicas}})
-        managers = [_without_spec(entry) for entry in stored["metadata"]["managedFields"]]
-        metadata = {**names, "resourceVersion": stored["metadata"]["resourceVersion"], "managedFields": managers}
-        store.learn(CONSUMER_GROUP, await store.kube.merge({**head, "metadata": metadata}))
+        stored = await store.kube.merge({**identity(found), "spec": {"replicas": replicas}})
+        released = identity(stored)
+        released["metadata"]["managedFields"] = [_without_spec(each) for each in stored["metadata"]["managedFields"]]
+        store.learn(CONSUMER_GROUP, await store.kube.merge(released))
 
 
 def _without_spec(entry: JsonObject) -> JsonObject:
