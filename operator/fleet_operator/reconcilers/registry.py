@@ -71,7 +71,7 @@ def _runs(kind: Callable[[Context], RunKind[Any, Any, Any]]) -> Callable[[Contex
 
 _own: Final = partial(WatchedKind, view=View(trim_resource))
 CONTROLLERS: Final = (
-    Controller(_own(kind=kinds.KAFKA_CLUSTER, dependents=routing.dependents_of_cluster), _kafka_clusters),
+    Controller(_own(kind=kinds.KAFKA_CLUSTER, dependents=routing.groups_that_refer), _kafka_clusters),
     Controller(
         _own(
             kind=kinds.CONSUMER_GROUP,
@@ -87,7 +87,7 @@ CONTROLLERS: Final = (
             kind=kinds.RETRY_POLICY,
             index=lambda body: body["metadata"]["namespace"],
             summary=read_policy,
-            dependents=routing.dependents_of_policy,
+            dependents=routing.groups_that_refer,
         ),
         RetryPolicyReconciler,
     ),

@@ -123,12 +123,10 @@ def marks_of_group(body: kinds.JsonObject) -> Iterator[Hashable]:
             yield kind, referred
 
 
-def dependents_of_cluster(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
-    return _groups(cache, (kinds.KAFKA_CLUSTER, key_of(body)))
-
-
-def dependents_of_policy(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
-    return _groups(cache, (kinds.RETRY_POLICY, key_of(body)))
+def groups_that_refer(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
+    """The ConsumerGroups that refer to this object."""
+    mark = (kinds.kind_of(body), key_of(body))
+    return ((kinds.CONSUMER_GROUP, key) for key in cache(kinds.CONSUMER_GROUP).keys_having(mark))
 
 
 def dependents_of_group(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
@@ -171,8 +169,4 @@ def dependents_of_config_map(body: kinds.JsonObject, cache: Caches) -> Iterator[
     """The owner of a ConfigMap, and the groups whose handler it holds."""
     yield from owner_of_child(body, cache)
     if label_of(body, HANDLER_LABEL) == HANDLER_SOURCE:
-        yield from _groups(cache, (kinds.CONFIG_MAP, key_of(body)))
-
-
-def _groups(cache: Caches, mark: Address) -> Iterator[Address]:
-    return ((kinds.CONSUMER_GROUP, key) for key in cache(kinds.CONSUMER_GROUP).keys_having(mark))
+        yield from groups_that_refer(body, cache)
