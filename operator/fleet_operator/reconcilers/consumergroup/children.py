@@ -60,7 +60,10 @@ class Children:
                     await _refusal_of(self._resize(part))
                 return held
             check = await _refusal_of(self._check())
-            parts = [await _refusal_of(self._carry_out_part(part)) for part in self.plan.parts]
+            parts = [
+                await _refusal_of(self._remove_part(part) if part.remove else self._apply_part(part))
+                for part in self.plan.parts
+            ]
             await self._notify_pods(publication)
             refused = next((refusal for refusal in parts if refusal is not None), None)
             if refused is None:
@@ -150,9 +153,6 @@ class Children:
             await self._create(
                 manifests.preflight_pod(self.gathered.group, revision=revision.hash, pod_template=template)
             )
-
-    async def _carry_out_part(self, part: PartPlan) -> None:
-        await (self._remove_part(part) if part.remove else self._apply_part(part))
 
     async def _apply_part(self, wanted: PartPlan) -> None:
         if wanted.target is None:

@@ -28,7 +28,8 @@ class UpgradePlan:
 def decide_upgrade(gathered: Gathered, problem: Problem | None, *, default: str) -> UpgradePlan:
     """The decision; `problem` keeps the group from having a revision, `default` is the operator's worker image."""
     turn = _usable_turn(gathered, problem)
-    image = _image_after(gathered, turn, default=default)
+    chosen = choose_image(gathered.group, gathered.state.upgrade, gathered.parts[MAIN].body, default=default)
+    image = replace(chosen, name=default) if turn.image else chosen
     revision = _plan_wanted(gathered, image.name, turn) if problem is None else None
     state = _upgrade_after(gathered, turn, image, revision, default=default)
     return UpgradePlan(turn=turn, image=image, revision=revision, state=state)
@@ -47,11 +48,6 @@ def _usable_turn(gathered: Gathered, problem: Problem | None) -> Turn:
     if gathered.on_its_cluster:
         message = "workers are ready again: the group goes over in its turn"
     return gathered.turn.declined(Problem(conditions.WAITING_FOR_FLEET, message))
-
-
-def _image_after(gathered: Gathered, turn: Turn, *, default: str) -> WorkerImage:
-    chosen = choose_image(gathered.group, gathered.state.upgrade, gathered.parts[MAIN].body, default=default)
-    return replace(chosen, name=default) if turn.image else chosen
 
 
 def _plan_wanted(gathered: Gathered, image: str, turn: Turn) -> Revision | None:
