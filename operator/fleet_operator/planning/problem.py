@@ -23,6 +23,13 @@ class Problem:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request that can never be carried out as it is written."""
+
+    problem: Problem
+
+
 def name_some(names: Sequence[str], count: int | None = None) -> str:
     """A few names, and how many more there are: of `count`, by default of the names."""
     shown = ", ".join(names[:NAMED_MAX])

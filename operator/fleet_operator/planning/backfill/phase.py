@@ -36,11 +36,11 @@ from fleet_operator.planning.backfill.attempts import (
     read_end,
     stalled,
 )
-from fleet_operator.planning.backfill.ranges import Refused, Resolution, ResolvedRange, Unresolved
+from fleet_operator.planning.backfill.ranges import Resolution, ResolvedRange, Unresolved
 from fleet_operator.planning.backfill.readings import DriverEnd, Kept, Progress, estimate, of_other_range
 from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState
 from fleet_operator.planning.lag import Behind
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, Refused
 from fleet_operator.planning.run import Act, RunDecision
 
 LINGER_S: Final = 30.0

@@ -16,7 +16,7 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.backfill import Backfill, PartitionRange
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, Refused
 from fleet_operator.planning.run import refuse_time
 
 PARTITIONS_MAX: Final = 5000
@@ -97,13 +97,6 @@ class ResolvedRange:
         """The size in words."""
         of = "" if self.sampled_from is None else f" (a sample of {self.sampled_from})"
         return f"{self.offsets} offsets{of} in {len(self.ranges)} partitions"
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A range that can never be resolved as it is written."""
-
-    problem: Problem
 
 
 @dataclass(frozen=True, slots=True)

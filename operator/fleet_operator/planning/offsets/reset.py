@@ -29,8 +29,8 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.offsetreset import OffsetReset
 from fleet_operator.planning import times
 from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord
-from fleet_operator.planning.offsets.targets import GroupOffsets, Refused, find_targets
-from fleet_operator.planning.problem import Problem, name_some
+from fleet_operator.planning.offsets.targets import GroupOffsets, find_targets
+from fleet_operator.planning.problem import Problem, Refused, name_some
 
 EMPTY_STATES: Final = frozenset({"Empty", "Dead"})
 LASTING: Final = frozenset({conditions.AUTHORIZATION_FAILED, conditions.TOPIC_NOT_FOUND})

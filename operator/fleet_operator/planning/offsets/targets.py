@@ -18,7 +18,7 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.offsetreset import OffsetResetSpec
 from fleet_operator.planning import times
 from fleet_operator.planning.offsets.records import PARTITIONS_MAX, Offsets, Partition, list_offsets
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.problem import Problem, Refused
 
 BYTES_MAX: Final = 1_000_000
 """Most bytes of the offsets of a reset, before and after. A spec that names half of them is not cut as too large, and
@@ -65,13 +65,6 @@ class Targets:
     previous: Offsets
     offsets: Offsets
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A reset that can never be done as it is written."""
-
-    problem: Problem
 
 
 def time_ms(spec: OffsetResetSpec) -> int | None:

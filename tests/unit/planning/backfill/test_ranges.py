@@ -10,7 +10,6 @@ import pytest
 from fleet_operator.planning.backfill.ranges import (
     PARTITIONS_MAX,
     RangeQuestion,
-    Refused,
     ResolvedRange,
     TopicReading,
     Unresolved,
@@ -22,6 +21,7 @@ from fleet_operator.planning.backfill.ranges import (
     resolve,
     take_sample,
 )
+from fleet_operator.planning.problem import Refused
 from tests.unit.planning import builders
 from tests.unit.planning.backfill.things import backfill, reading
 

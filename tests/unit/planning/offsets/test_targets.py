@@ -10,8 +10,8 @@ import pytest
 from fleet_consumer.contract.patterns import compile_pattern
 from fleet_operator.api.v1alpha1.offsetreset import OffsetResetSpec
 from fleet_operator.planning.offsets.records import PARTITIONS_MAX, list_offsets
-from fleet_operator.planning.offsets.targets import GroupOffsets, Refused, Targets, find_targets, time_ms
-from fleet_operator.planning.problem import Problem
+from fleet_operator.planning.offsets.targets import GroupOffsets, Targets, find_targets, time_ms
+from fleet_operator.planning.problem import Problem, Refused
 
 KEYS = [("orders", 0), ("orders", 1), ("returns", 0)]
 SOURCES = ("orders", "returns")
