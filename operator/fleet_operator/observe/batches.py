@@ -118,11 +118,10 @@ def list_offsets_requests(times: Mapping[Partition, int], *, read_committed: boo
 
     A broker refuses a request that names a partition twice, so two timestamps of one partition take two requests.
     """
-    ordered = sorted(times)
     requests = []
-    for start in range(0, len(ordered), PARTITIONS_PER_REQUEST_MAX):
+    for part in chunks(sorted(times), PARTITIONS_PER_REQUEST_MAX):
         by_topic: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
-        for topic, index in ordered[start : start + PARTITIONS_PER_REQUEST_MAX]:
+        for topic, index in part:
             by_topic[topic].append(_asked_offset(index, times[topic, index]))
         requests.append(
             ListOffsetsRequest(

@@ -379,9 +379,5 @@ def _waiting(flows: Iterable[Spans]) -> Iterator[tuple[Partition, Span]]:
 
 def _sum(counts: Iterable[int | None]) -> int | None:
     """The sum; unknown as soon as one of them is."""
-    total = 0
-    for count in counts:
-        if count is None:
-            return None
-        total += count
-    return total
+    known = list(counts)
+    return None if None in known else sum(filter(None, known))
