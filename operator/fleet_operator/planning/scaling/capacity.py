@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 from fleet_operator.planning.observation import MemberObservation, ProgressSample, WorkerObservation
@@ -70,9 +69,8 @@ def with_reports(known: Readings, reports: Iterable[WorkerObservation], now: flo
 
 def _thinned(readings: tuple[BusyReading, ...], now: float) -> tuple[BusyReading, ...]:
     kept: list[BusyReading] = []
-    for reading, following in pairwise((*readings, None)):
-        assert reading is not None, "only the last one stands for nothing"
-        young = now - reading.at <= DENSE_S or following is None
+    for reading in readings:
+        young = now - reading.at <= DENSE_S or reading is readings[-1]
         if young or not kept or reading.at - kept[-1].at >= SPARSE_S:
             kept.append(reading)
     first = max((place for place, each in enumerate(kept) if now - each.at >= BUSY_WINDOWS_S[-1]), default=0)
