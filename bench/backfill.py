@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -40,6 +41,7 @@ MANY: Final = 12
 WAITING: Final = 12_000
 """Records of the handler that waits: with 32 calls of 50 ms that is 19 s."""
 CALLS: Final = 32
+SAMPLE_S: Final = 0.1
 HANDLER: Final = (Path(__file__).with_name("backfill_handler.py")).read_text()
 
 
@@ -51,10 +53,40 @@ def flight(number: int) -> bytes:
 
 
 class Measured(NamedTuple):
-    """Records a second between the first and the last slice, and the seconds before and after."""
+    """One run of a side: records a second, microseconds of processor time for each record, and with a Backfill the
+    seconds before its first slice and after its last."""
 
     rate: float
-    start: float
+    processor: float
+    start: float = 0.0
+
+
+class ProcessorTime(threading.Thread):
+    """The processor time of the whole machine while a side runs, as nothing else does."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._samples: list[tuple[float, float]] = []
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        while not self._end.wait(SAMPLE_S):
+            user, nice, system, _, _, irq, soft = map(int, Path("/proc/stat").read_text().split()[1:8])
+            ticks = user + nice + system + irq + soft
+            self._samples.append((time.time(), ticks / os.sysconf("SC_CLK_TCK")))
+
+    def __enter__(self) -> ProcessorTime:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.set()
+        self.join()
+
+    def between(self, began: float, ended: float) -> float:
+        """The seconds of it between two times, which are seconds since the epoch."""
+        inside = [busy for at, busy in self._samples if began <= at <= ended]
+        return inside[-1] - inside[0]
 
 
 class Bench:
@@ -85,7 +117,11 @@ class Bench:
         python = {"callable": f"handler:{name}", "path": str(folder / "live")}
         ranges = {str(part): [0, records // partitions] for part in range(partitions)}
         settings = {"handler.python": python, **worker}
-        with Scene(self._place, folder, handler=HANDLER, worker=settings, master=f"local[{cores}]") as scene:
+        master = f"local[{cores}]"
+        with (
+            ProcessorTime() as time_of,
+            Scene(self._place, folder, handler=HANDLER, worker=settings, master=master) as scene,
+        ):
             began = time.monotonic()
             driver = scene.run(topic=topic, ranges=ranges, parallelism=cores, sliceRecords=SLICE, sliceSeconds=15)
             seconds = time.monotonic() - began
@@ -93,11 +129,12 @@ class Bench:
         ends = [datetime.fromisoformat(line["time"]).timestamp() for line in lines]
         handled = sum(line["records"] for line in lines)
         assert handled == records // partitions * partitions, handled
-        between = ends[-1] - ends[0]
-        return Measured((handled - lines[0]["records"]) / between, seconds - between)
+        counted, between = handled - lines[0]["records"], ends[-1] - ends[0]
+        busy = time_of.between(ends[0], ends[-1])
+        return Measured(counted / between, busy / counted * 1e6, seconds - between)
 
-    def loop(self, topic: str, partitions: int, records: int, cores: int, name: str) -> float:
-        """Seconds of plain loops over the same records, in so many processes, from the first record of each on."""
+    def loop(self, topic: str, partitions: int, records: int, cores: int, name: str) -> Measured:
+        """Plain loops over the same records, in so many processes, from the first record on."""
         words = [
             sys.executable,
             "-m",
@@ -110,11 +147,13 @@ class Bench:
             name,
         ]
         running = []
-        for core in range(cores):
-            ends = json.dumps(dict.fromkeys(range(core, partitions, cores), records // partitions))
-            running.append(subprocess.Popen([*words, "--ends", ends], cwd=ROOT, stdout=subprocess.PIPE, text=True))
-        answers = [json.loads(each.communicate()[0].splitlines()[-1]) for each in running]
-        return max(float(each["seconds"]) for each in answers)
+        with ProcessorTime() as time_of:
+            for core in range(cores):
+                ends = json.dumps(dict.fromkeys(range(core, partitions, cores), records // partitions))
+                running.append(subprocess.Popen([*words, "--ends", ends], cwd=ROOT, stdout=subprocess.PIPE, text=True))
+            began, ended = zip(*(json.loads(each.communicate()[0].splitlines()[-1]) for each in running), strict=True)
+        busy = time_of.between(min(began), max(ended))
+        return Measured(records / (max(ended) - min(began)), busy / records * 1e6)
 
     def live(self, topic: str) -> float:
         """Records a second of one live worker with the handler that waits, by its commits."""
@@ -147,23 +186,18 @@ def measured(bench: Bench, runs: int) -> dict[str, list[float]]:
         found.setdefault(side, []).append(value)
         print(f"  {side}: {value:,.1f}", file=sys.stderr, flush=True)
 
-    def loop(kind: str, cores: int) -> None:
-        records = RECORDS[cores]
-        note(f"{kind}/{cores}/loop", records / bench.loop(topic, MANY, records, cores, HANDLERS[kind]))
-
-    def backfill(kind: str, cores: int) -> None:
-        run = bench.backfill(topic, MANY, RECORDS[cores], cores, HANDLERS[kind])
-        note(f"{kind}/{cores}/backfill", run.rate)
-        note(f"{kind}/{cores}/start", run.start)
-
     for number in range(runs):
         turn = -1 if number % 2 else 1
         for cores in RECORDS:
-            for kind in HANDLERS:
-                for side in (loop, backfill)[::turn]:
-                    side(kind, cores)
+            for kind, name in HANDLERS.items():
+                for side in ("loop", "backfill")[::turn]:
+                    run = getattr(bench, side)(topic, MANY, RECORDS[cores], cores, name)
+                    for what, value in run._asdict().items():
+                        note(f"{kind}/{cores}/{side}/{what}", value)
         for count, other in list(others.items())[::turn]:
-            note(f"partitions/{count}", bench.backfill(other, count, SPREAD, 2, "handle").rate)
+            run = bench.backfill(other, count, SPREAD, 2, "handle")
+            note(f"partitions/{count}/rate", run.rate)
+            note(f"partitions/{count}/processor", run.processor)
         calls = {"handler.concurrency": CALLS}
         note("waiting/backfill", bench.backfill(waiting, 4, WAITING, 1, "wait", **calls).rate)
         note("waiting/live", bench.live(waiting))
@@ -187,28 +221,40 @@ def page(figures: dict[str, Any]) -> list[str]:
         "of 15 seconds, with all that is between slices, without Spark's start and end. The broker, Spark's driver and",
         "Java's threads share the two cores with the handlers.",
         "",
-        "| Handler | Cores | Compared with plain loops around the same handler | Records/s | Start and end |",
-        "|---|---|---|---|---|",
+        "Processor time is that of the whole machine: the loops and the broker, or all of a Backfill and the broker.",
+        "",
+        "| Handler | Cores | Rate compared with plain loops | Processor time a record | Records/s | Start, end |",
+        "|---|---|---|---|---|---|",
     ]
     median = {side: statistics.median(values) for side, values in sides.items()}
     for kind in HANDLERS:
         for cores in RECORDS:
             side = f"{kind}/{cores}"
-            compared = ratio(sides, f"{side}/backfill", f"{side}/loop")
-            rate, start = median[f"{side}/backfill"], median[f"{side}/start"]
-            lines.append(f"| {kind} | {cores} | {compared} | {rate:,.0f} | {start:.0f} s |")
-    live, backfill = median["waiting/live"], median["waiting/backfill"]
+            rates = ratio(sides, f"{side}/backfill/rate", f"{side}/loop/rate")
+            spent = ratio(sides, f"{side}/loop/processor", f"{side}/backfill/processor")
+            loop, backfill = (f"{median[f'{side}/{each}/processor']:.1f}" for each in ("loop", "backfill"))
+            rate, start = median[f"{side}/backfill/rate"], median[f"{side}/backfill/start"]
+            cells = (kind, cores, rates, f"{loop} µs to {backfill} µs: {spent}", f"{rate:,.0f}", f"{start:.0f} s")
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    live, task = median["waiting/live"], median["waiting/backfill"]
     lines += [
         "",
-        f"A handler that waits 50 ms, {CALLS} calls at once: {backfill:,.0f} records/s in a task, {live:,.0f} in a",
+        f"A handler that waits 50 ms, {CALLS} calls at once: {task:,.0f} records/s in a task, {live:,.0f} in a",
         f"live worker: {ratio(sides, 'waiting/backfill', 'waiting/live')}.",
         "",
-        f"| Partitions, with two cores and {SPREAD:,} records | Records/s | Compared with {PARTITIONS[0]} partitions |",
-        "|---|---|---|",
+        f"Partitions, with two cores and {SPREAD:,} records, compared with {PARTITIONS[0]}:",
+        "",
+        "| Partitions | Rate | Processor time a record | Records/s |",
+        "|---|---|---|---|",
     ]
     for count in PARTITIONS:
-        compared = ratio(sides, f"partitions/{count}", f"partitions/{PARTITIONS[0]}")
-        lines.append(f"| {count} | {median[f'partitions/{count}']:,.0f} | {compared} |")
+        one, first = f"partitions/{count}", f"partitions/{PARTITIONS[0]}"
+        rates, spent = (
+            ratio(sides, f"{one}/rate", f"{first}/rate"),
+            ratio(sides, f"{first}/processor", f"{one}/processor"),
+        )
+        rate, processor = median[f"{one}/rate"], median[f"{one}/processor"]
+        lines.append(f"| {count} | {rates} | {processor:.1f} µs: {spent} | {rate:,.0f} |")
     lines += ["", f"20 million additions in a Python function take {figures['additions_s']:.1f} s here."]
     return lines
 

@@ -19,8 +19,8 @@ from fleet_consumer.record import Record
 BATCH = 500
 
 
-def loop(bootstrap: str, topic: str, ends: dict[int, int], name: str) -> float:
-    """Seconds from the first record on."""
+def loop(bootstrap: str, topic: str, ends: dict[int, int], name: str) -> tuple[float, float]:
+    """The times of the first and the last record, in seconds since the epoch."""
     handle = getattr(backfill_handler, name)
     batches = name == "handle_batch"
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-loop", "enable.auto.commit": False})
@@ -29,7 +29,7 @@ def loop(bootstrap: str, topic: str, ends: dict[int, int], name: str) -> float:
     while left > 0:
         records = []
         for message in consumer.consume(BATCH, 5.0):
-            started = started or time.monotonic()
+            started = started or time.time()
             partition, offset = message.partition(), message.offset()
             assert partition is not None
             assert offset is not None
@@ -44,8 +44,9 @@ def loop(bootstrap: str, topic: str, ends: dict[int, int], name: str) -> float:
                 left -= 1
         if records:
             handle(records)
+    ended = time.time()
     consumer.close()
-    return time.monotonic() - started
+    return started, ended
 
 
 def main() -> None:
@@ -56,7 +57,7 @@ def main() -> None:
     parser.add_argument("--ends", type=json.loads, default={}, help="the end offset of each partition")
     options = parser.parse_args()
     ends = {int(number): end for number, end in options.ends.items()}
-    print(json.dumps({"seconds": loop(options.bootstrap, options.topic, ends, options.handler)}))
+    print(json.dumps(loop(options.bootstrap, options.topic, ends, options.handler)))
 
 
 if __name__ == "__main__":
