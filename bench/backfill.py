@@ -1,14 +1,15 @@
-"""Backfills on Spark's local master, beside plain Python loops and a live worker over the same records.
+"""Backfills on Spark's local master, compared with plain Python loops and a live worker over the same records.
 
-Everything runs on one machine, one side after the other, in rounds, and the side that begins changes from round to
-round. A ratio is that of the two sides of one round. The rate of a Backfill is that from the end of its first slice, of
-5,000 records, to the end of its last one, with all that is between slices: Spark's start and end are stated apart. Each
-side takes half a minute, because Java still compiles its code during the first ten seconds. Three rounds take as long.
+Two comparisons, in rounds. Rates are taken one side after the other; the side that begins changes from round to round,
+and a ratio is that of the two sides of one round. Processor times are taken while both sides run at once, so that what
+else the machine does is in both. A Backfill counts from the end of its first slice, of 5,000 records, to the end of its
+last one, with all that is between slices: Spark's start and end are stated apart. Three rounds take half an hour.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -22,6 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from bench.backfill_peers import Progress
 from bench.report import ROOT, Load, additions, recorded, write
 from tests.broker.workers import Fleet, Kafka
 from tests.spark.scene import Place, Scene
@@ -30,7 +32,7 @@ from tests.support.spark import ensure_spark
 from tests.support.writing import SureProducer
 
 HANDLERS: Final = {"single": "handle", "batch": "handle_batch"}
-RECORDS: Final = {1: 1_500_000, 2: 3_000_000}
+RECORDS: Final = {1: 1_000_000, 2: 2_000_000}
 """The records of a run by its cores."""
 SPREAD: Final = 2_000_000
 """The records of the topics that differ in partitions alone."""
@@ -41,7 +43,7 @@ MANY: Final = 12
 WAITING: Final = 12_000
 """Records of the handler that waits: with 32 calls of 50 ms that is 19 s."""
 CALLS: Final = 32
-SAMPLE_S: Final = 0.1
+SAMPLE_S: Final = 1.0
 HANDLER: Final = (Path(__file__).with_name("backfill_handler.py")).read_text()
 
 
@@ -53,40 +55,43 @@ def flight(number: int) -> bytes:
 
 
 class Measured(NamedTuple):
-    """One run of a side: records a second, microseconds of processor time for each record, and with a Backfill the
-    seconds before its first slice and after its last."""
+    """Records a second between the ends of the first and the last slice, microseconds of processor time for each, the
+    seconds before and after, and the times of those ends in seconds since the epoch."""
 
     rate: float
     processor: float
-    start: float = 0.0
+    start: float
+    began: float
+    ended: float
 
 
 class ProcessorTime(threading.Thread):
-    """The processor time of the whole machine while a side runs, as nothing else does."""
+    """The processor time of all processes of a session, sampled until it is stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: int) -> None:
         super().__init__(daemon=True)
+        self._session = session
         self._samples: list[tuple[float, float]] = []
         self._end = threading.Event()
 
     def run(self) -> None:
         while not self._end.wait(SAMPLE_S):
-            user, nice, system, _, _, irq, soft = map(int, Path("/proc/stat").read_text().split()[1:8])
-            ticks = user + nice + system + irq + soft
+            ticks = sum(map(self._ticks, Path("/proc").glob("[0-9]*")))
             self._samples.append((time.time(), ticks / os.sysconf("SC_CLK_TCK")))
 
-    def __enter__(self) -> ProcessorTime:
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._end.set()
-        self.join()
+    def _ticks(self, process: Path) -> int:
+        """Those of a process and of its children that have ended; 0 if it is of another session."""
+        with contextlib.suppress(OSError):
+            numbers = (process / "stat").read_text().rpartition(")")[2].split()[1:]
+            return sum(map(int, numbers[10:14])) if int(numbers[2]) == self._session else 0
+        return 0
 
     def between(self, began: float, ended: float) -> float:
-        """The seconds of it between two times, which are seconds since the epoch."""
-        inside = [busy for at, busy in self._samples if began <= at <= ended]
-        return inside[-1] - inside[0]
+        """The seconds of it between two times, which are seconds since the epoch; ends the sampling."""
+        self._end.set()
+        self.join()
+        first, *_, last = [sample for sample in self._samples if began <= sample[0] <= ended]
+        return (last[1] - first[1]) / (last[0] - first[0]) * (ended - began)
 
 
 class Bench:
@@ -117,43 +122,51 @@ class Bench:
         python = {"callable": f"handler:{name}", "path": str(folder / "live")}
         ranges = {str(part): [0, records // partitions] for part in range(partitions)}
         settings = {"handler.python": python, **worker}
-        master = f"local[{cores}]"
-        with (
-            ProcessorTime() as time_of,
-            Scene(self._place, folder, handler=HANDLER, worker=settings, master=master) as scene,
-        ):
+        with Scene(self._place, folder, handler=HANDLER, worker=settings, master=f"local[{cores}]") as scene:
             began = time.monotonic()
-            driver = scene.run(topic=topic, ranges=ranges, parallelism=cores, sliceRecords=SLICE, sliceSeconds=15)
+            driver = scene.start(topic=topic, ranges=ranges, parallelism=cores, sliceRecords=SLICE, sliceSeconds=15)
+            processor = ProcessorTime(driver.process.pid)
+            processor.start()
+            assert driver.wait(1_000) == 0, driver.tail()
             seconds = time.monotonic() - began
             lines = [json.loads(line) for line in driver.log.read_text().splitlines() if '"slice done"' in line]
         ends = [datetime.fromisoformat(line["time"]).timestamp() for line in lines]
         handled = sum(line["records"] for line in lines)
         assert handled == records // partitions * partitions, handled
-        counted, between = handled - lines[0]["records"], ends[-1] - ends[0]
-        busy = time_of.between(ends[0], ends[-1])
-        return Measured(counted / between, busy / counted * 1e6, seconds - between)
+        between, counted = ends[-1] - ends[0], handled - lines[0]["records"]
+        spent = processor.between(ends[0], ends[-1]) / counted * 1e6
+        return Measured(counted / between, spent, seconds - between, ends[0], ends[-1])
 
-    def loop(self, topic: str, partitions: int, records: int, cores: int, name: str) -> Measured:
-        """Plain loops over the same records, in so many processes, from the first record on."""
-        words = [
-            sys.executable,
-            "-m",
-            "bench.backfill_peers",
-            "--bootstrap",
-            self._place.bootstrap,
-            "--topic",
-            topic,
-            "--handler",
-            name,
-        ]
+    def loop(self, topic: str, partitions: int, records: int, cores: int, name: str) -> float:
+        """Records a second of plain loops over the same records, in so many processes, from the first record on."""
+        loops = self._loops(topic, partitions, records, cores, name, passes=1)
+        said = [progress for each in loops for progress in _progress(each)]
+        return records / (max(each.at for each in said) - min(each.at for each in said))
+
+    def at_once(self, topic: str, records: int, cores: int, name: str) -> tuple[float, float]:
+        """The microseconds of processor time for each record of plain loops and of a Backfill that run at once, without
+        those of the broker."""
+        loops = self._loops(topic, MANY, records, cores, name, passes=100)
+        run = self.backfill(topic, MANY, records, cores, name)
+        for each in loops:
+            each.terminate()
+        handled, processor = 0, 0.0
+        for each in loops:
+            inside = [progress for progress in _progress(each) if run.began <= progress.at <= run.ended]
+            handled += inside[-1].records - inside[0].records
+            processor += inside[-1].processor - inside[0].processor
+        return processor / handled * 1e6, run.processor
+
+    def _loops(
+        self, topic: str, partitions: int, records: int, cores: int, name: str, *, passes: int
+    ) -> list[subprocess.Popen[str]]:
+        words = [sys.executable, "-m", "bench.backfill_peers", "--bootstrap", self._place.bootstrap, "--topic", topic]
+        words += ["--handler", name, "--passes", str(passes)]
         running = []
-        with ProcessorTime() as time_of:
-            for core in range(cores):
-                ends = json.dumps(dict.fromkeys(range(core, partitions, cores), records // partitions))
-                running.append(subprocess.Popen([*words, "--ends", ends], cwd=ROOT, stdout=subprocess.PIPE, text=True))
-            began, ended = zip(*(json.loads(each.communicate()[0].splitlines()[-1]) for each in running), strict=True)
-        busy = time_of.between(min(began), max(ended))
-        return Measured(records / (max(ended) - min(began)), busy / records * 1e6)
+        for core in range(cores):
+            ends = json.dumps(dict.fromkeys(range(core, partitions, cores), records // partitions))
+            running.append(subprocess.Popen([*words, "--ends", ends], cwd=ROOT, stdout=subprocess.PIPE, text=True))
+        return running
 
     def live(self, topic: str) -> float:
         """Records a second of one live worker with the handler that waits, by its commits."""
@@ -175,6 +188,12 @@ class Bench:
         return (last - first) / (ended - began)
 
 
+def _progress(loop: subprocess.Popen[str]) -> list[Progress]:
+    """What a loop has said until its end; the last line may be cut."""
+    lines = loop.communicate()[0].splitlines()
+    return [Progress(*json.loads(line)) for line in lines if line.endswith("]")]
+
+
 def measured(bench: Bench, runs: int) -> dict[str, list[float]]:
     """Each side's figure of each round."""
     topic = bench.topic(MANY, max(RECORDS.values()))
@@ -190,10 +209,16 @@ def measured(bench: Bench, runs: int) -> dict[str, list[float]]:
         turn = -1 if number % 2 else 1
         for cores in RECORDS:
             for kind, name in HANDLERS.items():
-                for side in ("loop", "backfill")[::turn]:
-                    run = getattr(bench, side)(topic, MANY, RECORDS[cores], cores, name)
-                    for what, value in run._asdict().items():
-                        note(f"{kind}/{cores}/{side}/{what}", value)
+                records = RECORDS[cores]
+                if turn > 0:
+                    note(f"{kind}/{cores}/loop", bench.loop(topic, MANY, records, cores, name))
+                run = bench.backfill(topic, MANY, records, cores, name)
+                note(f"{kind}/{cores}/backfill", run.rate)
+                note(f"{kind}/{cores}/start", run.start)
+                if turn < 0:
+                    note(f"{kind}/{cores}/loop", bench.loop(topic, MANY, records, cores, name))
+                for side, spent in zip(("loop", "backfill"), bench.at_once(topic, records, cores, name), strict=True):
+                    note(f"{kind}/{cores}/{side}/processor", spent)
         for count, other in list(others.items())[::turn]:
             run = bench.backfill(other, count, SPREAD, 2, "handle")
             note(f"partitions/{count}/rate", run.rate)
@@ -221,7 +246,8 @@ def page(figures: dict[str, Any]) -> list[str]:
         "of 15 seconds, with all that is between slices, without Spark's start and end. The broker, Spark's driver and",
         "Java's threads share the two cores with the handlers.",
         "",
-        "Processor time is that of the whole machine: the loops and the broker, or all of a Backfill and the broker.",
+        "Processor time of a record: both sides run at once, so what else the machine does is in both. It is that of",
+        "the loops, and of all processes of the Backfill with its driver and Java, without the broker.",
         "",
         "| Handler | Cores | Rate compared with plain loops | Processor time a record | Records/s | Start, end |",
         "|---|---|---|---|---|---|",
@@ -230,10 +256,10 @@ def page(figures: dict[str, Any]) -> list[str]:
     for kind in HANDLERS:
         for cores in RECORDS:
             side = f"{kind}/{cores}"
-            rates = ratio(sides, f"{side}/backfill/rate", f"{side}/loop/rate")
+            rates = ratio(sides, f"{side}/backfill", f"{side}/loop")
             spent = ratio(sides, f"{side}/loop/processor", f"{side}/backfill/processor")
             loop, backfill = (f"{median[f'{side}/{each}/processor']:.1f}" for each in ("loop", "backfill"))
-            rate, start = median[f"{side}/backfill/rate"], median[f"{side}/backfill/start"]
+            rate, start = median[f"{side}/backfill"], median[f"{side}/start"]
             cells = (kind, cores, rates, f"{loop} µs to {backfill} µs: {spent}", f"{rate:,.0f}", f"{start:.0f} s")
             lines.append(f"| {' | '.join(map(str, cells))} |")
     live, task = median["waiting/live"], median["waiting/backfill"]
