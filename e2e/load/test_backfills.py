@@ -157,7 +157,7 @@ def test_drained_node_lets_the_task_in_hand_end(months: BackfillScene) -> None:
     """`kubectl drain` ends an executor; nothing of its task is done twice, and another executor goes on."""
     with described_failure(months) as scene:
         fleet, days = scene.fleet, {"time": {**MONTH["time"], "to": "2013-01-04T00:00:00Z"}}
-        paced = {"rate": {"recordsPerSecond": 60}, "slice": {"maxRecords": 600, "maxSeconds": 10}, "parallelism": 1}
+        paced = {"rate": {"recordsPerSecond": 40}, "slice": {"maxRecords": 400, "maxSeconds": 10}, "parallelism": 1}
         scene.backfills.apply(scene.parquet("drained", range=days, **paced))
         scene.wait_slices("drained", 1)
         (executor,) = scene.pods("drained", "executor")
