@@ -189,7 +189,7 @@ class Bench:
 
 
 def _progress(loop: subprocess.Popen[str]) -> list[Progress]:
-    """What a loop has said until its end; the last line may be cut."""
+    """The progress that a loop has printed until its end; the last line may be cut."""
     lines = loop.communicate()[0].splitlines()
     return [Progress(*json.loads(line)) for line in lines if line.endswith("]")]
 
