@@ -137,19 +137,21 @@ class Bench:
         spent = processor.between(ends[0], ends[-1]) / counted * 1e6
         return Measured(counted / between, spent, seconds - between, ends[0], ends[-1])
 
-    def loop(self, topic: str, partitions: int, records: int, cores: int, name: str) -> float:
+    def loop(self, topic: str, records: int, cores: int, name: str) -> float:
         """Records a second of plain loops over the same records, in so many processes, from the first record on."""
-        loops = self._loops(topic, partitions, records, cores, name, passes=1)
+        loops = self._loops(topic, records, cores, name, passes=1)
         said = [progress for each in loops for progress in _progress(each)]
         return records / (max(each.at for each in said) - min(each.at for each in said))
 
     def at_once(self, topic: str, records: int, cores: int, name: str) -> tuple[float, float]:
         """The microseconds of processor time for each record of plain loops and of a Backfill that run at once, without
         those of the broker."""
-        loops = self._loops(topic, MANY, records, cores, name, passes=100)
-        run = self.backfill(topic, MANY, records, cores, name)
-        for each in loops:
-            each.terminate()
+        loops = self._loops(topic, records, cores, name, passes=100)
+        try:
+            run = self.backfill(topic, MANY, records, cores, name)
+        finally:
+            for each in loops:
+                each.terminate()
         handled, processor = 0, 0.0
         for each in loops:
             inside = [progress for progress in _progress(each) if run.began <= progress.at <= run.ended]
@@ -157,14 +159,12 @@ class Bench:
             processor += inside[-1].processor - inside[0].processor
         return processor / handled * 1e6, run.processor
 
-    def _loops(
-        self, topic: str, partitions: int, records: int, cores: int, name: str, *, passes: int
-    ) -> list[subprocess.Popen[str]]:
+    def _loops(self, topic: str, records: int, cores: int, name: str, *, passes: int) -> list[subprocess.Popen[str]]:
         words = [sys.executable, "-m", "bench.backfill_peers", "--bootstrap", self._place.bootstrap, "--topic", topic]
         words += ["--handler", name, "--passes", str(passes)]
         running = []
         for core in range(cores):
-            ends = json.dumps(dict.fromkeys(range(core, partitions, cores), records // partitions))
+            ends = json.dumps(dict.fromkeys(range(core, MANY, cores), records // MANY))
             running.append(subprocess.Popen([*words, "--ends", ends], cwd=ROOT, stdout=subprocess.PIPE, text=True))
         return running
 
@@ -206,20 +206,20 @@ def measured(bench: Bench, runs: int) -> dict[str, list[float]]:
         print(f"  {side}: {value:,.1f}", file=sys.stderr, flush=True)
 
     for number in range(runs):
-        turn = -1 if number % 2 else 1
+        loop_first = number % 2 == 0
         for cores in RECORDS:
             for kind, name in HANDLERS.items():
                 records = RECORDS[cores]
-                if turn > 0:
-                    note(f"{kind}/{cores}/loop", bench.loop(topic, MANY, records, cores, name))
+                if loop_first:
+                    note(f"{kind}/{cores}/loop", bench.loop(topic, records, cores, name))
                 run = bench.backfill(topic, MANY, records, cores, name)
                 note(f"{kind}/{cores}/backfill", run.rate)
                 note(f"{kind}/{cores}/start", run.start)
-                if turn < 0:
-                    note(f"{kind}/{cores}/loop", bench.loop(topic, MANY, records, cores, name))
+                if not loop_first:
+                    note(f"{kind}/{cores}/loop", bench.loop(topic, records, cores, name))
                 for side, spent in zip(("loop", "backfill"), bench.at_once(topic, records, cores, name), strict=True):
                     note(f"{kind}/{cores}/{side}/processor", spent)
-        for count, other in list(others.items())[::turn]:
+        for count, other in sorted(others.items(), reverse=not loop_first):
             run = bench.backfill(other, count, SPREAD, 2, "handle")
             note(f"partitions/{count}/rate", run.rate)
             note(f"partitions/{count}/processor", run.processor)

@@ -23,11 +23,11 @@ PORT: Final = 7070
 REGION: Final = "eu-central-1"
 IMAGE: Final = f"docker.io/library/{NAME}:{VERSITYGW.version}"
 KEYS: Final = {"AWS_ACCESS_KEY_ID": "fleet-e2e", "AWS_SECRET_ACCESS_KEY": "secret-of-fleet-e2e"}
-SECRET: Final = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "lake-keys"}, "stringData": KEYS}
+SECRET: Final = "lake-keys"
 
 
 def start_object_store(instance: Instance, scene: BackfillScene) -> None:
-    """Start the store with an empty bucket in the scene's namespace; Spark finds the keys in the Secret `lake-keys`."""
+    """Start the store with an empty bucket in the scene's namespace; Spark finds its keys in the Secret."""
     with tempfile.TemporaryDirectory(prefix="fleet-object-store-") as folder:
         layer, archive = Path(folder, "layer.tar"), Path(folder, "image.tar")
         write_layer(layer, {"/versitygw": ensure_programs(VERSITYGW) / "versitygw"})
@@ -35,7 +35,8 @@ def start_object_store(instance: Instance, scene: BackfillScene) -> None:
         LocalCluster(instance).load_image(archive)
     fleet = scene.fleet
     fleet.kubectl("exec", READER, "--", "mkdir", "-p", f"{MOUNT}/{BUCKETS}/{BUCKET}")
-    fleet.cluster.apply([SECRET, _pod(), _service()], namespace=fleet.namespace)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}, "stringData": KEYS}
+    fleet.cluster.apply([secret, _pod(), _service()], namespace=fleet.namespace)
     fleet.kubectl("wait", "--for=condition=Ready", f"pod/{NAME}", "--timeout=300s", timeout_s=320)
 
 
@@ -44,14 +45,14 @@ def stored(scene: BackfillScene, **table: Any) -> dict[str, Any]:
     address = f"http://{NAME}.{scene.fleet.namespace}.svc:{PORT}"
     settings = {"endpoint": address, "endpoint.region": REGION, "path.style.access": "true"}
     conf = {f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()}
-    sink = {"table": {**table, "path": f"s3a://{BUCKET}/{table['path']}"}, "secretRef": {"name": "lake-keys"}}
+    sink = {"table": {**table, "path": f"s3a://{BUCKET}/{table['path']}"}, "secretRef": {"name": SECRET}}
     return {"sink": sink, "spark": {"image": scene.spark_image, "sparkConf": conf}}
 
 
 def _pod() -> dict[str, Any]:
     names = {"ROOT_ACCESS_KEY_ID": "AWS_ACCESS_KEY_ID", "ROOT_SECRET_ACCESS_KEY": "AWS_SECRET_ACCESS_KEY"}
     environment = [
-        {"name": own, "valueFrom": {"secretKeyRef": {"name": "lake-keys", "key": key}}} for own, key in names.items()
+        {"name": own, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": key}}} for own, key in names.items()
     ]
     words = [f"--port=:{PORT}", f"--region={REGION}", "--health=/health", "--quiet", "posix", f"{MOUNT}/{BUCKETS}"]
     container = {

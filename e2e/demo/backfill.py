@@ -64,13 +64,12 @@ class Lake:
 
     def _read(self, command: str, backfill: Mapping[str, Any]) -> dict[str, Any]:
         sink = backfill["spec"]["sink"]
-        path = (
+        folder = (
             sink["table"]["path"].replace("s3a://", f"{BUCKETS}/")
             if "table" in sink
             else f"{sink['parquet']['path']}/{backfill['metadata']['uid']}"
         )
-        path = f"{MOUNT}/{path}"
-        words = ["exec", POD, "--", "python", "/demo/lake.py", command, path]
+        words = ["exec", POD, "--", "python", "/demo/lake.py", command, f"{MOUNT}/{folder}"]
         answer: dict[str, Any] = self._fleet.kubectl_json(*words, timeout_s=300.0)
         return answer
 
