@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -18,7 +19,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -34,8 +36,8 @@ from tests.support.writing import SureProducer
 HANDLERS: Final = {"single": "handle", "batch": "handle_batch"}
 RECORDS: Final = {1: 1_000_000, 2: 2_000_000}
 """The records of a run by its cores."""
-SPREAD: Final = 2_000_000
-"""The records of the topics that differ in partitions alone."""
+SPREAD: Final = 1_000_000
+"""The records of the topics that differ in partitions alone, whose Backfills run at once with one core each."""
 SLICE: Final = 10_000_000
 """The default of `slice.maxRecords`; that of `slice.maxSeconds` is 15."""
 PARTITIONS: Final = (2, 40, 200)
@@ -100,7 +102,7 @@ class Bench:
     def __init__(self, broker: KafkaBroker, folder: Path) -> None:
         self._place = Place(Kafka(broker.bootstrap), broker.bootstrap, ensure_spark())
         self._folder = folder
-        self._runs = 0
+        self._numbers = itertools.count(1)
 
     def topic(self, partitions: int, records: int) -> str:
         """A topic with so many records in so many partitions."""
@@ -117,8 +119,7 @@ class Bench:
 
     def backfill(self, topic: str, partitions: int, records: int, cores: int, name: str, **worker: Any) -> Measured:
         """One Backfill without a sink over the first records of each partition."""
-        self._runs += 1
-        folder = self._folder / f"run-{self._runs}"
+        folder = self._folder / f"run-{next(self._numbers)}"
         python = {"callable": f"handler:{name}", "path": str(folder / "live")}
         ranges = {str(part): [0, records // partitions] for part in range(partitions)}
         settings = {"handler.python": python, **worker}
@@ -159,6 +160,14 @@ class Bench:
             processor += inside[-1].processor - inside[0].processor
         return processor / handled * 1e6, run.processor
 
+    def spread(self, topics: Mapping[int, str]) -> dict[int, Measured]:
+        """Backfills at once, one for each topic by its number of partitions."""
+        with ThreadPoolExecutor() as pool:
+            running = {
+                count: pool.submit(self.backfill, topic, count, SPREAD, 1, "handle") for count, topic in topics.items()
+            }
+            return {count: run.result() for count, run in running.items()}
+
     def _loops(self, topic: str, records: int, cores: int, name: str, *, passes: int) -> list[subprocess.Popen[str]]:
         words = [sys.executable, "-m", "bench.backfill_peers", "--bootstrap", self._place.bootstrap, "--topic", topic]
         words += ["--handler", name, "--passes", str(passes)]
@@ -170,8 +179,7 @@ class Bench:
 
     def live(self, topic: str) -> float:
         """Records a second of one live worker with the handler that waits, by its commits."""
-        self._runs += 1
-        folder = self._folder / f"live-{self._runs}"
+        folder = self._folder / f"live-{next(self._numbers)}"
         folder.mkdir()
         fleet = Fleet(self._place.kafka, folder, folder.name)
         (folder / "handler.py").write_text(HANDLER)
@@ -219,10 +227,10 @@ def measured(bench: Bench, runs: int) -> dict[str, list[float]]:
                     note(f"{kind}/{cores}/loop", bench.loop(topic, records, cores, name))
                 for side, spent in zip(("loop", "backfill"), bench.at_once(topic, records, cores, name), strict=True):
                     note(f"{kind}/{cores}/{side}/processor", spent)
-        for count, other in sorted(others.items(), reverse=not loop_first):
-            run = bench.backfill(other, count, SPREAD, 2, "handle")
-            note(f"partitions/{count}/rate", run.rate)
-            note(f"partitions/{count}/processor", run.processor)
+        for many in PARTITIONS[1:]:
+            for count, run in bench.spread({each: others[each] for each in (PARTITIONS[0], many)}).items():
+                note(f"partitions/{many}/{count}/rate", run.rate)
+                note(f"partitions/{many}/{count}/processor", run.processor)
         calls = {"handler.concurrency": CALLS}
         note("waiting/backfill", bench.backfill(waiting, 4, WAITING, 1, "wait", **calls).rate)
         note("waiting/live", bench.live(waiting))
@@ -268,19 +276,18 @@ def page(figures: dict[str, Any]) -> list[str]:
         f"A handler that waits 50 ms, {CALLS} calls at once: {task:,.0f} records/s in a task, {live:,.0f} in a",
         f"live worker: {ratio(sides, 'waiting/backfill', 'waiting/live')}.",
         "",
-        f"Partitions, with two cores and {SPREAD:,} records, compared with {PARTITIONS[0]}:",
+        f"Partitions: a Backfill of {SPREAD:,} records in many, and at once one of as many in {PARTITIONS[0]}, with a",
+        "core each.",
         "",
-        "| Partitions | Rate | Processor time a record | Records/s |",
-        "|---|---|---|---|",
+        f"| Partitions | Rate compared with {PARTITIONS[0]} | Processor time a record |",
+        "|---|---|---|",
     ]
-    for count in PARTITIONS:
-        one, first = f"partitions/{count}", f"partitions/{PARTITIONS[0]}"
-        rates, spent = (
-            ratio(sides, f"{one}/rate", f"{first}/rate"),
-            ratio(sides, f"{first}/processor", f"{one}/processor"),
-        )
-        rate, processor = median[f"{one}/rate"], median[f"{one}/processor"]
-        lines.append(f"| {count} | {rates} | {processor:.1f} µs: {spent} | {rate:,.0f} |")
+    for count in PARTITIONS[1:]:
+        many, few = f"partitions/{count}/{count}", f"partitions/{count}/{PARTITIONS[0]}"
+        rates = ratio(sides, f"{many}/rate", f"{few}/rate")
+        spent = ratio(sides, f"{few}/processor", f"{many}/processor")
+        one, other = median[f"{few}/processor"], median[f"{many}/processor"]
+        lines.append(f"| {count} | {rates} | {one:.1f} µs to {other:.1f} µs: {spent} |")
     lines += ["", f"20 million additions in a Python function take {figures['additions_s']:.1f} s here."]
     return lines
 

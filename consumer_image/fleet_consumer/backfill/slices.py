@@ -23,6 +23,9 @@ from fleet_consumer.contract.backfill_ledger import (
 
 FIRST_OFFSETS: Final = 5_000
 """Offsets of a slice while no rate is known."""
+PARTITIONS_MIN: Final = 8
+"""Partitions that a task reads in a slice, if there are so many. Each range ends with up to 2,000 records that were
+fetched ahead and are thrown away, so ranges are few and long."""
 REPEATED_SHARE: Final = 8
 """Part of its ranges that a task takes when Spark begins it again; from the third time on it takes one offset."""
 SUSPECTS_MAX: Final = 2_000
@@ -88,7 +91,8 @@ def plan_slice(remaining: Ranges, pace: Pace) -> tuple[Task, ...]:
     dealt = _dealt(left, min(pace.tasks, len(left)))
     tasks = []
     for partitions in dealt:
-        shares = _shares({part: left[part] for part in partitions}, math.ceil(offsets / len(dealt)))
+        most = math.ceil(offsets / len(dealt))
+        shares = _shares(_largest({part: left[part] for part in partitions}, most), most)
         tasks.append(tuple(TaskRange(part, firsts[part][0], firsts[part][0] + share) for part, share in shares.items()))
     return tuple(tasks)
 
@@ -102,6 +106,18 @@ def _dealt(left: Mapping[int, int], hands: int) -> list[list[int]]:
         dealt[least].append(part)
         sizes[least] += left[part]
     return [sorted(each) for each in dealt]
+
+
+def _largest(left: Mapping[int, int], offsets: int) -> dict[int, int]:
+    """The largest partitions, which have so many offsets together and of which there are PARTITIONS_MIN, if there are.
+    Those that are left out are the largest of a later slice, so all partitions advance about equally."""
+    chosen: dict[int, int] = {}
+    for part in sorted(left, key=lambda each: (-left[each], each)):
+        if len(chosen) >= PARTITIONS_MIN and offsets <= 0:
+            break
+        chosen[part] = left[part]
+        offsets -= left[part]
+    return chosen
 
 
 def _shares(left: Mapping[int, int], offsets: int) -> dict[int, int]:

@@ -58,8 +58,19 @@ def test_tasks_are_of_equal_size_and_use_what_others_leave() -> None:
 
 def test_thousand_partitions_are_as_many_tasks_as_run_at_once() -> None:
     planned = plan_slice(dict.fromkeys(range(1000), ((0, 50),)), pace(slice_records=20_000, tasks=4))
-    assert [len(task) for task in planned] == [250] * 4
+    assert [len(task) for task in planned] == [100] * 4
     assert {sum(each.offsets for each in task) for task in planned} == {5_000}
+
+
+def test_a_slice_reads_few_partitions_and_all_of_them_advance() -> None:
+    """The end of each range costs what librdkafka has fetched beyond it."""
+    remaining: Ranges = dict.fromkeys(range(200), ((0, 1_000),))
+    for _ in range(25):
+        planned = plan_slice(remaining, pace(slice_records=1_600, tasks=2))
+        assert [len(task) for task in planned] == [8, 8]
+        remaining = without(remaining, [tuple(each) for task in planned for each in task])  # type: ignore[misc]
+    left = [end - first for spans in remaining.values() for first, end in spans]
+    assert (min(left), max(left)) == (800, 800)
 
 
 def test_ordered_slice_has_one_range_of_a_partition() -> None:
