@@ -61,11 +61,12 @@ def slices_of_nothing() -> list[dict[str, float]]:
 
 def planning_s(tasks: int) -> float:
     """Seconds for the plan of a slice of 1,000 partitions, what remains then, and the ledger's text, twice."""
-    ledger = Ledger(attempt=1, remaining=dict.fromkeys(range(PARTITIONS), ((0, 10_000_000),)))
+    ranges = dict.fromkeys(range(PARTITIONS), (0, 10_000_000))
+    ledger = Ledger(attempt=1, remaining={part: (span,) for part, span in ranges.items()})
     pace = Pace(slice_records=10_000_000, slice_seconds=15, tasks=tasks, ordered=True, observed=1e5)
     began, rounds = time.perf_counter(), 3
     for _ in range(rounds):
-        planned = plan_slice(ledger.remaining, pace)
+        planned = plan_slice(ledger.remaining, pace, ranges)
         without(ledger.remaining, [(each.partition, each.first, each.end) for task in planned for each in task])
         for _ in range(2):
             parse_ledger(ledger_text(ledger))

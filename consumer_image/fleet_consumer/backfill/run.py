@@ -222,7 +222,7 @@ class Run:
         ledger, config = self._ledger, self._config
         pace = self._pace(engine, control)
         second = self._pass == CANDIDATE
-        planned = plan_slice(ledger.remaining, pace)
+        planned = plan_slice(ledger.remaining, pace, config.ranges)
         self._parts.check_ranges([each for task in planned for each in task])
         rate = control.records_per_second
         work = self._parts.prepare(

@@ -80,19 +80,23 @@ def slice_offsets(pace: Pace) -> int:
     return max(1, int(min(limits)))
 
 
-def plan_slice(remaining: Ranges, pace: Pace) -> tuple[Task, ...]:
-    """The tasks of the next slice, of about equal size; empty if nothing remains."""
+def plan_slice(remaining: Ranges, pace: Pace, ranges: Mapping[int, Span]) -> tuple[Task, ...]:
+    """The tasks of the next slice, of about equal size; empty if nothing remains. `ranges` are those of the whole run:
+    each task reads the partitions that are furthest behind, so that the oldest records of each come before retention
+    removes them."""
     offsets = slice_offsets(pace)
     if not pace.ordered:
         return tuple(_cut_in_parts(remaining, offsets, pace.tasks))
     # A task reads one range of a partition; what lies behind a gap comes with the next slice.
     firsts = {part: spans[0] for part, spans in sorted(remaining.items()) if spans}
     left = {part: end - first for part, (first, end) in firsts.items()}
+    behind_by = {part: _offsets_in(remaining[part]) / _offsets_in([ranges[part]]) for part in firsts}
     dealt = _dealt(left, min(pace.tasks, len(left)))
     tasks = []
     for partitions in dealt:
         most = math.ceil(offsets / len(dealt))
-        shares = _shares(_largest({part: left[part] for part in partitions}, most), most)
+        furthest = sorted(partitions, key=lambda part: (-behind_by[part], part))
+        shares = _shares(_enough({part: left[part] for part in furthest}, most), most)
         tasks.append(tuple(TaskRange(part, firsts[part][0], firsts[part][0] + share) for part, share in shares.items()))
     return tuple(tasks)
 
@@ -108,15 +112,18 @@ def _dealt(left: Mapping[int, int], hands: int) -> list[list[int]]:
     return [sorted(each) for each in dealt]
 
 
-def _largest(left: Mapping[int, int], offsets: int) -> dict[int, int]:
-    """The largest partitions, which have so many offsets together and of which there are PARTITIONS_MIN, if there are.
-    Those that are left out are the largest of a later slice, so all partitions advance about equally."""
+def _offsets_in(spans: Iterable[Span]) -> int:
+    return sum(end - first for first, end in spans)
+
+
+def _enough(left: Mapping[int, int], offsets: int) -> dict[int, int]:
+    """The first partitions that have so many offsets together, and PARTITIONS_MIN at least."""
     chosen: dict[int, int] = {}
-    for part in sorted(left, key=lambda each: (-left[each], each)):
+    for part, own in left.items():
         if len(chosen) >= PARTITIONS_MIN and offsets <= 0:
             break
-        chosen[part] = left[part]
-        offsets -= left[part]
+        chosen[part] = own
+        offsets -= own
     return chosen
 
 
@@ -192,8 +199,7 @@ def _merged(spans: Sequence[Span]) -> list[Span]:
 
 def slices_left(remaining: Ranges, offsets: int) -> int:
     """An estimate of the slices to come, each of so many offsets."""
-    left = sum(end - first for spans in remaining.values() for first, end in spans)
-    return math.ceil(left / max(1, offsets))
+    return math.ceil(sum(map(_offsets_in, remaining.values())) / max(1, offsets))
 
 
 @dataclass(frozen=True, slots=True)
