@@ -127,6 +127,7 @@ class Snapshot:
             for child in self.children[namespace]
             if child["metadata"]["labels"]["app.kubernetes.io/component"] == "revision"
         }
+        assert namespace in self.states, "the group's state is not written yet"
         found = {name: mark.get("state") for name, mark in self.states[namespace]["fleet"]["marks"].items()}
         assert found == dict.fromkeys(records, "Good"), found
         assert "ConfigMap/flights-fleet-NEWEST" in seen["children"], list(seen["children"])
