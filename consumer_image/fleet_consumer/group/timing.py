@@ -33,53 +33,77 @@ class Backoff:
 class HeartbeatTimer:
     """Heartbeat timer of one member (Java: `Heartbeat`). At most one heartbeat is in flight.
 
-    Two deadlines for two purposes. At `session_deadline` the coordinator is given up; it starts anew when one is found.
-    Until `fence_deadline` the partitions are surely ours: the broker's own timer started no earlier than the last good
-    heartbeat was *sent*, so one session timeout later another member may own them.
+    Two deadlines for two purposes. At `session_deadline` the coordinator is given up; it starts again when one is
+    found. Until `fence_deadline` no other member can own the partitions.
     """
 
-    def __init__(self, session_timeout_s: float, interval_s: float, backoff: Backoff) -> None:
+    def __init__(
+        self, session_timeout_s: float, rebalance_timeout_s: float, interval_s: float, backoff: Backoff
+    ) -> None:
         self._session_timeout_s = session_timeout_s
+        self._rebalance_timeout_s = rebalance_timeout_s
         self._interval_s = interval_s
         self._backoff = backoff
         self.next_at = NEVER
         self.session_deadline = NEVER
         self.last_good_sent_at: float | None = None
+        self.last_stable_sent_at: float | None = None
+        """Send time of the last request whose answer showed that no rebalance had begun; None before the first plan."""
         self.last_sent_at = NEVER
         self.in_flight = False
 
     @property
     def fence_deadline(self) -> float:
-        """End of certain ownership of the partitions; NEVER before the first good response."""
-        return NEVER if self.last_good_sent_at is None else self.last_good_sent_at + self._session_timeout_s
+        """End of certain ownership of the partitions; NEVER before the first good response.
+
+        The broker removes a member one session timeout after its last heartbeat, and one rebalance timeout after the
+        begin of a rebalance that it has not joined, however regular its heartbeats are. Both timers start at the broker
+        after the request was *sent* whose answer is known here.
+        """
+        if self.last_good_sent_at is None:
+            return NEVER
+        session_end = self.last_good_sent_at + self._session_timeout_s
+        if self.last_stable_sent_at is None:
+            return session_end
+        return min(session_end, self.last_stable_sent_at + self._rebalance_timeout_s)
 
     def start(self, sent_at: float, now: float) -> None:
         """Begin the session after a successful SyncGroup that was sent at `sent_at`."""
         # While the leader planned, later heartbeats of this generation may have been answered.
         self.last_good_sent_at = max(sent_at, self.last_good_sent_at or sent_at)
+        self.last_stable_sent_at = sent_at
         # Late when the sync took long: then the next heartbeat is due at once and renews the fence.
         self.next_at = self.last_good_sent_at + self._interval_s
         self.restart_session(now)
         self._backoff.reset()
 
     def begin_rebalance(self, now: float) -> None:
-        """Restart after a successful JoinGroup: the member is alive, heartbeats go on while the leader plans."""
+        """Restart after a successful JoinGroup: the member is alive, heartbeats go on while the leader plans.
+
+        The wait for its SyncGroup, again one rebalance timeout, began after the last heartbeat of the old generation.
+        """
+        self.last_stable_sent_at = self.last_good_sent_at
         self.restart_session(now)
         self.next_at = now + self._interval_s
 
     def stop(self) -> None:
         """End the session with the identity."""
         self.in_flight = False
-        self.last_good_sent_at = None
+        self.last_good_sent_at = self.last_stable_sent_at = None
 
     def sent(self, now: float) -> None:
         self.in_flight = True
         self.last_sent_at = now
         self.next_at = now + self._interval_s
 
-    def succeeded(self, sent_at: float, now: float) -> None:
-        """Renew session and fence after a good response to the heartbeat sent at `sent_at`."""
+    def succeeded(self, sent_at: float, now: float, *, stable: bool) -> None:
+        """Renew session and fence after a good response to the heartbeat sent at `sent_at`.
+
+        `stable`: the response showed that no rebalance had begun.
+        """
         self.last_good_sent_at = max(sent_at, self.last_good_sent_at or sent_at)
+        if stable:
+            self.last_stable_sent_at = max(sent_at, self.last_stable_sent_at or sent_at)
         self.restart_session(now)
         self._backoff.reset()
 

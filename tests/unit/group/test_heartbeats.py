@@ -5,9 +5,18 @@ from __future__ import annotations
 import pytest
 
 from fleet_consumer.group.classic.states import State
-from fleet_consumer.group.messages import CoordinatorDoubted, Disconnect, ForHeartbeat, ForLookup, ForSync, Subscribed
+from fleet_consumer.group.messages import (
+    CoordinatorDoubted,
+    Disconnect,
+    ForHeartbeat,
+    ForJoin,
+    ForLookup,
+    ForSync,
+    Subscribed,
+)
+from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.groups import HeartbeatResponse
-from tests.unit.group.lab import COORDINATOR, Lab, lookup_answer, sync_answer
+from tests.unit.group.lab import COORDINATOR, ME, Lab, join_answer, lookup_answer, sync_answer
 
 
 def test_heartbeats_keep_their_interval_one_at_a_time() -> None:
@@ -28,6 +37,36 @@ def test_fence_falls_one_session_after_the_last_good_heartbeat_was_sent() -> Non
     lab.run_for(20.0)
     lab.answer(ForHeartbeat, HeartbeatResponse(error_code=0))
     assert lab.machine.fence_deadline == sent_at + 45.0
+
+
+@pytest.mark.parametrize(("assignor", "state"), [("range", State.REVOKING), ("cooperative-sticky", State.JOINING)])
+def test_fence_falls_one_rebalance_timeout_after_the_last_heartbeat_before_the_rebalance(
+    assignor: str, state: State
+) -> None:
+    """The broker removes a member whose JoinGroup comes too late, or never, although its heartbeats are answered."""
+    lab = Lab(assignors=(assignor,), rebalance_timeout_s=20.0).joining()
+    lab.answer(ForJoin, join_answer(protocol_name=assignor))
+    lab.answer(ForSync, sync_answer())
+    lab.beat()
+    stable_at = lab.now
+    while lab.now < stable_at + 19.0:
+        lab.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert lab.is_in(state)
+    assert lab.machine.fence_deadline == pytest.approx(stable_at + 20.0, abs=0.01)
+
+
+def test_heartbeats_while_the_others_sync_do_not_put_off_the_end_of_the_wait_for_the_plan() -> None:
+    """The broker removes a leader that plans for longer than the rebalance timeout."""
+    lab = Lab(assignors=("cooperative-sticky",), rebalance_timeout_s=20.0).joining()
+    lab.answer(ForJoin, join_answer(protocol_name="cooperative-sticky"))
+    lab.answer(ForSync, sync_answer())
+    lab.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    joined_at = lab.now
+    lab.answer(ForJoin, join_answer(protocol_name="cooperative-sticky", generation_id=2, leader=ME))
+    assert lab.is_in(State.PLANNING)
+    for _ in range(5):
+        lab.beat()
+    assert lab.machine.fence_deadline == pytest.approx(joined_at + 20.0, abs=0.01)
 
 
 def test_unanswered_session_drops_the_coordinator_and_the_next_gets_a_full_session() -> None:

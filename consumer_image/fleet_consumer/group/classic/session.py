@@ -84,7 +84,9 @@ def on_heartbeat_response(member: MemberState, context: messages.ForHeartbeat, r
             # The next generation may have begun at the broker; the JoinGroup response decides.
             member.heartbeat.failed(now)
         case (Verdict.OK | Verdict.REJOIN) as verdict:
-            member.heartbeat.succeeded(context.sent_at, now)
+            # While the group waits for SyncGroups (CompletingRebalance), the broker's answer is OK, too.
+            synced = member.state in (State.STABLE, State.REVOKING)
+            member.heartbeat.succeeded(context.sent_at, now, stable=synced and verdict is Verdict.OK)
             member.lookup.settled()
             member.last_error = None
             # Outside of STABLE the announced rebalance is already under way.

@@ -300,7 +300,9 @@ def new_member(settings: GroupSettings, assignors: tuple[Assignor, ...], jitter:
         {assignor.name: assignor for assignor in assignors},
         all(assignor.protocol is COOPERATIVE for assignor in assignors),
         lookup=CoordinatorLookup(backoff()),
-        heartbeat=HeartbeatTimer(settings.session_timeout_s, settings.heartbeat_interval_s, backoff()),
+        heartbeat=HeartbeatTimer(
+            settings.session_timeout_s, settings.rebalance_timeout_s, settings.heartbeat_interval_s, backoff()
+        ),
         watch=MetadataWatch(settings.metadata_max_age_s, backoff(), settings.rack),
         old_plan=OldPlan(backoff()),
         commits=CommitFlow(settings, backoff()),
