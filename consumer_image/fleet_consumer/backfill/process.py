@@ -69,12 +69,14 @@ DEATHS_MAX: Final = 3
 """A record that ended its process so often, alone in it, is not handled again; live workers count to the same."""
 TEARDOWN_S: Final = 10.0
 """Time for `teardown` when the task's process is gone."""
-FETCH_BYTES: Final = 256 << 10
+FETCH_BYTES: Final = 1 << 20
 FETCHED_RECORDS: Final = 2_000
 FETCHED_KIB: Final = 16 << 10
-"""Bytes of one partition per fetch; records of one partition, and KiB in all, below which more is fetched. What is
-fetched beyond the end of a range is thrown away: with ten thousand records, the default, a comparison read its source
-three times, and a slice of eight partitions a third more than its own."""
+"""Limits of fetching ahead: bytes per fetch of a partition, queued records per partition, and queued KiB in all.
+
+Records fetched beyond the end of a range are discarded. With librdkafka's default of 10,000 queued records a comparison
+read its source three times, and a slice of eight partitions read a third too much.
+"""
 
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]

@@ -90,12 +90,12 @@ def plan_slice(remaining: Ranges, pace: Pace, ranges: Mapping[int, Span]) -> tup
     # A task reads one range of a partition; what lies behind a gap comes with the next slice.
     firsts = {part: spans[0] for part, spans in sorted(remaining.items()) if spans}
     left = {part: end - first for part, (first, end) in firsts.items()}
-    behind_by = {part: _offsets_in(remaining[part]) / _offsets_in([ranges[part]]) for part in firsts}
+    share_left = {part: _offsets_in(remaining[part]) / _offsets_in([ranges[part]]) for part in firsts}
     dealt = _dealt(left, min(pace.tasks, len(left)))
+    most = math.ceil(offsets / max(1, len(dealt)))
     tasks = []
     for partitions in dealt:
-        most = math.ceil(offsets / len(dealt))
-        furthest = sorted(partitions, key=lambda part: (-behind_by[part], part))
+        furthest = sorted(partitions, key=lambda part: (-share_left[part], part))
         shares = _shares(_enough({part: left[part] for part in furthest}, most), most)
         tasks.append(tuple(TaskRange(part, firsts[part][0], firsts[part][0] + share) for part, share in shares.items()))
     return tuple(tasks)
@@ -109,7 +109,7 @@ def _dealt(left: Mapping[int, int], hands: int) -> list[list[int]]:
         least = sizes.index(min(sizes))
         dealt[least].append(part)
         sizes[least] += left[part]
-    return [sorted(each) for each in dealt]
+    return dealt
 
 
 def _offsets_in(spans: Iterable[Span]) -> int:
