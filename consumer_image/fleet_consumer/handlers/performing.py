@@ -104,10 +104,15 @@ class Outputs:
         if answer is None:
             return ()
         if type(answer) is Produce:
-            topics = self._topics
-            listed = topics is None or answer.topic in topics
-            if listed and not answer.headers and _is_plain(answer.value) and _is_plain(answer.key):
-                return (answer,)  # the common case, at a third of the cost
+            # The common case at a quarter of the cost. A call for each field would double it.
+            topics, key, value = self._topics, answer.key, answer.value
+            if (
+                (topics is None or answer.topic in topics)
+                and not answer.headers
+                and ((type(value) is str and value.isascii()) or value is None or type(value) is bytes)
+                and ((type(key) is str and key.isascii()) or key is None or type(key) is bytes)
+            ):
+                return (answer,)
         if isinstance(answer, Produce):
             return (self._checked(answer),)
         if isinstance(answer, str | bytes | bytearray | Mapping) or not isinstance(answer, Iterable):
@@ -321,11 +326,6 @@ def not_listed(topic: str, listed: Collection[str]) -> str:
 
 class HandlerCancelled(Exception):
     """An asynchronous handler raised CancelledError by itself."""
-
-
-def _is_plain(given: object) -> bool:
-    """True for a key or value that is right at first sight."""
-    return given is None or type(given) is bytes or (type(given) is str and given.isascii())
 
 
 def _is_header(header: object) -> bool:
