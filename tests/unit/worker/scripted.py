@@ -63,6 +63,7 @@ class ScriptedConsumer:
         self.key: Callable[[bytes], bytes | None] = lambda value: b"k"
         self.record: Callable[[Record], Record] = lambda record: record
         self.polls = 0
+        self.per_run = 4
         self.session = True
         self.closed = False
         self.stands_at: dict[TopicPartition, PartitionError] = {}
@@ -118,7 +119,8 @@ class ScriptedConsumer:
                         for i, value in enumerate(values)
                     ],
                 )
-                runs.append(Run(each, records))
+                # As fetches do, a poll may bring several runs of one partition.
+                runs += [Run(each, records[at : at + self.per_run]) for at in range(0, len(records), self.per_run)]
                 self._positions[each] += len(values)
                 left -= len(values)
         if not runs:

@@ -67,10 +67,7 @@ class Notes:
             # So that one question is asked for all.
             note_starts(self._parts.consumer, self.unwritten, self._partitions)
         self.begin()
-        for run in runs:
-            if run.topic_partition in self.unwritten:
-                self._parts.consumer.seek(run.topic_partition, run.records[0].offset)
-                self._parts.pauses.pause(run.topic_partition, SUSPECT)
+        self._parts.pauses.hold((run for run in runs if run.topic_partition in self.unwritten), SUSPECT)
         return [run for run in runs if run.topic_partition not in self.unwritten]
 
     def assigned(self, partition: PartitionProgress) -> None:

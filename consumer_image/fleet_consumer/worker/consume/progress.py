@@ -20,7 +20,7 @@ from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.contract.breaker_mark import read_closed_mark, read_mark, without_mark
 from fleet_consumer.group.errors import ConsumerError, Refusal
 from fleet_consumer.group.membership import OffsetAndMetadata
-from fleet_consumer.record import Record, Records, TopicPartition
+from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.retry.headers import Reading
 from fleet_consumer.worker.consume.caution import Caution
 from fleet_consumer.worker.consume.outbox import Outgoing
@@ -279,6 +279,19 @@ class Pauses:
         self.reasons = {**others, partition: left} if left else others
         if not left:
             self._consumer.resume([partition])
+
+    def hold(self, runs: Iterable[Run], reason: str) -> None:
+        """Pause the partitions of these runs, whose records are read again later.
+
+        A poll may bring several runs of one partition. Only its first one is sought back to: a seek to a later run
+        would pass by the records before it.
+        """
+        firsts: dict[TopicPartition, int] = {}
+        for run in runs:
+            firsts.setdefault(run.topic_partition, run.records[0].offset)
+        for partition, offset in firsts.items():
+            self._consumer.seek(partition, offset)
+            self.pause(partition, reason)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop partitions that are not owned any more; the consumer has ended their pauses itself."""

@@ -54,16 +54,8 @@ class Readings:
         if all(partitions[run.topic_partition].reading is not None for run in runs):
             return runs
         self.begin(partitions)
-        admitted: list[Run] = []
-        sought: set[TopicPartition] = set()
-        for run in runs:
-            if partitions[run.topic_partition].reading is not None:
-                admitted.append(run)
-            elif run.topic_partition not in sought:
-                sought.add(run.topic_partition)
-                self._consumer.seek(run.topic_partition, run.records[0].offset)
-                self._pauses.pause(run.topic_partition, SUSPECT)
-        return admitted
+        self._pauses.hold((run for run in runs if partitions[run.topic_partition].reading is None), SUSPECT)
+        return [run for run in runs if partitions[run.topic_partition].reading is not None]
 
     def begin(self, partitions: Partitions) -> None:
         """Find out the readings of new partitions whose start is known; a try that failed is repeated after a while.

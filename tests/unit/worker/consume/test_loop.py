@@ -287,6 +287,20 @@ def test_commit_that_fails_is_counted_and_repeated_while_the_partition_is_owned(
     assert bench.consumer.offsets == {P0: 3}
 
 
+def test_records_wait_in_order_until_the_first_commit_however_many_runs_a_poll_brings() -> None:
+    """Each run was sought back to. The last one won, and the records before it were never handled."""
+    seen: list[int] = []
+    bench = Bench(lambda record: seen.append(record.offset), {P0: values(9)})
+    bench.consumer.per_run = 3
+    bench.consumer.commit_error = CommitFailed("the coordinator is loading")
+    bench.steps(2)
+    assert seen == []
+    bench.consumer.commit_error = None
+    bench.steps(15)
+    assert seen == list(range(9))
+    assert bench.consumer.offsets == {P0: 9}
+
+
 def test_only_one_commit_is_under_way_at_a_time() -> None:
     bench = Bench(lambda record: None, {P0: values(3)})
     bench.consumer.held_commits = []
