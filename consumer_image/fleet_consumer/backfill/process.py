@@ -220,6 +220,9 @@ class _Share:
             alone = self._first_suspect(rest)
             if alone == 0:
                 yield self.part()
+                if self._outcomes.ended:
+                    # A refused output has discarded that part. Whatever came now would cover what was in it.
+                    return
                 rest = self._take_alone(rest)
                 yield self.part()
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -22,6 +22,7 @@ from fleet_consumer.backfill.work import Order, Part, Work, config_of
 from fleet_consumer.contract.backfill_ledger import Suspect
 from fleet_consumer.group.errors import RecordsExpired, TopicMissing
 from fleet_consumer.librdkafka.bounded import Fetched
+from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import TopicPartition
 from tests.unit.backfill.documents import backfill_document, compare_section
 from tests.unit.worker.documents import worker_document
@@ -156,6 +157,23 @@ class Play:
         return Played(parts, importlib.import_module("handler"))
 
 
+class Refusing:
+    """Writers to a topic that refuses the outputs of offset 6."""
+
+    message_max_bytes = None
+
+    def __init__(self, config: object) -> None: ...
+
+    def of(self, topic: str, message_max_bytes: int | None) -> Refusing:
+        return self
+
+    def send(self, key: object, value: object, headers: object, partition: int | None = None) -> object:
+        return value
+
+    def settle(self, handles: Sequence[object]) -> list[ProduceFailed | None]:
+        return [ProduceFailed("out", "MSG_SIZE_TOO_LARGE", "too large") if each == "6" else None for each in handles]
+
+
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     yield Play(tmp_path, monkeypatch)
@@ -272,6 +290,18 @@ def test_suspect_is_alone_in_its_part(play: Play) -> None:
     assert played.seen == [5, 6, 7, 8]
     assert (1, 5, 6) in played.report.covered
     assert (1, 6, 7) in played.report.covered
+
+
+def test_refused_output_before_a_suspect_ends_the_task_there(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suspect's own part would cover the one that was discarded, and the refused record with it."""
+    monkeypatch.setattr(process, "Writers", Refusing)
+    suspect = Suspect(partition=1, offset=7, side="Live", deaths=1)
+    sink = {"topic": "out", "parquet": None}
+    played = play(*((offset, "") for offset in range(5, 10)), suspects=(suspect,), sink=sink)
+    assert (played.reached, played.report.records_in) == ({}, 0)
+    assert played.seen == [5, 6]
+    assert played.report.failure is not None
+    assert played.report.failure.offset == 6
 
 
 def test_record_of_three_deaths_is_set_aside(play: Play) -> None:
