@@ -147,19 +147,20 @@ class Run:
         engine: Engine | None = None
         while self._ledger.remaining or self._is_unpublished:
             control = self._await_go()
-            if control is None:
-                if engine is not None:
-                    self._publish(engine, due=True)
-                self._end()
-                return False
-            if engine is None:
+            # Rows that are all that is left are published in any case: an end with nothing left is that of the run.
+            if engine is None and (control is not None or not self._ledger.remaining):
                 engine = start()
                 self._discard(engine)
+            if control is None:
+                if engine is not None:
+                    self._publish_all(engine)
+                break
+            assert engine is not None, "it is started for whatever is to be done"
             if self._ledger.remaining:
                 self._play(engine, control)
             self._publish(engine, due=not self._ledger.remaining)
         self._end()
-        return True
+        return not self._ledger.remaining
 
     def fail(self, problem: RunProblem) -> None:
         """Write the last word of an attempt that ends with an error."""
@@ -223,11 +224,16 @@ class Run:
         pace = self._pace(engine, control)
         second = self._pass == CANDIDATE
         planned = plan_slice(ledger.remaining, pace, config.ranges)
-        self._parts.check_ranges([each for task in planned for each in task])
         rate = control.records_per_second
-        work = self._parts.prepare(
-            config.slice_seconds, None if rate is None else rate / max(1, len(planned)), ledger.suspects
-        )
+        try:
+            self._parts.check_ranges([each for task in planned for each in task])
+            work = self._parts.prepare(
+                config.slice_seconds, None if rate is None else rate / max(1, len(planned)), ledger.suspects
+            )
+        except BackfillFailed as error:
+            # No later attempt may come any further.
+            self._publish_before(error, engine)
+            raise
         kept = RATE if rate is not None and ledger.throttled_by == RATE else ""
         left = ledger.slices_left if second else slices_left(ledger.remaining, slice_offsets(pace))
         size = sum(map(offsets_of, planned))
@@ -337,6 +343,11 @@ class Run:
         engine.discard(published, end)
         LOG.info("rows published", extra=fields(slices=end - published, slicesPublished=end))
 
+    def _publish_all(self, engine: Engine) -> None:
+        """Publish all staged rows: first those of a publication that was cut short, then the others."""
+        while self._is_unpublished:
+            self._publish(engine, due=True)
+
     def _publish_before(self, error: BackfillFailed, engine: Engine) -> None:
         """Publish what is before the error that ends the attempt.
 
@@ -344,7 +355,7 @@ class Run:
         which the operator counts attempts.
         """
         try:
-            self._publish(engine, due=True)
+            self._publish_all(engine)
         except BackfillFailed as unpublished:
             message = f"{error}; the rows before it are not published: {unpublished}"
             reason = error.reason if unpublished.final else unpublished.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.run import GROUP_SLICES
 from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport
-from fleet_consumer.contract.backfill_ledger import Control
+from fleet_consumer.contract.backfill_ledger import Control, Ledger
 from tests.unit.backfill.attempt import World, failed, play
 from tests.unit.backfill.documents import table_section
 
@@ -68,6 +69,45 @@ def test_suspended_run_publishes_what_it_has() -> None:
     assert not play(here)
     assert here.publications == [(0, 1)]
     assert here.written[-1].ended
+
+
+def test_rows_that_are_all_that_is_left_are_published_though_the_run_is_to_stop() -> None:
+    """An end with nothing left is the end of the run: nobody would publish them later."""
+    here = world()
+    here.publication_fails = True
+    with pytest.raises(BackfillFailed):
+        play(here)
+    here.publication_fails, here.control = False, Control(suspend=True)
+    assert play(here, attempt=2)
+    assert (here.publications[-1], here.written[-1].published, here.written[-1].ended) == ((0, 4), 4, True)
+
+
+def test_suspended_attempt_that_has_handled_nothing_leaves_older_rows_to_the_next() -> None:
+    here = world()
+    here.controls = [Control(), Control(suspend=True)]
+    here.publication_fails = True
+    with pytest.raises(BackfillFailed):
+        play(here)
+    here.publication_fails, here.control = False, Control(suspend=True)
+    assert not play(here, attempt=2)
+    assert (here.starts, here.publications) == (1, [(0, 1)])
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_range_that_is_gone_costs_no_rows_of_what_is_before_it(killed: int) -> None:
+    """No attempt gets beyond the check of its first slice, so each row must be published before its error. An attempt
+    that was killed amid a publication leaves one more to do."""
+    here = world()
+    here.stored = Ledger(attempt=1, remaining={1: ((50, 100),)}, slices_done=2, publishing=killed)
+
+    def expire(planned: Sequence[TaskRange]) -> None:
+        raise BackfillFailed("RangeExpired", "the log begins at 60", final=True)
+
+    here.check = expire
+    with pytest.raises(BackfillFailed, match=r"^the log begins at 60$"):
+        play(here, attempt=2)
+    assert here.publications == ([(0, 1), (1, 2)] if killed else [(0, 2)])
+    assert here.written[-1].published == 2
 
 
 def test_run_that_a_record_ends_publishes_what_is_before_it() -> None:
