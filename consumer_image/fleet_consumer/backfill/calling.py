@@ -116,7 +116,8 @@ class OneByOne(Caller):
                         if ends(error):
                             break
                     if forked:
-                        break
+                        # Before the mark is released: it is the parent's, too.
+                        end_forked_child(self._pid)
                 else:
                     if now() < deadline:
                         continue
@@ -124,7 +125,6 @@ class OneByOne(Caller):
         finally:
             CURRENT_CALL.reset(token)
             self._marks.release()
-        end_forked_child(self._pid)
         return answers
 
 
@@ -135,12 +135,15 @@ class Batches(Caller):
         self._perform = perform
         self.at_once = at_once
         self._marks = marks
+        self._pid = os.getpid()
 
     def handle(self, records: list[Record], deadline: float, ends: Ends) -> list[Answer]:
         token = CURRENT_CALL.set(HandlerCall(records, threading.get_ident()))
         self._marks.hold(records)
         try:
-            return [_answer(each) for each in self._perform(records)]
+            results = self._perform(records)
+            end_forked_child(self._pid)
+            return [_answer(each) for each in results]
         finally:
             CURRENT_CALL.reset(token)
             self._marks.release()
