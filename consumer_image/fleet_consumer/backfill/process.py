@@ -48,6 +48,7 @@ from fleet_consumer.contract.backfill_ledger import RunProblem
 from fleet_consumer.contract.pod import POD_NAME
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.group.errors import ConsumerError, TopicAuthorizationFailed
+from fleet_consumer.handlers.call import end_forked_child
 from fleet_consumer.handlers.collector import tame_collector
 from fleet_consumer.handlers.configured import configured_handler
 from fleet_consumer.handlers.loading import Handler, HandlerContext, HandlerImportFailed, HandlerNotCallable
@@ -101,9 +102,12 @@ class HandlerServer:
         self._caller: Caller = make_caller(worker, self._handler, marks, self._clock)
         name = os.environ.get(POD_NAME) or os.environ.get("HOSTNAME") or config.name
         self._context: HandlerContext = context_of(worker, name, _purpose(config))
+        self._pid = os.getpid()
         try:
             self._caller.call(self._handler.setup, self._context)
+            end_forked_child(self._pid)
         except BaseException as error:
+            end_forked_child(self._pid, error)
             seen = f"{type(error).__name__}: {error}" if worker.handler.error_text else type(error).__name__
             message = f"setup of the handler {self._handler.spec!r} ({side}) failed: {seen}"
             raise BackfillFailed("SetupFailed", message, final=False) from error
@@ -144,7 +148,9 @@ class HandlerServer:
         """Run `teardown`; an error of it is logged."""
         try:
             self._caller.call(self._handler.teardown, self._context)
-        except BaseException:
+            end_forked_child(self._pid)
+        except BaseException as error:
+            end_forked_child(self._pid, error)
             LOG.exception("the handler's teardown failed")
         self._caller.close()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,8 +36,47 @@ answers = {"batches": batches, "singles": singles}[sys.argv[1]].handle(records, 
 os.write(1, f"{len(answers)} answers, {held} in hand behind the child; ".encode())
 """
 
+HOOKS = """
+import os
+def fork(context):
+    if child := os.fork():
+        os.waitpid(child, 0)
+def handle(record): ...
+setup = teardown = fork
+"""
+
+SERVED = """
+import json, os, sys, tempfile
+from fleet_consumer.backfill.marks import Marks
+from fleet_consumer.backfill.process import HandlerServer
+from fleet_consumer.backfill.work import config_of
+from tests.unit.backfill.documents import backfill_document
+from tests.unit.worker.documents import worker_document
+
+worker = worker_document()
+worker["handler"] |= {"python": {"callable": "handler:handle", "path": sys.argv[1]}, "concurrency": 1}
+file = tempfile.TemporaryFile()
+server = HandlerServer(config_of(json.dumps(backfill_document(worker=worker))), "Live", Marks(file.fileno(), 1))
+os.write(1, b"set up; ")
+server.tear_down()
+os.write(1, b"torn down; ")
+"""
+
+
+def run(script: str, argument: str) -> subprocess.CompletedProcess[str]:
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", script, argument]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, env=path, check=False)
+
+
+def test_child_of_a_hook_is_no_second_process_of_the_handler(tmp_path: Path) -> None:
+    """It would read orders from the same connection."""
+    (tmp_path / "handler.py").write_text(HOOKS)
+    done = run(SERVED, str(tmp_path))
+    assert done.stdout == "set up; torn down; ", done.stderr
+
 
 @pytest.mark.parametrize("caller", ["singles", "batches"])
 def test_child_of_a_handler_handles_nothing_more_and_takes_no_mark_away(caller: str) -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, caller], capture_output=True, text=True, timeout=30)
+    done = run(SCRIPT, caller)
     assert done.stdout == "10 answers, [1] in hand behind the child; ", done.stderr
