@@ -59,7 +59,7 @@ def test_pieces_of_a_comparison_fetch_their_source_about_once(
     work = Work(config=text, policies=None, seconds=60.0, rate=None, limits={})
     handled = 0
     with TemporaryFile() as file:
-        server = process.HandlerServer(config_of(text), "Live", Marks(file.fileno(), 1))
+        server = process.HandlerServer(config_of(text), "Live", Marks(file.fileno(), 1, 500))
         try:
             for first in range(0, RECORDS, PIECE):
                 piece = (TaskRange(0, first, first + PIECE),)

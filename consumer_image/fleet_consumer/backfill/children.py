@@ -47,9 +47,9 @@ class HandlerProcess:
         self._side = side
         self._closed = False
         self._hang_s = float(min(worker.consumer.max_poll_interval_seconds, config.progress_seconds))
-        slots = worker.handler.concurrency
+        slots, longest = worker.handler.concurrency, worker.consumer.max_poll_records
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
-        self._marks = Marks(self._file.fileno(), slots)
+        self._marks = Marks(self._file.fileno(), slots, longest)
         self._connection, theirs = Pipe()
         end, self._lifeline = os.pipe()
         inherited = (theirs.fileno(), end, self._file.fileno())
@@ -58,7 +58,7 @@ class HandlerProcess:
         self._process = subprocess.Popen(words, pass_fds=inherited, stdin=subprocess.DEVNULL, stdout=2)
         theirs.close()
         os.close(end)
-        self._connection.send((config_text, side, slots))
+        self._connection.send((config_text, side, (slots, longest)))
         try:
             problem: RunProblem | None = self._next("setup of the handler")
         except Died as death:
@@ -144,6 +144,7 @@ class HandlerProcess:
 
     def _died(self, cause: str, held: list[InHand]) -> Died:
         self.close()
-        LOG.error("the handler's process died", extra=fields(cause=cause, pid=self._process.pid, inHand=str(held[:3])))
-        places = [(each.partition, offset) for each in held for offset in range(each.first, each.last + 1)]
+        seen = fields(cause=cause, pid=self._process.pid, inHand="; ".join(map(str, held[:3])))
+        LOG.error("the handler's process died", extra=seen)
+        places = [(each.partition, offset) for each in held for offset in each.offsets]
         return Died(cause, [Suspect(partition=p, offset=o, side=self._side, deaths=1) for p, o in places])

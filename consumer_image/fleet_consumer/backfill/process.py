@@ -344,11 +344,11 @@ def main(arguments: Sequence[str]) -> int:
     # group as it ends, which would keep `teardown` from running.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    config_text, side, slots = connection.recv()
+    config_text, side, sizes = connection.recv()
     try:
         config = config_of(config_text)
         log_as(config)
-        server = HandlerServer(config, side, Marks(file, slots))
+        server = HandlerServer(config, side, Marks(file, *sizes))
     except BackfillFailed as error:
         connection.send(error.problem)
         return 0

@@ -19,7 +19,7 @@ from fleet_consumer.handlers.performing import Outputs, Result
 from fleet_consumer.record import Record
 
 file = tempfile.TemporaryFile()
-marks = Marks(file.fileno(), 1)
+marks = Marks(file.fileno(), 1, 500)
 held = []
 
 def fork(records):
@@ -56,7 +56,7 @@ from tests.unit.worker.documents import worker_document
 worker = worker_document()
 worker["handler"] |= {"python": {"callable": "handler:handle", "path": sys.argv[1]}, "concurrency": 1}
 file = tempfile.TemporaryFile()
-server = HandlerServer(config_of(json.dumps(backfill_document(worker=worker))), "Live", Marks(file.fileno(), 1))
+server = HandlerServer(config_of(json.dumps(backfill_document(worker=worker))), "Live", Marks(file.fileno(), 1, 500))
 os.write(1, b"set up; ")
 server.tear_down()
 os.write(1, b"torn down; ")

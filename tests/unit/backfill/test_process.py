@@ -150,7 +150,7 @@ class Play:
         sys.modules.pop("handler", None)
         slots = config.worker.handler.concurrency
         with TemporaryFile() as file:
-            self.server = HandlerServer(config, side, Marks(file.fileno(), slots))
+            self.server = HandlerServer(config, side, Marks(file.fileno(), slots, 500))
             work = Work(config="", policies=None, seconds=seconds, rate=rate, limits={}, suspects=suspects)
             last = records[-1][0] + 1
             parts = list(self.server.play(Order(work, ranges or (TaskRange(1, records[0][0], last + 10),))))
