@@ -266,6 +266,8 @@ class Run:
             slice_seconds=config.slice_seconds,
             tasks=min(engine.cores, config.parallelism),
             ordered=config.ordering == "Partition",
+            # The second pass reads from the first to the last of the answers that it takes at once.
+            gapless=self._pass == LIVE,
             observed=self._observed,
             rate_limit=control.records_per_second,
             careful=self._careful,

@@ -58,13 +58,14 @@ def offsets_of(ranges: Iterable[TaskRange]) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """Limits of a slice. `observed` is the speed of the last one in offsets per second, 0 while unknown; `rate_limit`
-    the ordered one. `ordered`: a partition is read by one task at a time. `tasks` run at a time. `careful` bounds the
-    offsets of each, where one of them may end its executor."""
+    the ordered one. `ordered`: a partition is read by one task at a time. `gapless`: a task reads one range of a
+    partition. `tasks` run at a time. `careful` bounds the offsets of each, where one of them may end its executor."""
 
     slice_records: int
     slice_seconds: int
     tasks: int
     ordered: bool
+    gapless: bool = False
     observed: float = 0.0
     rate_limit: int | None = None
     careful: int | None = None
@@ -86,7 +87,8 @@ def plan_slice(remaining: Ranges, pace: Pace, ranges: Mapping[int, Span]) -> tup
     removes them."""
     offsets = slice_offsets(pace)
     if not pace.ordered:
-        return tuple(_cut_in_parts(remaining, offsets, pace.tasks))
+        parts = _cut_in_parts(remaining, offsets, pace.tasks)
+        return tuple(piece for part in parts for piece in _cut_at_gaps(part)) if pace.gapless else tuple(parts)
     # A task reads one range of a partition; what lies behind a gap comes with the next slice.
     firsts = {part: spans[0] for part, spans in sorted(remaining.items()) if spans}
     left = {part: end - first for part, (first, end) in firsts.items()}
@@ -148,6 +150,16 @@ def _cut_in_parts(remaining: Ranges, offsets: int, tasks: int) -> list[Task]:
         parts.append(shortened(left, piece))
         left = behind(left, parts[-1])
     return parts
+
+
+def _cut_at_gaps(task: Task) -> list[Task]:
+    """The task in pieces, none of which has two ranges of a partition."""
+    pieces: list[list[TaskRange]] = [[]]
+    for each in task:
+        if pieces[-1] and pieces[-1][-1].partition == each.partition:
+            pieces.append([])
+        pieces[-1].append(each)
+    return list(map(tuple, pieces))
 
 
 def shortened(task: Task, most: int) -> Task:

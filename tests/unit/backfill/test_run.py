@@ -283,3 +283,20 @@ def test_superseded_attempt_removes_no_files() -> None:
     with pytest.raises(Superseded):
         run.go(start)
     assert world.discarded == []
+
+
+def test_first_of_two_passes_gives_a_task_one_range_of_a_partition() -> None:
+    """The second one reads from the first to the last of the answers that it takes at once: a gap between them, which
+    other tasks have covered, would be handled by the candidate twice, and count as records that the live side lacks."""
+    sink = {"topic": None, "parquet": "/s"}
+    world = World(compare=compare_section("Live"), sink=sink, ordering="None", sliceRecords=60)
+
+    def stop(planned: TaskRange, report: TaskReport) -> None:
+        if not report.covered[0].first % 20:
+            report.covered = [planned._replace(end=planned.first + 5)]
+
+    world.change = stop
+    assert play(world)
+    tasks = [task for _, planned in world.played for task in planned]
+    assert any(len(task) > 1 for task in tasks)
+    assert [task for task in tasks if len({each.partition for each in task}) < len(task)] == []
