@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import threading
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -187,6 +188,7 @@ class _Share:
         self._clock = SystemClock()
         self._covered: dict[int, tuple[int, int]] = {}  # of the part in hand
         self._reached: dict[int, int] = {}
+        self._passed: dict[int, list[int]] = {}  # the offsets of records passed by that are not counted
         self._part_at = self._heard_at = self._clock.monotonic()
         self._over = False
 
@@ -273,10 +275,22 @@ class _Share:
         return next(places, len(records))
 
     def _selected(self, records: list[Record]) -> list[Record]:
-        takes = self._selection.takes
-        kept = [each for each in records if takes(each.timestamp, each.key, each.headers)]
-        self._outcomes.report.filtered += len(records) - len(kept)
+        takes, kept, passed = self._selection.takes, list[Record](), self._passed
+        for each in records:
+            if takes(each.timestamp, each.key, each.headers):
+                kept.append(each)
+            else:
+                passed.setdefault(each.partition, []).append(each.offset)
         return kept
+
+    def _count_passed(self) -> int:
+        """The number of records passed by that the part in hand covers. Others may come again."""
+        count = 0
+        for partition, offsets in self._passed.items():
+            covered = bisect_left(offsets, self._covered.get(partition, (0, 0))[1])
+            del offsets[:covered]
+            count += covered
+        return count
 
     def _cover_each(self, records: Sequence[Record]) -> None:
         if records:
@@ -299,6 +313,7 @@ class _Share:
         kept = outcomes.settle()
         report, rows = outcomes.report, outcomes.rows
         if kept:
+            report.filtered = self._count_passed()
             report.covered = [TaskRange(part, first, end) for part, (first, end) in sorted(self._covered.items())]
             for part, (_, end) in self._covered.items():
                 self._reached[part] = end

@@ -284,6 +284,19 @@ def test_filtered_records_are_passed_by(play: Play) -> None:
     assert (played.report.filtered, played.report.records_in, played.reached) == (3, 1, {1: 19})
 
 
+@pytest.mark.parametrize("first", range(9))
+def test_filtered_records_are_counted_once_however_often_a_slice_stops(play: Play, first: int) -> None:
+    """Those behind the point where a task stops come again with the next slice."""
+    chosen = {"keyRegex": None, "headerEquals": {"h": "1"}, "fromTime": None, "toTime": None}
+    records = [(offset, "") for offset in range(9)]
+    at, filtered, handled = first, 0, 0
+    while at < 9:
+        report = play(*records, filter=chosen, seconds=0.0, ranges=(TaskRange(1, at, 9),)).report
+        assert report.covered[0].first == at
+        at, filtered, handled = report.covered[-1].end, filtered + report.filtered, handled + report.records_in
+    assert (filtered, handled) == (len(range(first + first % 2, 9, 2)), len(range(first + 1 - first % 2, 9, 2)))
+
+
 def test_suspect_is_alone_in_its_part(play: Play) -> None:
     suspect = Suspect(partition=1, offset=6, side="Live", deaths=DEATHS_MAX - 1)
     played = play(*((offset, "") for offset in range(5, 9)), suspects=(suspect,))
