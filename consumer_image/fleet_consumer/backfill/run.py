@@ -78,6 +78,9 @@ POISON_SHARE: Final = 0.01
 DEATHS_MAX: Final = 12
 """So many records that end their process, and this part of all, speak of the handler and not of the records; and so do
 so many deaths with no record handled in between."""
+AGAIN_MAX: Final = 100
+"""So many times a slice of a second pass is gone through. It is done as a whole or not at all: one in which a process
+with too little memory dies at another record each time would never be done."""
 
 
 class Engine(Protocol):
@@ -127,7 +130,7 @@ class Run:
         self._attempt = attempt
         self._parts = parts
         self._orders = Orders()
-        self._handled = self._poison = self._deaths = 0
+        self._handled = self._poison = self._deaths = self._again = 0
         # The most offsets of a task while an executor's death is being looked into.
         self._careful: int | None = None
         stored = parts.ledgers.read()
@@ -294,11 +297,15 @@ class Run:
         self._poison += outcome.poison
         well = outcome.records_in > outcome.poison
         self._deaths = 0 if well else self._deaths + bool(outcome.died)
+        self._again = self._again + 1 if self._pass == CANDIDATE and outcome.died else 0
         seen = ""
         if self._poison >= POISON_MAX and self._poison > POISON_SHARE * self._handled:
             seen = f"{self._poison} of {self._handled} records ended the process of their handler"
         elif self._deaths >= DEATHS_MAX:
             seen = f"the process of the handler died {self._deaths} times, and handled no record in between"
+        elif self._again >= AGAIN_MAX:
+            number = self._ledger.slices_done
+            seen = f"the process of the handler died in slice {number} each of {self._again} times"
         if seen:
             message = f"{seen}, so the cause is not in the records: {ADVICE}"
             raise BackfillFailed("HandlerProcessDied", message, final=True)

@@ -110,3 +110,20 @@ def test_handler_that_handles_nothing_between_its_deaths_ends_the_run() -> None:
     world.change = die
     _, error = failed(world, r"died 12 times, .*memoryOverhead")
     assert (error.reason, error.final) == ("HandlerProcessDied", True)
+
+
+def test_candidate_that_dies_in_a_slice_again_and_again_ends_the_run() -> None:
+    """Its memory grows with each record: a slice of the second pass is done as a whole, so it never would be. Records
+    that were handled before each death are no progress."""
+    world = World(compare=compare_section("Candidate"), sink={"topic": None, "parquet": "/s"})
+    world.stored = Ledger(attempt=0, handlers="Live", remaining={}, slices_done=1)
+
+    def die(slice_number: int, work: object) -> Mapping[int, TaskReport]:
+        world.second.append(slice_number)
+        assert len(world.second) < 1_000
+        died = Suspect(partition=0, offset=len(world.second) % 100, side="Candidate", deaths=1)
+        return {0: TaskReport(covered=[TaskRange(0, 0, 50)], records_in=50, died=[died])}
+
+    world.play_second_pass = die  # type: ignore[method-assign]
+    _, error = failed(world, "died in slice 0 each of 100 times, .*memoryOverhead")
+    assert (error.reason, error.final) == ("HandlerProcessDied", True)
