@@ -319,10 +319,13 @@ class Run:
         alone = sum(offsets_of(part_of(task, attempt)) == 1 for attempt in range(error.tries))
         if not alone:
             return error
-        found = Suspect(partition=task[0].partition, offset=task[0].first, side=LIVE, deaths=alone)
-        suspects = suspected(self._ledger.suspects, (found,), self._ledger.remaining)
+        partition, offset = task[0].partition, task[0].first
+        # Side by side it may have been either handler.
+        sides = (LIVE, CANDIDATE) if self._config.compare is not None and self._pass == BOTH else (LIVE,)
+        found = [Suspect(partition=partition, offset=offset, side=side, deaths=alone) for side in sides]
+        suspects = suspected(self._ledger.suspects, found, self._ledger.remaining)
         self._ledger = replace(self._ledger, suspects=suspects)
-        place = f"topic {self._config.topic!r} partition {found.partition} offset {found.offset}"
+        place = f"topic {self._config.topic!r} partition {partition} offset {offset}"
         return BackfillFailed(error.reason, f"at the record {place}: {error}", final=False)
 
     def _discard(self, engine: Engine) -> None:

@@ -127,3 +127,19 @@ def test_candidate_that_dies_in_a_slice_again_and_again_ends_the_run() -> None:
     world.play_second_pass = die  # type: ignore[method-assign]
     _, error = failed(world, "died in slice 0 each of 100 times, .*memoryOverhead")
     assert (error.reason, error.final) == ("HandlerProcessDied", True)
+
+
+def test_record_that_ends_executors_is_set_aside_for_both_handlers() -> None:
+    """Nobody knows which of them it was: set aside for one, it would end executors by the other for ever."""
+    world = World(compare=compare_section(), sliceRecords=2)
+
+    def lose(*_: object) -> Mapping[int, TaskReport]:
+        raise ExecutorsLost("exit code 137", 1, 4)
+
+    world.play = lose  # type: ignore[method-assign,assignment]
+    run, error = failed(world, "partition 1 offset 50: exit code 137")
+    run.fail(error.problem)
+    assert {(each.offset, each.side, each.deaths) for each in world.written[-1].suspects} == {
+        (50, "Live", 4),
+        (50, "Candidate", 4),
+    }
