@@ -191,7 +191,8 @@ def _resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading, ch
             if at_to is not None and at_to < end:
                 cut.append(f"partition {partition} ends at offset {at_to}, and its log at {end}")
             # The oldest record that is left is young enough, or none is left: those that are gone may have been, too.
-            gone = start > 0 and (at_from == start or start >= end)
+            # The start of the log was asked for last, so it may be behind the first record of the range by now.
+            gone = start > 0 and ((at_from is not None and at_from <= start) or start >= end)
         if last > end:
             return Unresolved(_open_transaction(topic, partition, end, high))
         if gone:

@@ -136,6 +136,7 @@ def test_only_the_named_partitions_are_taken() -> None:
     "read",
     [
         pytest.param(reading(first={0: 10, 1: 20}), id="the oldest record is of the time"),
+        pytest.param(reading(starts={0: 25, 1: 10}), id="retention removed the beginning between the two answers"),
         pytest.param(
             reading(starts={0: 100, 1: 10}, first={0: None, 1: 20}, end={0: None, 1: None}), id="no record is left"
         ),
