@@ -172,18 +172,20 @@ class RangeRead:
     """The reads of one Backfill's range, and the newest resolution.
 
     `now` (wall seconds) and `highs` are those of the first read: neither the time nor the end of a range moves on while
-    it waits for something.
+    it waits for something. Those of a topic that was made again are its own.
     """
 
     now: float
     highs: Mapping[int, int] | None = None
+    topic_id: str | None = None
     resolution: Resolution | None = None
     unknown: int = 0
 
     def take(self, backfill: Backfill, group: ConsumerGroup, question: RangeQuestion, read: TopicReading) -> None:
         self.unknown = self.unknown + 1 if read.partitions is None else 0
         if read.partitions is not None:
-            self.highs = read.highs if self.highs is None else {**read.highs, **self.highs}
+            known = self.highs if self.highs is not None and self.topic_id == read.topic_id else {}
+            self.highs, self.topic_id = {**read.highs, **known}, read.topic_id
             read = replace(read, highs=self.highs)
         if 0 < self.unknown < UNKNOWN_MAX:
             message = f"topic {question.topic!r} is not known to the brokers yet; it is asked for again"

@@ -380,6 +380,26 @@ def test_range_waits_for_transactions_of_the_first_look_and_for_no_later_ones() 
     run(life)
 
 
+def test_range_that_waits_for_a_transaction_takes_the_end_of_a_topic_that_was_made_again() -> None:
+    """Its log may never be as long as that of the former one."""
+
+    async def life(world: World) -> None:
+        answers = [
+            reading(ends={0: 5, 1: 10}, highs={0: 10, 1: 10}, topic_id="former"),
+            reading(ends={0: 7, 1: 3}, highs={0: 7, 1: 3}, topic_id="new"),
+        ]
+        world.sight.reading = lambda question: answers[min(len(world.sight.questions), 2) - 1]
+        world.backfill()
+        await world.live(until=lambda: "resolvedRange" in world.status())
+        assert (world.status()["topicId"], world.reason()) == ("new", "Resolved")
+        assert world.status()["resolvedRange"] == [
+            {"partition": 0, "from": 0, "to": 7},
+            {"partition": 1, "from": 0, "to": 3},
+        ]
+
+    run(life)
+
+
 def test_sign_of_progress_within_a_slice_renews_the_deadline() -> None:
     async def life(world: World) -> None:
         world.backfill(deadlines={"progressSeconds": 60})
