@@ -207,10 +207,8 @@ class _Share:
         self, messages: Mapping[TopicPartition, list[Message]], done: Collection[TopicPartition], ranges: Ranges
     ) -> Iterator[Part]:
         """Handle what has come; yields the parts that have ended."""
-        now = self._clock.monotonic()
-        if messages or done:
-            self._heard_at = now
-        elif now - self._heard_at > STALL_S:
+        heard = bool(messages or done)
+        if not heard and self._clock.monotonic() - self._heard_at > STALL_S:
             waiting = ", ".join(str(part.partition) for part in ranges if part.partition not in self._covered)
             message = f"no records of partitions {waiting or 'of the range'} came within {STALL_S:g} s"
             raise BackfillFailed("BrokerUnreachable", message, final=False)
@@ -221,6 +219,9 @@ class _Share:
             for each in done:
                 self._cover(each.partition, ranges[each][1])
             yield from self._part_if_due()
+        if heard:
+            # Only now: the brokers are not silent while records are handled.
+            self._heard_at = self._clock.monotonic()
 
     def _take(self, records: list[Record]) -> Iterator[Part]:
         rest = records if self._selection.takes_all else self._selected(records)

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Message
 
 from fleet_consumer.backfill import process
+from fleet_consumer.backfill.calling import OneByOne
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.marks import Marks
 from fleet_consumer.backfill.process import DEATHS_MAX, HandlerServer
@@ -23,7 +24,8 @@ from fleet_consumer.contract.backfill_ledger import Suspect
 from fleet_consumer.group.errors import RecordsExpired, TopicMissing
 from fleet_consumer.librdkafka.bounded import Fetched
 from fleet_consumer.librdkafka.producer import ProduceFailed
-from fleet_consumer.record import TopicPartition
+from fleet_consumer.record import Record, TopicPartition
+from tests.support.clock import StillClock
 from tests.unit.backfill.documents import backfill_document, compare_section
 from tests.unit.worker.documents import worker_document
 
@@ -340,6 +342,32 @@ def test_error_of_the_brokers_is_told_behind_what_is_done(
     assert played.report.problem is not None
     assert (played.report.problem.reason, played.report.problem.final) == (reason, False)
     assert (played.reached, played.report.records_in) == ({1: 7}, 2)
+
+
+@pytest.mark.parametrize("quiet_s", [1.0, 200.0])
+def test_time_in_the_handler_is_no_silence_of_the_brokers(
+    play: Play, monkeypatch: pytest.MonkeyPatch, quiet_s: float
+) -> None:
+    """A gap of the log gives a step without records as well."""
+    clock = StillClock()
+    monkeypatch.setattr(process, "SystemClock", lambda: clock)
+
+    class Quiet(Reader):
+        def runs(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Fetched]:
+            for fetched in super().runs(ranges):
+                yield fetched
+                clock.now += quiet_s
+                yield Fetched({}, frozenset())
+
+    def handle(caller: object, records: list[Record], deadline: float, ends: object) -> list[tuple[()]]:
+        clock.now += 200.0
+        return [()] * len(records)
+
+    monkeypatch.setattr(process, "BoundedReader", Quiet)
+    monkeypatch.setattr(OneByOne, "handle", handle)
+    played = play((5, ""), (6, ""), seconds=1e6)
+    said = None if played.report.problem is None else played.report.problem.reason
+    assert said == (None if quiet_s < 2.0 else "BrokerUnreachable")
 
 
 def test_producer_setting_that_is_not_allowed_is_the_problem_of_the_task(play: Play) -> None:
