@@ -54,7 +54,7 @@ from fleet_consumer.handlers.collector import tame_collector
 from fleet_consumer.handlers.configured import configured_handler
 from fleet_consumer.handlers.loading import Handler, HandlerContext, HandlerImportFailed, HandlerNotCallable
 from fleet_consumer.librdkafka.bounded import BoundedReader
-from fleet_consumer.librdkafka.fetched import filled_records
+from fleet_consumer.librdkafka.fetched import as_read, filled_records
 from fleet_consumer.librdkafka.settings import SettingsRefused, consumer_config
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.retry.failure import Poison
@@ -224,6 +224,7 @@ class _Share:
             self._heard_at = self._clock.monotonic()
 
     def _take(self, records: list[Record]) -> Iterator[Part]:
+        ends = self._ends_of(records)
         rest = records if self._selection.takes_all else self._selected(records)
         while rest and not self.ended:
             alone = self._first_suspect(rest)
@@ -238,7 +239,7 @@ class _Share:
                 rest = self._handle(rest, alone)
                 yield from self._part_if_due()
         if not self.ended:
-            self._cover_each(records)
+            self._cover_each(ends)
 
     def _handle(self, records: list[Record], most: int) -> list[Record]:
         """Handle the next group of these; returns those that are left."""
@@ -251,7 +252,9 @@ class _Share:
         group = records[:size]
         answers = self._caller.handle(group, self._pacer.deadline, self._outcomes.ends)
         taken = self._outcomes.add(group, answers)
-        self._cover_each(group[:taken])
+        # As they were read: a handler may have made anything of them.
+        done = group[:taken] if self._caller.mixed else group[:taken][-1:]
+        self._cover_each(self._ends_of([as_read(each) for each in done]))
         if taken < len(group) and self._clock.monotonic() >= self._pacer.deadline:
             self._over = True
         return records[taken:]
@@ -265,7 +268,7 @@ class _Share:
         error = Poison(f"the record ended the process of its handler {deaths} times")
         self._outcomes.add(first, [error])
         if not self._outcomes.ended:
-            self._cover_each(first)
+            self._cover_each(self._ends_of(first))
         return records[1:]
 
     def _first_suspect(self, records: list[Record]) -> int:
@@ -293,11 +296,14 @@ class _Share:
             count += covered
         return count
 
-    def _cover_each(self, records: Sequence[Record]) -> None:
-        if records:
-            lasts = {each.partition: each for each in records} if self._caller.mixed else {0: records[-1]}
-            for last in lasts.values():
-                self._cover(last.partition, last.offset + 1)
+    def _ends_of(self, records: Sequence[Record]) -> Mapping[int, int]:
+        """The ends of these records by partition."""
+        lasts = records if self._caller.mixed else records[-1:]
+        return {each.partition: each.offset + 1 for each in lasts}
+
+    def _cover_each(self, ends: Mapping[int, int]) -> None:
+        for partition, end in ends.items():
+            self._cover(partition, end)
 
     def _cover(self, partition: int, end: int) -> None:
         """All of the partition before `end` is handled."""

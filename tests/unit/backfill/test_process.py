@@ -46,6 +46,8 @@ def handle(record):
         raise ValueError("asked to")
     if do == "skip":
         raise Skip("asked to")
+    if do == "forge":
+        record.offset, record.partition = record.offset + 3, 0
     if do == "slow":
         threading.Event().wait(0.05)
     if do == "odd":
@@ -211,6 +213,17 @@ def test_fail_stops_at_the_record_and_calls_nothing_after_it(play: Play) -> None
     assert played.reached == {1: 6}
     assert played.report.failure == FailedRecord(1, 6, "ValueError", "asked to")
     assert (played.report.records_in, played.report.failed) == (1, 0), "the record itself comes again"
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_what_a_handler_makes_of_a_record_covers_nothing(play: Play, concurrency: int) -> None:
+    records = [(offset, "forge") for offset in range(5, 9)]
+    more = ((9, "fail"), *((offset, "") for offset in range(10, 15)))
+    played = play(*records, *more, handler={"concurrency": concurrency})
+    assert played.report.covered == [(1, 5, 9)]
+    assert played.report.failure is not None
+    assert played.report.failure.offset == 9
+    assert play(*records, handler={"concurrency": concurrency}).report.covered == [(1, 5, 19)]
 
 
 def test_skip_goes_on_and_counts(play: Play) -> None:
