@@ -248,7 +248,7 @@ class Gatherer:
         if resolved is not None:
             passes = passes_of(backfill, self._context.settings.spark_image)
             if memory.at_least is None:
-                memory.at_least = backfill.status.get(AT_LEAST)
+                memory.at_least = _known_least(backfill)
             progress = read_ledger(backfill, resolved, passes, ledger, memory.at_least)
             if isinstance(progress, Progress) and progress.ledger is not None:
                 memory.at_least = progress.covered
@@ -367,6 +367,14 @@ class Gatherer:
     def _driver(self, backfill: Backfill, seen: SeenApplication, pods: tuple[SparkPod, ...]) -> SparkPod | None:
         usual = f"{naming.backfill_application(backfill.metadata.name, backfill.attempts)}-driver"
         return next((pod for pod in pods if pod.name == (seen.driver_pod or usual)), None)
+
+
+def _known_least(backfill: Backfill) -> int | None:
+    """The least number of offsets that are remembered as done. Of a run that had ended, its end has it."""
+    found = backfill.status.get(AT_LEAST)
+    if found is None and backfill.is_reopened:
+        found = backfill.status.get("offsetsCovered") or None
+    return found if isinstance(found, int) else None
 
 
 def _waiting(driver: SparkPod | None, pods: tuple[SparkPod, ...]) -> Problem | None:

@@ -43,6 +43,24 @@ def test_rest_is_handled_by_the_mended_handler() -> None:
     run(life)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_ledger_that_was_emptied_after_the_failure_is_no_beginning(restarted: bool) -> None:
+    async def life(world: World) -> None:
+        await failed(world)
+        ledger = world.get(CONFIG_MAP, "again-ledger")
+        assert ledger is not None
+        del ledger["data"]["ledger.json"]
+        world.backfill(retry=1)
+        if restarted:
+            world.start()
+        await world.live(until=lambda: world.status()["retries"] == 1)
+        await world.live(until=lambda: world.status()["phase"] in ("Failed", "Succeeded"))
+        assert (world.status()["phase"], world.reason()) == ("Failed", "LedgerUnreadable")
+        assert (world.launched, max(covered(world.played))) == (["again-1"], 1)
+
+    run(life)
+
+
 def test_operator_that_is_another_one_goes_on_as_well() -> None:
     async def life(world: World) -> None:
         await failed(world)
