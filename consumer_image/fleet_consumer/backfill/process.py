@@ -115,8 +115,8 @@ class HandlerServer:
         self._selection = Selection(config.filter)
         self._writers = Writers(config)
         self._reader: BoundedReader | None = None
-        self.abandoned = False
-        """Set when the task is gone: nothing more is taken then."""
+        self._share: _Share | None = None
+        self._abandoned = False
         tame_collector()
 
     def play(self, order: Order) -> Iterator[Part]:
@@ -126,12 +126,12 @@ class HandlerServer:
         pacer = Pacer(work.seconds if order.bounded else float("inf"), work.rate, self._clock)
         try:
             outcomes = Handled(config, work, self._writers) if config.compare is None else Answered(config, work)
-            share = _Share(deaths, self._selection, self._caller, outcomes, pacer)
+            share = self._share = _Share(deaths, self._selection, self._caller, outcomes, pacer)
             for ranges in _one_of_each_partition(config.topic, order.ranges):
                 yield from share.turn_to(ranges)
                 for step in self._reading().runs(ranges):
                     yield from share.take(step.messages, step.done, ranges)
-                    if self.abandoned:
+                    if self._abandoned:
                         return
                     if share.ended:
                         break
@@ -144,6 +144,12 @@ class HandlerServer:
         except (ConsumerError, SettingsRefused) as error:
             part = Part(TaskReport(problem=_problem_of(error)), [], last=True)
         yield part
+
+    def abandon(self) -> None:
+        """Take nothing behind the group in hand: the task is gone, and another one may have its records. Any thread."""
+        self._abandoned = True
+        if self._share is not None:
+            self._share.stop()
 
     def tear_down(self) -> None:
         """Run `teardown`; an error of it is logged."""
@@ -196,6 +202,10 @@ class _Share:
     def ended(self) -> bool:
         """True once nothing more is to be taken."""
         return self._over or self._outcomes.ended
+
+    def stop(self) -> None:
+        """Have nothing more taken."""
+        self._over = True
 
     def turn_to(self, ranges: Ranges) -> Iterator[Part]:
         """Begin with these ranges; yields the part that the ones before leave."""
@@ -377,7 +387,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def wait_for_end() -> None:
         os.read(lifeline, 1)
-        server.abandoned = True
+        server.abandon()
         # The main thread may be in a call that lasts.
         timer = threading.Timer(TEARDOWN_S, os._exit, (1,))
         timer.daemon = True

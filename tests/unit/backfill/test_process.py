@@ -164,8 +164,6 @@ class Play:
 class Refusing:
     """Writers to a topic that refuses the outputs of offset 6."""
 
-    message_max_bytes = None
-
     def __init__(self, config: object) -> None: ...
 
     def of(self, topic: str, message_max_bytes: int | None) -> Refusing:
@@ -358,9 +356,7 @@ def test_error_of_the_brokers_is_told_behind_what_is_done(
 
 
 @pytest.mark.parametrize("quiet_s", [1.0, 200.0])
-def test_time_in_the_handler_is_no_silence_of_the_brokers(
-    play: Play, monkeypatch: pytest.MonkeyPatch, quiet_s: float
-) -> None:
+def test_time_in_the_handler_is_no_silence(play: Play, monkeypatch: pytest.MonkeyPatch, quiet_s: float) -> None:
     """A gap of the log gives a step without records as well."""
     clock = StillClock()
     monkeypatch.setattr(process, "SystemClock", lambda: clock)
@@ -407,6 +403,20 @@ def test_broken_handler_and_setup_are_errors_of_the_task(play: Play, tmp_path: P
     with pytest.raises(BackfillFailed, match="no_such_module_at_all") as failed:
         play((5, ""))
     assert (failed.value.reason, failed.value.final) == ("HandlerImportFailed", True)
+
+
+def test_process_without_its_task_stops_behind_the_group_in_hand(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another task has these records by then."""
+    handle = OneByOne.handle
+
+    def leave(caller: OneByOne, *arguments: Any) -> Any:
+        assert play.server is not None
+        play.server.abandon()
+        return handle(caller, *arguments)
+
+    monkeypatch.setattr(OneByOne, "handle", leave)
+    played = play((5, ""), (6, ""), (7, ""))
+    assert (played.seen, played.lasts) == ([5], [])
 
 
 def test_teardown_runs_with_the_purpose(play: Play) -> None:
