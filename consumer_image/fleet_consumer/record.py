@@ -186,6 +186,10 @@ class Gap(NamedTuple):
     first: int
     next: int
 
+    def behind(self, former: Gap | None) -> Gap:
+        """This gap, with the `former` one if it ends where this one begins."""
+        return self if former is None or former.next != self.first else Gap(former.first, self.next)
+
 
 @dataclass(frozen=True, slots=True)
 class Records:

@@ -160,7 +160,7 @@ class Handover:
             for run in records.runs:
                 self._gaps.pop(run.topic_partition, None)
             self._runs.extend(records.runs)
-            self._gaps.update(records.gaps)
+            self._gaps |= {part: gap.behind(self._gaps.get(part)) for part, gap in records.gaps.items()}
 
     def fail(self, error: Exception) -> None:
         with self._lock:

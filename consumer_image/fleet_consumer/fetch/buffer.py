@@ -151,12 +151,14 @@ class ReadAhead:
 
     def _pass_gap(self, buffer: PartitionBuffer, end: int, gaps: dict[TopicPartition, Gap]) -> None:
         """Move the position to the end of the partition. The leader epoch stays that of the last record: that of the
-        gap is unknown, and an epoch that is too old still detects a log that was cut."""
-        first = buffer.position
+        gap is unknown, and an epoch that is too old still detects a log that was cut.
+
+        An end may come several times with no record in between: each transaction that is aborted moves it."""
+        first, part = buffer.position, buffer.topic_partition
         if end > first:
             self.moved.append((buffer, first, buffer.leader_epoch))
             buffer.position = end
-            gaps[buffer.topic_partition] = Gap(first, end)
+            gaps[part] = Gap(first, end).behind(gaps.get(part))
 
     def release(self, buffer: PartitionBuffer) -> None:
         """Queue again, in front, what was held back while `buffer` was paused."""

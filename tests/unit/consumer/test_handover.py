@@ -83,6 +83,9 @@ def test_offsets_without_records_are_no_record_to_an_iteration_and_go_with_their
     handover.put(Records([run(ONE, 5, 3)], {ONE: Gap(8, 10)}))
     assert handover.drop(frozenset({ONE})) == {ONE: 5}
     assert not handover
+    for gap in (Gap(8, 10), Gap(10, 12)):
+        handover.put(Records([], {ONE: gap}))
+    assert handover.take(None).gaps == {ONE: Gap(8, 12)}
 
 
 def test_failure_is_raised_once() -> None:

@@ -189,6 +189,20 @@ def test_end_moves_the_position_after_older_records_were_returned() -> None:
     assert take(ahead).next_offsets == {ONE: 6}
 
 
+def test_ends_that_come_one_after_the_other_are_one_gap() -> None:
+    """The last one replaced those before it, so commits never got past the first: the partition looked behind."""
+    ahead, one, other = ReadAhead(), PartitionBuffer(ONE, 0), PartitionBuffer(OTHER, 7)
+    put(ahead, one, run(0, range(3)))
+    for end in (5, 6, 9):
+        ahead.put_end(one, end)
+        ahead.put_end(other, end)
+    assert take(ahead).gaps == {ONE: Gap(3, 9), OTHER: Gap(7, 9)}
+    ahead.put_end(one, 11)
+    put(ahead, one, run(0, [11]))
+    ahead.put_end(one, 13)
+    assert take(ahead).gaps == {ONE: Gap(12, 13)}
+
+
 def test_end_of_a_paused_partition_waits_and_of_a_stopped_one_moves_nothing() -> None:
     ahead, one, other = ReadAhead(), PartitionBuffer(ONE, 0), PartitionBuffer(OTHER, 0)
     put(ahead, one, run(0, [0]))
