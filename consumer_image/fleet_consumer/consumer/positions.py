@@ -170,11 +170,12 @@ class Positions:
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         gone = frozenset(partitions)
+        # The user may have sought one in the callback that took it away. If it had no start before, it is read now.
+        self.stop_delivery(part for part in gone if (buffer := self._buffers.get(part)) is not None and buffer.current)
         for part in gone:
             self._buffers.pop(part, None)
         self._paused.partitions -= gone
         self._checks.unproven -= gone
-        # Lookups, too: the user may have sought one in the callback that took it away.
         self._starts.forget(gone)
 
     def committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
