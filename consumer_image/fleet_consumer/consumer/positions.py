@@ -221,7 +221,6 @@ class Positions:
         buffer = PartitionBuffer(partition, offset, epoch, paused=partition in self._paused.partitions)
         self._buffers[partition] = buffer
         if former is None:
-            # A lookup may be under way; its answer will find that the partition has a position by now.
             self._fetch.assign([buffer])
             return
         former.current = False

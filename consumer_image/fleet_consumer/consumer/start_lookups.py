@@ -247,7 +247,11 @@ class StartLookups:
         search.remade = search.remade or remade
 
     def seek(self, partition: TopicPartition) -> Start | None:
-        """Clear what an earlier seek or lookup left; returns the lost position, if the log was in doubt."""
+        """Clear what an earlier seek or lookup left; returns the lost position, if the log was in doubt.
+
+        A lookup under way must not decide if the place that was sought turns out not to exist.
+        """
+        self.ignore(frozenset((partition,)))
         search = self._searches[partition]
         lost, search.lost, search.edge, search.attempts = search.lost, None, None, 0
         search.refusal, search.without = None, False
@@ -258,7 +262,6 @@ class StartLookups:
     def seek_in_doubt(self, partition: TopicPartition, place: Start) -> None:
         """Look up a place that was sought while the log was in doubt: it may lie behind a cut, too."""
         self._searches[partition].lost = place
-        self.ignore(frozenset((partition,)))
         self.look_up((partition,))
 
     def seek_to_edge(self, partitions: Iterable[TopicPartition], edge: ResetPolicy) -> None:
