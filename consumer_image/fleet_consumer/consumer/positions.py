@@ -48,7 +48,9 @@ class PausedPartitions:
             if buffer is not None:
                 buffer.paused = True
 
-    def resume(self, partitions: tuple[TopicPartition, ...]) -> None:
+    def resume(self, partitions: tuple[TopicPartition, ...]) -> list[PartitionBuffer]:
+        """End the pauses; returns the buffers whose partitions were sought, because their records had been dropped."""
+        sought = []
         self.partitions.difference_update(partitions)
         for part in partitions:
             buffer = self._buffers[part]
@@ -58,9 +60,11 @@ class PausedPartitions:
                 if buffer.dropped:
                     buffer.dropped = False
                     self._fetch.seek(buffer)
+                    sought.append(buffer)
                 if buffer.on_hold:
                     buffer.on_hold = False
                     self._fetch.unhold(part)
+        return sought
 
     def bound_memory(self) -> None:
         """Fetch no more of paused partitions that hold their share; hold no more in all than the budget.
@@ -175,7 +179,7 @@ class Positions:
         for part in gone:
             self._buffers.pop(part, None)
         self._paused.partitions -= gone
-        self._checks.unproven -= gone
+        self._checks.forget(gone)
         self._starts.forget(gone)
 
     def committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -213,6 +217,8 @@ class Positions:
         self._check_owned((partition,))
         former = self._buffers[partition]
         lost = self._starts.seek(partition)
+        if former is None:
+            self._checks.forget((partition,))
         if former is None and lost is not None and offset <= lost.offset:
             self._starts.seek_in_doubt(partition, Start(offset, lost.leader_epoch))
             return
@@ -225,7 +231,7 @@ class Positions:
             return
         former.current = False
         self._watch.leaves(partition, former.position)
-        self._checks.unproven.add(partition)
+        self._checks.sought(partition, offset, epoch)
         if former.on_hold:
             self._fetch.unhold(partition)
         self._fetch.seek(buffer)
@@ -233,6 +239,7 @@ class Positions:
     def seek_to_edge(self, partitions: tuple[TopicPartition, ...], edge: ResetPolicy) -> None:
         """Go on at the beginning or the end, whatever the reset policy says; no position until that offset is known."""
         self._check_owned(partitions)
+        self._checks.forget(partitions)
         self._starts.seek_to_edge(partitions, edge)
         read = {part: buffer for part in partitions if (buffer := self._buffers[part]) is not None}
         if read:
@@ -249,7 +256,8 @@ class Positions:
 
     def resume(self, partitions: tuple[TopicPartition, ...]) -> None:
         self._check_owned(partitions)
-        self._paused.resume(partitions)
+        for buffer in self._paused.resume(partitions):
+            self._checks.sought(buffer.topic_partition, buffer.position, buffer.leader_epoch)
 
     # Reading.
 
@@ -335,7 +343,8 @@ class Positions:
                 fresh[part] = PartitionBuffer(part, former.position, former.leader_epoch, paused=paused)
                 former.current = False
         self._buffers.update(fresh)
-        self._checks.unproven.update(fresh)
+        for part, buffer in fresh.items():
+            self._checks.sought(part, buffer.position, buffer.leader_epoch)
         self._fetch.start_over(tuple(fresh.values()))
         self.look_up_unknown()
         self._replaced = {}
@@ -384,6 +393,7 @@ class Positions:
         """Take away the position of a partition; a lookup is to follow."""
         part = buffer.topic_partition
         self._starts.set_lost(buffer, remade=remade)
+        self._checks.looked_up(buffer)
         # First: what is interrupted behind this is assigned again by `start_over`, and never assigned twice.
         self._fetch.unassign(frozenset((part,)))
         self._buffers[part] = None

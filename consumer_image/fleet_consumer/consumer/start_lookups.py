@@ -112,29 +112,52 @@ class LogWatch:
 
 
 class SoughtChecks:
-    """Checks of places that were sought before the last leader election: the log may have been cut under them."""
+    """Checks of places that were sought before the last leader election: the log may have been cut under them.
+
+    A place is checked as it was when it was sought, in the epoch that had been read by then: records that were read
+    behind it since, in a later epoch, do not prove what is before it.
+    """
 
     def __init__(self, group: CoordinatorThread, settings: ConsumerSettings) -> None:
         self._group = group
         self._settings = settings
-        # Partitions whose place was sought and not compared with an election since.
-        self.unproven: set[TopicPartition] = set()
-        self.pending: dict[Ticket[Starts], dict[TopicPartition, PartitionBuffer]] = {}
+        # The places that were sought and not compared with an election since.
+        self.unproven: dict[TopicPartition, Start] = {}
+        self.pending: dict[Ticket[Starts], dict[TopicPartition, tuple[PartitionBuffer, Start]]] = {}
+
+    def sought(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
+        """Note a place that is read from now on. A seek back does not prove an earlier place of an older epoch."""
+        before = self.unproven.get(partition)
+        if before is not None and 0 <= before.leader_epoch < leader_epoch:
+            offset, leader_epoch = min(before.offset, offset), before.leader_epoch
+        self.unproven[partition] = Start(offset, leader_epoch)
+
+    def looked_up(self, buffer: PartitionBuffer) -> None:
+        """Note that the position of `buffer` is looked up: that is the check of a place in no older epoch, too."""
+        part = buffer.topic_partition
+        place = self.unproven.get(part)
+        if place is not None and place.leader_epoch >= buffer.leader_epoch:
+            del self.unproven[part]
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for part in partitions:
+            self.unproven.pop(part, None)
 
     def begin(self, epochs: Mapping[TopicPartition, int], reading: Mapping[TopicPartition, PartitionBuffer]) -> None:
         """Check the unproven places of `reading` against the leader epochs that were seen."""
-        # A position in the leader's own epoch is beyond doubt, and one without an epoch beyond a check.
-        seen = {part: reading[part] for part in sorted(self.unproven) if part in epochs and part in reading}
-        checks = {part: buffer for part, buffer in seen.items() if 0 <= buffer.leader_epoch < epochs[part]}
-        self.unproven -= seen.keys() - checks.keys()
+        # A place in the leader's own epoch is beyond doubt, and one without an epoch beyond a check.
+        seen = {part: place for part, place in sorted(self.unproven.items()) if part in epochs and part in reading}
+        checks = {part: place for part, place in seen.items() if 0 <= place.leader_epoch < epochs[part]}
+        self.forget(seen.keys() - checks.keys())
         if checks:
             query = StartQuery(
                 tuple(checks),
                 policy=self._settings.reset_policy,
                 read_committed=self._settings.read_committed,
-                lost={part: Start(buffer.position, buffer.leader_epoch) for part, buffer in checks.items()},
+                lost=checks,
             )
-            self.pending[self._group.find_starts(query)] = checks
+            ticket = self._group.find_starts(query)
+            self.pending[ticket] = {part: (reading[part], place) for part, place in checks.items()}
 
     def cuts(
         self, buffers: Mapping[TopicPartition, PartitionBuffer | None]
@@ -142,9 +165,9 @@ class SoughtChecks:
         """Take the checks that have ended; yields each of `buffers` whose log was cut, with where to go back to."""
         for ticket in [ticket for ticket in self.pending if ticket.done]:
             checks, starts = self.pending.pop(ticket), ticket.result or Starts()
-            for part, buffer in checks.items():
-                if buffers.get(part) is buffer and part in starts.found:
-                    self.unproven.discard(part)
+            for part, (buffer, place) in checks.items():
+                if buffers.get(part) is buffer and self.unproven.get(part) == place and part in starts.found:
+                    del self.unproven[part]
                     if part in starts.cut:
                         yield buffer, starts
 

@@ -13,7 +13,7 @@ from fleet_consumer.coordinator.lookups import LogsSeen, Start
 from fleet_consumer.coordinator.starts import ResetPolicy, Starts
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition
-from tests.unit.consumer.lab import ONE, OTHER, Lab
+from tests.unit.consumer.lab import HELD_BYTES_MAX, ONE, OTHER, Lab
 
 FORMER, ANEW = UUID(int=1), UUID(int=2)
 
@@ -197,6 +197,58 @@ def test_place_that_was_sought_is_checked_against_a_later_election_and_goes_back
     lab.positions.take_starts()
     assert lab.positions.position(ONE) == 30
     assert lab.positions.truncations.cut == 8
+
+
+def reads_on(lab: Lab, position: int, leader_epoch: int) -> None:
+    buffer = lab.fetch.buffers[ONE]
+    buffer.position, buffer.leader_epoch = position, leader_epoch
+
+
+def test_records_of_a_later_leader_do_not_prove_the_place_before_them() -> None:
+    """The check was left out, and the records from the cut up to the place were skipped."""
+    lab = sought_back_under(FORMER)
+    reads_on(lab, 45, 4)
+    lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 4}))
+    parts, how, check = lab.group.asked[-1]
+    assert (parts, how["lost"]) == ((ONE,), {ONE: Start(38, 3)})
+    reads_on(lab, 50, 4)
+    check.end(Starts({ONE: Start(30, 3)}, cut={ONE: 38}))
+    lab.positions.take_starts()
+    assert lab.positions.position(ONE) == 30
+
+
+def test_a_further_seek_back_does_not_prove_the_first_one() -> None:
+    lab = sought_back_under(FORMER)
+    reads_on(lab, 45, 4)
+    lab.positions.seek(ONE, 41)
+    lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 4}))
+    assert lab.group.asked[-1][1]["lost"] == {ONE: Start(38, 3)}
+
+
+def test_place_after_a_long_pause_is_checked_if_records_behind_it_were_dropped() -> None:
+    lab = reading_under(FORMER)
+    lab.positions.pause((ONE,))
+    lab.fetch.deliver(ONE, 40, 1, value=bytes(2 * HELD_BYTES_MAX))
+    lab.taken()
+    lab.positions.resume((ONE,))
+    assert lab.fetch.commands[-2:] == [("seek", ONE, 40, 3), ("unhold", ONE)]
+    reads_on(lab, 45, 4)
+    lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 4}))
+    assert lab.group.asked[-1][1]["lost"] == {ONE: Start(40, 3)}
+
+
+def test_place_is_checked_once_whoever_finds_that_its_log_was_cut_and_not_after_a_seek_to_an_end() -> None:
+    lab = sought_back_under(FORMER)
+    lab.lose(ONE)
+    lab.group.last.end(Starts({ONE: Start(30, 3)}, cut={ONE: 38}))
+    lab.positions.take_starts()
+    lab.positions.seek(ONE, 29)
+    lab.positions.seek_to_edge((ONE,), ResetPolicy.LATEST)
+    lab.found({ONE: 60})
+    asked = len(lab.group.asked)
+    lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 4}))
+    assert len(lab.group.asked) == asked
+    assert lab.positions.truncations.count == 1
 
 
 def test_valid_place_is_read_on_and_not_checked_again() -> None:
