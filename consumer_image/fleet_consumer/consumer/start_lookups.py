@@ -123,6 +123,8 @@ class SoughtChecks:
         self._settings = settings
         # The places that were sought and not compared with an election since.
         self.unproven: dict[TopicPartition, Start] = {}
+        # Those that had been sought when the look under way began.
+        self._looked_for: Mapping[TopicPartition, Start] = {}
         self.pending: dict[Ticket[Starts], dict[TopicPartition, tuple[PartitionBuffer, Start]]] = {}
 
     def sought(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
@@ -144,11 +146,18 @@ class SoughtChecks:
             self.unproven.pop(part, None)
 
     def begin(self, epochs: Mapping[TopicPartition, int], reading: Mapping[TopicPartition, PartitionBuffer]) -> None:
-        """Check the unproven places of `reading` against the leader epochs that were seen."""
-        # A place in the leader's own epoch is beyond doubt, and one without an epoch beyond a check.
+        """Check the unproven places of `reading` against the leader epochs that were seen; the next look has begun.
+
+        What was seen may be old: the user's thread may have been away with records for long.
+        """
         seen = {part: place for part, place in sorted(self.unproven.items()) if part in epochs and part in reading}
         checks = {part: place for part, place in seen.items() if 0 <= place.leader_epoch < epochs[part]}
-        self.forget(seen.keys() - checks.keys())
+        # One in the leader's own epoch, seen after it was sought, is beyond doubt; one without an epoch beyond a check.
+        others = {part: place for part, place in seen.items() if part not in checks}
+        self.forget(
+            part for part, place in others.items() if place.leader_epoch < 0 or self._looked_for.get(part) is place
+        )
+        self._looked_for = dict(self.unproven)
         if checks:
             query = StartQuery(
                 tuple(checks),
@@ -166,7 +175,7 @@ class SoughtChecks:
         for ticket in [ticket for ticket in self.pending if ticket.done]:
             checks, starts = self.pending.pop(ticket), ticket.result or Starts()
             for part, (buffer, place) in checks.items():
-                if buffers.get(part) is buffer and self.unproven.get(part) == place and part in starts.found:
+                if buffers.get(part) is buffer and self.unproven.get(part) is place and part in starts.found:
                     del self.unproven[part]
                     if part in starts.cut:
                         yield buffer, starts

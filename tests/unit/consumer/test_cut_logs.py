@@ -225,6 +225,25 @@ def test_a_further_seek_back_does_not_prove_the_first_one() -> None:
     assert lab.group.asked[-1][1]["lost"] == {ONE: Start(38, 3)}
 
 
+def test_look_that_ended_before_a_seek_does_not_prove_the_place() -> None:
+    """Its epochs counted however old they were: the user's thread may have been away with records for minutes."""
+    lab = reading_under(FORMER)
+    lab.group.looks[-1][1].end(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 3}))
+    lab.positions.seek(ONE, 38)
+    lab.positions.take_starts()
+    lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 4}))
+    assert lab.group.asked[-1][1]["lost"] == {ONE: Start(38, 3)}
+
+
+def test_look_that_began_after_a_seek_proves_the_place_in_the_leaders_own_epoch() -> None:
+    lab = sought_back_under(FORMER)
+    lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 3}))
+    lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 3}))
+    asked = len(lab.group.asked)
+    lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 4}))
+    assert len(lab.group.asked) == asked, "elections from now on are librdkafka's to check"
+
+
 def test_place_after_a_long_pause_is_checked_if_records_behind_it_were_dropped() -> None:
     lab = reading_under(FORMER)
     lab.positions.pause((ONE,))
