@@ -288,8 +288,12 @@ class Positions:
                 assert ticket.result is not None
                 refusals += self._begin(unplaced, ticket.result)
         for buffer, starts in self._checks.cuts(self._buffers):
+            part = buffer.topic_partition
+            if starts.found[part].offset > buffer.position:
+                # The fetch thread's place: the log was cut within what was read ahead.
+                starts.found[part] = Start(buffer.position, buffer.leader_epoch)
             self._stop_reading(buffer)
-            self._begin((buffer.topic_partition,), starts)
+            self._begin((part,), starts)
         if self._watch.due:
             self._check_logs()
         self._starts.note_error()
@@ -406,6 +410,9 @@ class Positions:
         for part in changes.remade:
             self._stop_reading(reading[part], remade=True)
         self._starts.look_up(sorted(changes.remade))
+        for buffer, offset, epoch in self._fetch.sought.take():
+            if self._buffers.get(buffer.topic_partition) is buffer:
+                self._checks.sought(buffer.topic_partition, offset, epoch)
         self._checks.begin(changes.epochs, reading)
 
     def _check_owned(self, partitions: Iterable[TopicPartition]) -> None:

@@ -60,6 +60,27 @@ class PartitionBuffer:
     held_bytes: int = 0
 
 
+class SoughtPlaces:
+    """The places at which partitions were read again without the user, each with the leader epoch reached by then.
+
+    librdkafka does not check if the log still has what was read up to a place that is sought. Noted with the turn in
+    hand, taken by the user's thread.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[TopicPartition, tuple[PartitionBuffer, int, int]] = {}
+
+    def note(self, buffer: PartitionBuffer, place: tuple[int, int]) -> tuple[int, int]:
+        """Note and return a place. The oldest one that was not taken stays: a later one may be behind a cut already."""
+        noted = self._places.get(buffer.topic_partition)
+        if noted is None or noted[0] is not buffer:
+            self._places[buffer.topic_partition] = (buffer, *place)
+        return place
+
+    def take(self) -> list[tuple[PartitionBuffer, int, int]]:
+        return [self._places.popitem()[1] for _ in range(len(self._places))]
+
+
 @dataclass(slots=True, eq=False)
 class ReadAhead:
     """The queue between the reader and the user's thread, with the counts that make back-pressure.

@@ -25,10 +25,10 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
+from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, SoughtPlaces, value_bytes
 from fleet_consumer.fetch.read_errors import PartitionError, ReadErrors, failure_of, silence_of
 from fleet_consumer.group.errors import DataPlaneFailed, DataUnreadable, InternalFailure
-from fleet_consumer.librdkafka.fetched import at, read_again, seek, stand
+from fleet_consumer.librdkafka.fetched import at, leader_epoch, read_again, seek, stand
 from fleet_consumer.librdkafka.settings import Login, SettingsRefused, open_consumer, tls_files
 from fleet_consumer.record import Records, TopicPartition
 
@@ -62,6 +62,7 @@ class FetchThread:
 
     def __init__(self, config: Mapping[str, Any], *, name: str, on_turn: Callable[[], None], clock: Clock) -> None:
         self.read_ahead = ReadAhead()
+        self.sought = SoughtPlaces()
         # The error that ended reading; written by whoever reads, read by any thread.
         self.failure: InternalFailure | None = None
         self._errors = ReadErrors(clock)
@@ -84,8 +85,8 @@ class FetchThread:
         # The rest only with the turn in hand. librdkafka's callbacks were served since the thread last looked.
         self._served = False
         self._buffers: dict[tuple[str, int], PartitionBuffer] = {}
-        # The offset after the last record from librdkafka: where another consumer would have to go on.
-        self._next: dict[tuple[str, int], int] = {}
+        # The offset after the last record from librdkafka, and its epoch: where another consumer would have to go on.
+        self._next: dict[tuple[str, int], tuple[int, int]] = {}
         self._only_topic: str | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -114,8 +115,8 @@ class FetchThread:
             consumer.incremental_assign([at(part, offset, epoch) for _, part, offset, epoch in added])
             # librdkafka remembers a pause across assignments.
             consumer.resume([at(part) for _, part, _, _ in added])
-            for buffer, part, offset, _ in added:
-                self._reads_from(part, buffer, offset)
+            for buffer, part, offset, epoch in added:
+                self._reads_from(part, buffer, offset, epoch)
 
         self._do(command)
 
@@ -139,7 +140,7 @@ class FetchThread:
                 if self._errors.is_void(part):
                     consumer.resume([at(part)])
                 seek(consumer, part, offset, epoch)
-                self._reads_from(part, buffer, offset)
+                self._reads_from(part, buffer, offset, epoch)
 
         self._do(command)
 
@@ -156,7 +157,7 @@ class FetchThread:
         part = buffer.topic_partition
 
         def command(consumer: confluent_kafka.Consumer) -> None:
-            if self._buffers.get(part) is buffer and self._next[part] == offset:
+            if self._buffers.get(part) is buffer and self._next[part][0] == offset:
                 self._errors.put(part, offset, silence_of(part, offset))
 
         self._do(command)
@@ -194,14 +195,14 @@ class FetchThread:
                     seek(consumer, part, buffer.position)
                 else:
                     consumer.incremental_assign([at(part, buffer.position)])
-                self._reads_from(part, buffer, buffer.position)
+                self._reads_from(part, buffer, buffer.position, buffer.leader_epoch)
             consumer.resume([at(buffer.topic_partition) for buffer in buffers])
 
         self._do(command)
 
-    def _reads_from(self, part: TopicPartition, buffer: PartitionBuffer, offset: int) -> None:
+    def _reads_from(self, part: TopicPartition, buffer: PartitionBuffer, offset: int, epoch: int) -> None:
         self._buffers[part] = buffer
-        self._next[part] = offset
+        self._next[part] = offset, epoch
         self._errors.readable(part)
 
     def _read_in_turn(self, timeout_s: float, limit: int) -> int | None:
@@ -302,8 +303,9 @@ class FetchThread:
             logger.warning("renewed TLS files are of no use: %s", refused)
             return
         logger.info("TLS files have changed: the data plane is replaced, to use them")
-        fresh.incremental_assign([at(part, self._next[part]) for part in self._buffers])
-        fresh.pause([at(part) for part, buffer in self._buffers.items() if buffer.on_hold])
+        reading = self._buffers.items()
+        fresh.incremental_assign([at(part, *self.sought.note(buffer, self._next[part])) for part, buffer in reading])
+        fresh.pause([at(part) for part, buffer in reading if buffer.on_hold])
         worn, self._consumer = self._consumer, fresh
         worn.close()
         self._errors.last = None
@@ -320,8 +322,9 @@ class FetchThread:
         for part in self._errors.take_due():
             if self._buffers[part].on_hold:
                 continue
+            place = self.sought.note(self._buffers[part], self._next[part])
             try:
-                (read_again if self._errors.is_void(part) else seek)(self._consumer, part, self._next[part])
+                (read_again if self._errors.is_void(part) else seek)(self._consumer, part, *place)
                 self._errors.partitions[part].void = False
             except KafkaException as refused:  # it stands still as it did
                 logger.info("partition %s-%d cannot be asked for again: %s", *part, refused.args[0].str())
@@ -385,7 +388,7 @@ class FetchThread:
         if buffer is None or (errors.partitions and errors.is_void(key)):
             return
         self.read_ahead.put(buffer, run, value_bytes(run) if counted else 0)
-        self._next[key] = _offset(run[-1]) + 1
+        self._next[key] = _offset(run[-1]) + 1, leader_epoch(run[-1])
         errors.last = None
         if errors.partitions:
             errors.readable(key)
@@ -427,17 +430,17 @@ class FetchThread:
             end = _offset(message)
             self._errors.readable(key)
             # Usually it ends right behind its last record. An end from before a seek never comes: librdkafka drops it.
-            if end > self._next[key]:
+            if end > self._next[key][0]:
                 self.read_ahead.put_end(buffer, end)
-                self._next[key] = end
+                self._next[key] = end, self._next[key][1]
         else:  # kept until the partition is read again (`_ask_again`); at unreadable data it stands still
-            failure = failure_of(key, self._next[key], error)
+            failure = failure_of(key, self._next[key][0], error)
             if isinstance(failure, DataUnreadable):
                 try:
                     stand(self._consumer, key)
                 except KafkaException as refused:
                     logger.info("partition %s-%d cannot be paused: %s", *key, refused.args[0].str())
-            self._errors.put(key, self._next[key], failure)
+            self._errors.put(key, self._next[key][0], failure)
 
     def _on_error(self, error: KafkaError) -> None:
         """Keep an error for a while, or until records flow; librdkafka goes on trying by itself."""

@@ -76,10 +76,10 @@ def stand(consumer: confluent_kafka.Consumer, partition: tuple[str, int]) -> Non
     consumer.pause([at(partition)])
 
 
-def read_again(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset: int) -> None:
+def read_again(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset: int, epoch: int = -1) -> None:
     """Try data that could not be read once more, from `offset` on."""
     consumer.resume([at(partition)])
-    seek(consumer, partition, offset)
+    seek(consumer, partition, offset, epoch)
 
 
 logger = logging.getLogger(__name__)

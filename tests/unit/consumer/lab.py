@@ -15,7 +15,7 @@ from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.coordinator.lookups import LogsSeen, Start
 from fleet_consumer.coordinator.starts import ResetPolicy, StartQuery, Starts
 from fleet_consumer.coordinator.thread import CoordinatorThread
-from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, value_bytes
+from fleet_consumer.fetch.buffer import OutOfRange, PartitionBuffer, ReadAhead, SoughtPlaces, value_bytes
 from fleet_consumer.fetch.thread import FetchThread
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.record import Records, TopicPartition
@@ -56,6 +56,7 @@ class Fetch:
         self.read_ahead = ReadAhead()
         self.commands: list[tuple[Any, ...]] = []
         self.buffers: dict[TopicPartition, PartitionBuffer] = {}
+        self.sought = SoughtPlaces()
 
     def assign(self, buffers: Collection[PartitionBuffer]) -> None:
         for buffer in buffers:

@@ -244,6 +244,19 @@ def test_look_that_began_after_a_seek_proves_the_place_in_the_leaders_own_epoch(
     assert len(lab.group.asked) == asked, "elections from now on are librdkafka's to check"
 
 
+@pytest.mark.parametrize(("position", "goes_on"), [(40, 36), (36, 36), (34, 34)])
+def test_place_that_was_read_again_without_the_user_is_checked(position: int, goes_on: int) -> None:
+    """`position`: what was read ahead up to the cut and not handed out yet is not skipped."""
+    lab = reading_under(FORMER)
+    reads_on(lab, position, 3)
+    lab.fetch.sought.note(lab.fetch.buffers[ONE], (40, 3))
+    lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 4}))
+    assert lab.group.asked[-1][1]["lost"] == {ONE: Start(40, 3)}
+    lab.group.last.end(Starts({ONE: Start(36, 3)}, cut={ONE: 40}))
+    lab.positions.take_starts()
+    assert lab.positions.position(ONE) == goes_on
+
+
 def test_place_after_a_long_pause_is_checked_if_records_behind_it_were_dropped() -> None:
     lab = reading_under(FORMER)
     lab.positions.pause((ONE,))

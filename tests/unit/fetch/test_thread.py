@@ -78,10 +78,11 @@ def test_commands_about_partitions_that_are_not_assigned_change_nothing() -> Non
 class Told:
     """A message of librdkafka's: an error of a partition, its end, or a record of it."""
 
-    def __init__(self, partition: int, code: int | None = None, offset: int = 7) -> None:
+    def __init__(self, partition: int, code: int | None = None, offset: int = 7, epoch: int | None = None) -> None:
         self._partition = partition
         self._error = None if code is None else KafkaError(code, "refused")
         self._offset = offset
+        self._epoch = epoch
 
     def error(self) -> KafkaError | None:
         return self._error
@@ -94,6 +95,9 @@ class Told:
 
     def offset(self) -> int:
         return self._offset
+
+    def leader_epoch(self) -> int | None:
+        return self._epoch
 
     def __len__(self) -> int:
         return 1
@@ -109,6 +113,7 @@ class Client:
         self.fails = True
         self.tells: list[Told] = [Told(0, self.code), *self.junk]
         self.sought: list[tuple[int, int]] = []
+        self.epochs: list[int | None] = []
         self.paused = False
 
     def incremental_assign(self, partitions: list[confluent_kafka.TopicPartition]) -> None: ...
@@ -123,6 +128,7 @@ class Client:
 
     def seek(self, partition: confluent_kafka.TopicPartition) -> None:
         self.sought.append((partition.partition, partition.offset))
+        self.epochs.append(partition.leader_epoch)
         self.tells = [Told(0, self.code if self.fails else KafkaError._PARTITION_EOF)]
 
     def poll(self, timeout_s: float) -> Told | None:
@@ -138,7 +144,7 @@ class Failing:
         self.now = 100.0
         self.thread = FetchThread(CONFIG, name="fetch-test", on_turn=lambda: None, clock=self)
         self.client: Any = self.thread._consumer
-        self.buffers = [PartitionBuffer(TopicPartition("t", number), 7) for number in range(2)]
+        self.buffers = [PartitionBuffer(TopicPartition("t", number), 7, 3) for number in range(2)]
         self.thread.assign(self.buffers)
         self.thread.start()
         eventually(lambda: self.thread.last_error is not None, timeout_s=10, what="the failure to be told")
@@ -224,6 +230,24 @@ def test_nothing_behind_unreadable_data_is_taken_before_reading_stands_there_aga
     eventually(lambda: not failing.thread.unreadable, timeout_s=10, what="the error to end")
     assert failing.client.sought == [(0, 7)] * 4
     assert not failing.client.paused
+
+
+@pytest.mark.parametrize("failing", [Client, Corrupt], indirect=True)
+def test_partition_is_read_again_in_the_epoch_up_to_which_it_was_read_and_that_place_is_reported(
+    failing: Failing,
+) -> None:
+    """Without the epoch nobody noticed that the log had been cut while it could not be read."""
+    eventually(lambda: not failing.client.tells, timeout_s=10, what="what librdkafka made up")
+    failing.client.fails = False
+    failing.passes(ASK_AGAIN_S)
+    eventually(lambda: not failing.thread.unreadable, timeout_s=10, what="the error to end")
+    failing.client.tells = [Told(0, offset=7, epoch=4), Told(0, Client.code)]
+    eventually(lambda: failing.thread.last_error is not None, timeout_s=10, what="the next failure")
+    failing.passes(ASK_AGAIN_S)
+    assert failing.client.sought == [(0, 7), (0, 8)]
+    assert failing.client.epochs == [3, 4]
+    assert failing.thread.sought.take() == [(failing.buffers[0], 7, 3)], "the place of the oldest epoch"
+    assert failing.thread.sought.take() == []
 
 
 class BrokerFails(Client):
