@@ -235,6 +235,8 @@ class BoundedReader:
         if open_ != set(ranges):
             yield Fetched({}, frozenset(ranges) - open_)
         self._consumer.assign([confluent_kafka.TopicPartition(*each, reached[each]) for each in sorted(open_)])
+        # librdkafka remembers a pause across assignments, such as that of a partition at which the last reading stood.
+        self._consumer.resume([confluent_kafka.TopicPartition(*each) for each in sorted(open_)])
         stands = _Stands(self._consumer)
         try:
             while open_:

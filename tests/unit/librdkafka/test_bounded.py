@@ -52,6 +52,8 @@ class Client:
     def unassign(self) -> None:
         self.assigned = []
 
+    def resume(self, partitions: list[confluent_kafka.TopicPartition]) -> None: ...
+
     def poll(self, timeout_s: float) -> Message:
         return Message(120)
 
@@ -73,10 +75,14 @@ def test_partitions_that_are_read_already_are_done_at_once(monkeypatch: pytest.M
 
 
 class Corrupt(Client):
-    """librdkafka's consumer of two partitions: data of the second cannot be read, and it goes on behind them."""
+    """librdkafka's consumer of two partitions: data of the second cannot be read, and it goes on behind them.
+
+    As the real one it remembers a pause across assignments.
+    """
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.sought = 0
+        self.paused: set[int] = set()
         self.told: list[Any] = [Message(0), *self._damage(), Message(1)]
 
     def _damage(self) -> list[Any]:
@@ -91,9 +97,11 @@ class Corrupt(Client):
         told, self.told = self.told, []
         return told
 
-    def pause(self, partitions: list[confluent_kafka.TopicPartition]) -> None: ...
+    def pause(self, partitions: list[confluent_kafka.TopicPartition]) -> None:
+        self.paused |= {each.partition for each in partitions}
 
-    def resume(self, partitions: list[confluent_kafka.TopicPartition]) -> None: ...
+    def resume(self, partitions: list[confluent_kafka.TopicPartition]) -> None:
+        self.paused -= {each.partition for each in partitions}
 
     def seek(self, partition: confluent_kafka.TopicPartition) -> None:
         assert (partition.partition, partition.offset) == (1, 5)
@@ -108,7 +116,11 @@ def test_unreadable_data_end_the_reading_when_all_other_partitions_are_done(monk
     reader = BoundedReader({})
     with pytest.raises(DataUnreadable, match="partition t-1: at offset 5: _BAD_MSG: wrong CRC"):
         list(reader.read({PARTS[0]: (0, 2), PARTS[1]: (5, 100)}))
-    assert reader._consumer.sought == bounded.UNREADABLE_TRIES - 1  # type: ignore[attr-defined]
+    client: Any = reader._consumer
+    assert client.sought == bounded.UNREADABLE_TRIES - 1
+    assert client.paused == {1}
+    next(reader.read({PARTS[1]: (5, 100)}))
+    assert not client.paused, "the next reading would wait for a partition of which nothing comes"
 
 
 class Refusing:
