@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fleet_consumer.clock import Clock
 from fleet_consumer.consumer.engine import CallGuard, Engine
 from fleet_consumer.coordinator.flows import Ticket
+from fleet_consumer.coordinator.thread import News
 from fleet_consumer.group import errors
 from fleet_consumer.group.commits import commit_parts
 from fleet_consumer.group.membership import OffsetAndMetadata
@@ -127,16 +128,28 @@ class Commits:
             )
 
     def take_results(self) -> None:
-        """Run the callbacks of finished commits and no others: a commit in a callback must not run callbacks."""
-        kept = []
+        """Run the callbacks of finished commits and no others: a commit in a callback must not run callbacks.
+
+        An exception of one does not keep the others from running; the first is raised in the end. The other news stay,
+        whatever happens: a rebalance waits for its callbacks.
+        """
+        kept: list[News] = []
+        first: Exception | None = None
         news = self._engine.group.news
-        while news:
-            each = news.popleft()
-            if isinstance(each, FinishCommit):
-                self.finish(each)
-            else:
-                kept.append(each)
-        news.extendleft(reversed(kept))
+        try:
+            while news:
+                each = news.popleft()
+                if isinstance(each, FinishCommit):
+                    try:
+                        self.finish(each)
+                    except Exception as error:
+                        first = first or error
+                else:
+                    kept.append(each)
+        finally:
+            news.extendleft(reversed(kept))
+        if first is not None:
+            raise first
 
     def finish(self, news: FinishCommit) -> None:
         """Run the callback of a commit whose last part has ended."""
