@@ -40,7 +40,7 @@ class Suspects:
 
     One part of one partition is handed out at a time, and nothing beside it: should the process die, it is known with
     which records. Other records of these partitions wait aside; after each part the loop's remaining records have a
-    turn.
+    turn. So they have while records of a part are parked: the part is not through, and what is behind it waits.
     """
 
     def __init__(self, parts: LoopParts, loop: Loop, pending: Pending, calls: Calls, concurrency: Concurrency) -> None:
@@ -56,6 +56,8 @@ class Suspects:
         self._alone: tuple[PartitionProgress, int, float] | None = None
         # Of the part in hand, what no call has taken yet.
         self._waiting: deque[Work] = deque()
+        # Whether records of it came back to be handled again; others are handled beside them from then on.
+        self._parked = False
         self._turn_of_others = False
 
     def put_aside(self, run: Run) -> None:
@@ -73,8 +75,11 @@ class Suspects:
         """Go on with what waits aside; False while it has to be in hand alone, or waits for the others' end."""
         if self._alone is not None:
             self._issue()
-            if self._calls.out or self._waiting:
+            if self._waiting or (self._calls.out and not self._parked):
                 return False
+            self._parked = self._is_in_hand(self._alone[0])
+            if self._parked:
+                return True
             self._come_back(*self._alone)
         if not self.aside or stopping or self._loop.pace is Pace.STOP:
             return True
@@ -129,6 +134,10 @@ class Suspects:
             else:
                 self._calls.conclude(work, error)
         return True
+
+    def _is_in_hand(self, partition: PartitionProgress) -> bool:
+        """True while records of the part are not through their handler."""
+        return self._loop.owns(partition) and any(not each.handled for each in partition.unfinished)
 
     def _come_back(self, partition: PartitionProgress, count: int, began: float) -> None:
         self._alone, self._turn_of_others = None, True
