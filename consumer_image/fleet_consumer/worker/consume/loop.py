@@ -147,11 +147,12 @@ class Loop:
         partitions = self.partitions
         note_polled(self._consumer, records, partitions)
         self._parts.skips.look()
-        self.unreadable.look(partitions)
         runs = self._parts.intake.admit(self._parts.readings.admit(records.runs, partitions), partitions)
         self.idle = not (runs or self._rounds.busy)
         careful, runs = self.notes.admit(runs)
         self._rounds.handle(runs, careful)
+        # Not before what this poll brought is taken up: that lies in front of what cannot be read.
+        self.unreadable.look(partitions)
         self.come_round()
 
     def close(self, timeout_s: float) -> None:

@@ -119,3 +119,26 @@ def test_history_of_a_retry_topic_that_cannot_be_read_is_not_needed() -> None:
     shop.consumer.stands_at = {R0: PartitionError(5, WRONG, 90.0, 0.0, void=True)}
     shop.pass_time(10)
     assert shop.consumer.position(R0) == 5, "what was not committed is needed"
+
+
+def test_history_that_comes_just_before_what_cannot_be_read_is_not_handled_again() -> None:
+    """The look at what stands finds it in the round whose poll brought the records before it."""
+    seen: list[int] = []
+    laid = [(START_MS - 60_000, hop(n)) for n in range(6)]
+    shop = RetryShop(lambda record: seen.append(record.offset), laid, committed=4, per_poll=2)
+    shop.bench.steps(1)
+    shop.consumer.stands_at = {R0: PartitionError(2, WRONG, 90.0, 0.0, void=True)}
+    shop.bench.clock.now += 2
+    shop.bench.steps(1)
+    shop.consumer.stands_at = {}
+    committed: list[int] = []
+    commit = shop.consumer.commit
+
+    def noted(offsets: Any, timeout_s: float) -> None:
+        committed.extend(entry.offset for entry in offsets.values())
+        commit(offsets, timeout_s)
+
+    shop.consumer.commit = noted
+    shop.pass_time(10)
+    assert seen == [4, 5]
+    assert min(committed) >= 4
