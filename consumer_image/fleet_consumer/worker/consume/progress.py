@@ -20,6 +20,7 @@ from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.contract.breaker_mark import read_closed_mark, read_mark, without_mark
 from fleet_consumer.group.errors import ConsumerError, Refusal
 from fleet_consumer.group.membership import OffsetAndMetadata
+from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.retry.headers import Reading
 from fleet_consumer.worker.consume.caution import Caution
@@ -103,6 +104,8 @@ class PartitionProgress:
     _epoch: int = -1
     # Offsets up to the end of the partition at which there is nothing to read, until something is read again.
     _gap: tuple[int, int] | None = None
+    # The log was cut or made anew, and records of the one before are still among the unfinished.
+    _mixed: bool = False
 
     def begin(self, unfinished: Unfinished) -> None:
         """The record that was handled last is not finished before its writes are."""
@@ -114,12 +117,20 @@ class PartitionProgress:
         self.position = offset + 1
         self._epoch = leader_epoch
 
-    def read(self) -> None:
-        """Records of this partition have come: what was known of its end is over, or comes again."""
+    def read(self, first: int) -> None:
+        """Records of this partition have come, from `first` on: what was known of its end is over, or comes again."""
         self._gap = None
+        self._go_back(first)
+
+    def _go_back(self, first: int) -> None:
+        """Go back to `first` if it lies lower than what was handed out, which is never read again: the log was cut, or
+        made anew. Nobody has handled what stands there now."""
+        if self.position is not None and first < self.position:
+            self.position, self._epoch, self._mixed = first, -1, bool(self.unfinished)
 
     def pass_gap(self, first: int, end: int) -> None:
         """There is nothing to read from `first` up to and without `end`: markers of transactions, compacted offsets."""
+        self._go_back(first)
         before = self._gap
         self._gap = (before[0] if before is not None and before[1] == first else first, end)
 
@@ -130,6 +141,8 @@ class PartitionProgress:
             first = self.unfinished.popleft()
             self.size -= first.size
             results.append(first.result)
+        if not self.unfinished:
+            self._mixed = False
         return results
 
     @property
@@ -147,7 +160,11 @@ class PartitionProgress:
         if self.unfinished:
             # The epoch is that of the record not yet finished: it exists at this offset, as KIP-320 wants to check.
             first = self.unfinished[0].record
+            if self._mixed:
+                first = min((each.record for each in self.unfinished), key=lambda record: record.offset)
             offset, epoch = first.offset, first.leader_epoch
+            if self._mixed and self.position is not None and self.position < offset:
+                offset, epoch = self.position, self._epoch
         elif self.position is not None:
             offset, epoch = self.position, self._epoch
         elif self.start is not None:
@@ -236,7 +253,7 @@ def note_polled(consumer: Consumer, records: Records, partitions: Partitions) ->
         partition = partitions[run.topic_partition]
         if partition.start is None:
             note_start(consumer, partition, run.records[0].offset)
-        partition.read()
+        partition.read(as_read(run.records[0]).offset)
     for topic_partition, gap in records.gaps.items():
         partition = partitions[topic_partition]
         if partition.start is None:

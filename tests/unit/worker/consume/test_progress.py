@@ -146,7 +146,7 @@ def test_gap_of_a_partition_that_has_given_no_record_is_committed_and_ends_when_
     partition.start = 3
     partition.pass_gap(3, 5)
     assert partition.committable() == entry(5, -1)
-    partition.read()
+    partition.read(5)
     assert partition.committable() == entry(3, -1)
 
 
