@@ -231,14 +231,18 @@ class RetryIntake(Intake):
     def _ready(self) -> list[TopicPartition]:
         """Partitions with kept records that are due, and that nothing else makes stand still.
 
-        Kept records are dropped where the partition was sought since, because its records are to come again.
+        Kept records are dropped where the partition was sought since, because its records are to come again. Where its
+        log was cut since, the consumer has gone back to the cut by itself: those kept from below it are sought back to.
         """
         if not self._kept:
             return []
         ready, waiting = [], self._due.waiting
         for topic_partition, kept in list(self._kept.items()):
-            if self._consumer.position(topic_partition) != kept.position:
+            position, first = self._consumer.position(topic_partition), kept.run.records[0].offset
+            if position != kept.position:
                 del self._kept[topic_partition]
+                if position is not None and first < position:
+                    self._consumer.seek(topic_partition, first)
                 self._due.assign(topic_partition, self._delay_s(topic_partition.topic))
                 self._pauses.resume(topic_partition, NOT_DUE)
                 self.heads = self._due.waiting

@@ -114,3 +114,18 @@ def test_waiting_records_of_a_retry_topic_made_anew_are_not_passed_when_it_is_gi
     shop.bench.steps(3)
     shop.consumer.revoke(R0)
     assert shop.consumer.offsets == {R0: 0}
+
+
+def test_records_kept_for_a_moment_come_again_when_the_log_is_cut_behind_them() -> None:
+    seen: list[int] = []
+    shop = RetryShop(lambda record: seen.append(record.offset), [(START_MS - 4_200, hop(n)) for n in range(6)])
+    shop.bench.steps(2)
+    assert (seen, list(shop.bench.intake._kept)) == ([], [R0])
+    del shop.laid[4:]
+    shop.consumer.logs[R0] = [b"v"] * 4
+    shop.consumer.seek(R0, 4)
+    shop.lay((START_MS - 4_200, hop(14)))
+    shop.pass_time(3)
+    assert seen == [0, 1, 2, 3, 14]
+    shop.bench.loop.close(1)
+    assert shop.consumer.offsets == {R0: 5}
