@@ -1,7 +1,7 @@
 """One handler call, from records to results, for every kind of handler: single or batch, synchronous or not.
 
 Runs where handlers run, so application code inside a result (a generator, a lazy sequence) runs there as well. Nothing
-raises out of here: an error is the result of its record.
+raises out of here, except for calls that are ended or that nobody wants any more: an error is the result of its record.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fleet_consumer.handlers.call import CURRENT_CALL, begin_anew, end_forked_child
+from fleet_consumer.handlers.call import CURRENT_CALL, begin_anew, check_wanted, end_forked_child
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.retry.failure import OutputNotListed, OutputRefused, TimedOut, Undecodable, is_endpoints
@@ -212,11 +212,13 @@ class Performer:
         return kept, results, fit
 
     def _again(self, kept: Record) -> Result:
+        check_wanted()
         record = as_read(kept)
         begin_anew([record])
         return self._decode(record) or self._alone([record])
 
     async def _again_async(self, kept: Record) -> Result:
+        check_wanted()
         record = as_read(kept)
         begin_anew([record])
         return self._decode(record) or await self._alone_async([record])

@@ -240,3 +240,28 @@ def test_batch_that_is_unwanted_when_it_failed_is_not_sent_again_record_by_recor
         made.executor.give(piece)
         assert piece.ended.wait(30)
         assert [len(piece.results), made.seen] == [3, [(0, 0), (0, 1), (0, 2)]]
+
+
+@pytest.mark.parametrize("make", [LoopExecutor, ThreadExecutor])
+def test_records_of_a_failed_batch_are_not_handed_out_one_by_one_once_they_are_unwanted(
+    make: type[LoopExecutor] | type[ThreadExecutor],
+) -> None:
+    seen: list[list[int]] = []
+    piece = Piece(0, 1, 2, 3)
+
+    def handle(records: list[Record]) -> None:
+        seen.append([record.offset for record in records])
+        if len(records) > 1:
+            raise ValueError("one of them is bad")
+        piece.unwanted = records[0].offset == 1
+
+    async def later(records: list[Record]) -> None:
+        handle(records)
+
+    executor = make(performer(later if make is LoopExecutor else handle, batch=True), 1, SystemClock())
+    executor.start()
+    executor.give(piece)
+    assert piece.ended.wait(30)
+    executor.close()
+    assert seen == [[0, 1, 2, 3], [0], [1]]
+    assert len(piece.results) == 4
