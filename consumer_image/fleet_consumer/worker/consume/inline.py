@@ -298,7 +298,7 @@ class InlineRounds:
         """Poll without taking records, settle, commit. False to give the batch up.
 
         While the session is in doubt no further record is handled: another member may own it. Either a heartbeat
-        gets through, and the batch goes on, or the partitions are lost.
+        gets through, and the batch goes on, or the partitions are lost. A stop waits for neither.
         """
         end_forked_child(self._pid)
         self._watch.record = None
@@ -311,7 +311,8 @@ class InlineRounds:
         if self._parts.skips.look():
             self._stayed = True  # the batch in hand was divided by an older list
         self._loop.come_round()
-        return not (self._loop.drain_over or self._stayed)
+        in_doubt = self._loop.draining and not self._parts.consumer.holds_session()
+        return not (in_doubt or self._loop.drain_over or self._stayed)
 
 
 def _take_up(partition: PartitionProgress, run: Run) -> None:

@@ -233,6 +233,22 @@ def test_batch_continues_when_the_session_is_confirmed_again() -> None:
     assert seen == [0, 1, 2]
 
 
+def test_stop_hands_out_no_more_of_the_batch_while_the_session_is_in_doubt() -> None:
+    bench: Bench
+    seen: list[int] = []
+
+    def handle(record: Record) -> None:
+        seen.append(record.offset)
+        if record.offset == 0:
+            bench.loop.stop()
+            bench.watch.due = True
+            bench.consumer.session = False
+
+    bench = Bench(handle, {P0: values(3)})
+    bench.steps(1)
+    assert seen == [0]
+
+
 def test_stop_finishes_and_commits_the_current_batch() -> None:
     bench: Bench
 
