@@ -22,6 +22,7 @@ from fleet_consumer.consumer.consumer import Consumer
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
+from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.retry.due import DueClock, Waiting
 from fleet_consumer.retry.headers import Story, clamped, read
@@ -58,6 +59,8 @@ class Intake:
 
     def admit(self, runs: list[Run], partitions: Partitions) -> list[Run]:
         """The records that may be handled now. Those left out are sought back to, and come again later."""
+        for run in runs:
+            partitions[run.topic_partition].comes(as_read(run.records[0]).offset)
         return runs
 
     def not_needed(self, topic_partition: TopicPartition, offset: int) -> int | None:
@@ -204,6 +207,7 @@ class RetryIntake(Intake):
             if run.topic_partition not in sought and (records := self._without_history(run, sought)):
                 fresh.setdefault(run.topic_partition, []).extend(records)
         for topic_partition, records in fresh.items():
+            partitions[topic_partition].comes(records[0].offset)
             self._admit(Run(topic_partition, records), now_ms, admitted)
         self.heads = self._due.waiting
         return admitted

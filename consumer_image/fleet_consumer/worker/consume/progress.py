@@ -128,6 +128,12 @@ class PartitionProgress:
         if self.position is not None and first < self.position:
             self.position, self._epoch, self._mixed = first, -1, bool(self.unfinished)
 
+    def comes(self, first: int) -> None:
+        """The record at `first` came to be handled, so reading began no later: as `read`, where nothing was handed out
+        yet. History that is only read again does not come to be handled."""
+        if self.position is None and self.start is not None and first < self.start:
+            self.start = first
+
     def pass_gap(self, first: int, end: int) -> None:
         """There is nothing to read from `first` up to and without `end`: markers of transactions, compacted offsets."""
         self._go_back(first)

@@ -129,3 +129,17 @@ def test_records_kept_for_a_moment_come_again_when_the_log_is_cut_behind_them() 
     assert seen == [0, 1, 2, 3, 14]
     shop.bench.loop.close(1)
     assert shop.consumer.offsets == {R0: 5}
+
+
+def test_waiting_records_of_a_retry_topic_made_anew_are_not_passed_where_nothing_was_handled() -> None:
+    """Its history was read, which lies below the commit as well."""
+    laid = [(START_MS - 60_000, hop(n)) for n in range(4)]
+    shop = RetryShop(lambda record: None, laid, committed=4)
+    shop.pass_time(6)
+    assert shop.bench.loop.partitions[R0].start == 4
+    shop.laid = [(START_MS + 60_000, hop(n)) for n in range(10, 16)]
+    shop.consumer.logs[R0] = [b"v"] * 6
+    shop.consumer.seek(R0, 0)
+    shop.bench.steps(3)
+    shop.consumer.revoke(R0)
+    assert shop.consumer.offsets == {R0: 0}
