@@ -310,7 +310,7 @@ class Positions:
             self._paused.bound_memory()
         for buffer, what in out_of_range:
             self._reset(buffer, what)
-        if self._deleted:
+        if self._deleted and limit:
             records = Records(records.runs, {**records.gaps, **dict(self._take_deleted(records))})
         if not records and not records.gaps:
             self.unsettled = False

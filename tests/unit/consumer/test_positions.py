@@ -278,6 +278,15 @@ def test_deleted_offsets_are_a_gap_so_that_commits_get_past_them_without_a_recor
     assert lab.positions.take_records(10).gaps == {ONE: Gap(60, 72)}
 
 
+def test_deleted_offsets_are_not_told_to_a_call_that_takes_nothing() -> None:
+    """It only keeps the membership, and nobody looks at what it returns."""
+    lab = Lab().reading(ONE, OTHER)
+    lab.lose(ONE)
+    lab.found({ONE: 60})
+    assert lab.positions.take_records(0).gaps == {}
+    assert lab.positions.take_records(10).next_offsets == {ONE: 60}
+
+
 def test_deleted_offsets_are_no_gap_where_reading_has_gone_on_behind_them_or_was_sought() -> None:
     lab = Lab().reading(ONE, OTHER)
     for part in (ONE, OTHER):
