@@ -59,11 +59,18 @@ def _json(field: str) -> Decoder:
     def refuse_constant(name: str) -> Any:
         raise ValueError(f"{name} is not a JSON value")
 
-    parse = json.JSONDecoder(parse_constant=refuse_constant).decode
+    standard = json.JSONDecoder(parse_constant=refuse_constant)
+    parse, scan = standard.decode, standard.scan_once  # type: ignore[attr-defined]  # all of its kind have one
 
     def decode(raw: bytes) -> Any:
         try:
-            return parse(raw.decode("utf-8"))
+            text = raw.decode("utf-8")
+            try:
+                value, end = scan(text, 0)
+            except StopIteration:
+                end = -1  # white space comes first, or a value is missing
+            # `parse` alone would look for white space first, which takes a quarter of its time.
+            return value if end == len(text) else parse(text)
         except json.JSONDecodeError as error:
             raise Undecodable(field, "Json", f"{error.msg} at character {error.pos}") from error
         except UnicodeDecodeError as error:

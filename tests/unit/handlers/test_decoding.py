@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fleet_consumer.handlers.performing import Decoder, decoder
@@ -26,6 +27,22 @@ def test_bytes_need_no_decoder() -> None:
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)))
 def test_json_of_another_writer_is_read_back(value: object) -> None:
     assert needed("value", "Json")(json.dumps(value, ensure_ascii=False).encode()) == value
+
+
+@given(st.text('{}[]",: \n12ae.\\tn', max_size=16))
+@example("")
+@example(' {"a": 1}\n')
+@example('{"a": 1} x')
+@example('{"a": }')
+def test_json_is_read_as_the_standard_library_reads_it(text: str) -> None:
+    decode = needed("value", "Json")
+    try:
+        expected = json.loads(text)
+    except json.JSONDecodeError as error:
+        with pytest.raises(Undecodable, match=re.escape(f"{error.msg} at character {error.pos}")):
+            decode(text.encode())
+    else:
+        assert decode(text.encode()) == expected
 
 
 @given(st.binary(max_size=64), st.sampled_from(["String", "Json"]))
