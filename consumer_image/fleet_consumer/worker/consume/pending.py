@@ -262,16 +262,18 @@ class Pending:
         )
 
     def drop(self, gone: Iterable[Work], partitions: Iterable[PartitionProgress]) -> None:
-        """Undo the taking up of this work of these partitions: their progress ends before the first such record."""
+        """Undo the taking up of this work of these partitions: their progress ends before the first such record, and
+        where it does now if that is earlier, in a log that was cut or made anew."""
         dropped = {id(entry) for work in gone for entry in work.entries}
         self.in_flight -= len(dropped)
         for partition in partitions:
             kept = [entry for entry in partition.unfinished if id(entry) not in dropped]
-            first_dropped = next((entry for entry in partition.unfinished if id(entry) in dropped), None)
+            gone_here = (entry.record for entry in partition.unfinished if id(entry) in dropped)
+            first = min(gone_here, key=lambda record: record.offset, default=None)
             partition.unfinished.clear()
             partition.unfinished.extend(kept)
-            if first_dropped is not None:
-                partition.handled(first_dropped.record.offset - 1, first_dropped.record.leader_epoch)
+            if first is not None and (partition.position is None or first.offset < partition.position):
+                partition.handled(first.offset - 1, first.leader_epoch)
 
     def abandon(self, work: Work) -> None:
         """This work came back for a partition that is gone."""

@@ -143,3 +143,16 @@ def test_waiting_records_of_a_retry_topic_made_anew_are_not_passed_where_nothing
     shop.bench.steps(3)
     shop.consumer.revoke(R0)
     assert shop.consumer.offsets == {R0: 0}
+
+
+def test_waiting_records_of_the_old_log_that_are_dropped_do_not_lead_past_those_of_the_new_one() -> None:
+    executor = ManualExecutor(lambda record: None, 2)
+    shop = RetryShop(lambda record: None, [(START_MS - 60_000, hop(n)) for n in range(6)], executor=executor)
+    shop.bench.steps(2)
+    assert len(executor.jobs) == 1, "they have one key"
+    shop.laid = [(START_MS + 60_000, hop(n)) for n in range(10, 16)]
+    shop.consumer.seek(R0, 0)
+    shop.bench.steps(1)
+    executor.finish()
+    shop.consumer.revoke(R0)
+    assert shop.consumer.offsets == {R0: 0}
